@@ -1,0 +1,85 @@
+# Every target sets up what it needs; a second call does no work twice. Programs are built into build/bin.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PEERS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_SEEDS ?= $(wildcard muster/graph/testdata/programs)
+
+SOURCES = git ls-files -co --exclude-standard -- '*.cc' '*.h' '*.proto'
+
+.PHONY: help
+help:  ## This list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup:  ## Install system packages and libtorch, where they are missing.
+	@scripts/setup
+
+# $(call build,PRESET[,TARGET]): configured once, then by ninja itself when a CMake file changes.
+define build
+	if [[ ! -e build/$(1)/build.ninja || CMakePresets.json -nt build/$(1)/build.ninja ]]; then \
+	  echo "==> Configuring ($(1))"; \
+	  cmake --preset $(1) >build/configure-$(1).log 2>&1 || { cat build/configure-$(1).log >&2; exit 1; }; \
+	  touch build/$(1)/build.ninja; \
+	fi; \
+	echo "==> Building ($(1))"; \
+	cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
+endef
+
+.PHONY: build
+build: setup  ## Build the library, the tests, the examples and the muster command.
+	@$(call build,release)
+
+.PHONY: demo
+demo: setup  ## Train a small classifier, here and now.
+	@$(call build,release,demo)
+	@build/bin/demo
+
+.PHONY: test
+test: build  ## Run all tests.
+	@ctest --preset release
+
+.PHONY: bench
+bench: build  ## Compare with the peers: make bench PEERS=<their directory>.
+	@bench/compare $(PEERS)
+
+.PHONY: fuzz
+fuzz:  ## Feed the program parser and checker with nonsense for a minute (FUZZ_SECONDS).
+	@scripts/setup clang
+	@$(call build,fuzz,program_fuzzer)
+	@mkdir -p build/fuzz/corpus
+	@build/fuzz/bin/program_fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	  -verbosity=0 -artifact_prefix=build/fuzz/ build/fuzz/corpus $(FUZZ_SEEDS)
+
+.PHONY: asan
+asan: setup  ## Run the unit tests under the address and undefined-behaviour sanitizers.
+	@$(call build,asan)
+	@ctest --preset asan
+
+.PHONY: tsan
+tsan: setup  ## Run the unit tests under the thread sanitizer.
+	@$(call build,tsan)
+	@ctest --preset tsan
+
+.PHONY: thread-safety
+thread-safety:  ## Check the lock annotations with clang.
+	@scripts/setup clang
+	@$(call build,thread-safety)
+
+.PHONY: format
+format:  ## Format all sources.
+	@scripts/setup format
+	@$(SOURCES) | xargs -r build/format/bin/clang-format -i
+
+.PHONY: check-format
+check-format:  ## Fail if a source is not formatted.
+	@scripts/setup format
+	@$(SOURCES) | xargs -r build/format/bin/clang-format --dry-run -Werror
+
+.PHONY: clean
+clean:  ## Remove what was built; keeps the downloaded libtorch and the compiler cache.
+	@rm -rf build/bin build/release build/dev build/asan build/tsan build/thread-safety build/fuzz build/configure-*.log

@@ -1,0 +1,128 @@
+#include "muster/base/progress.h"
+
+#include <absl/strings/str_format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <utility>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kRedrawEvery = std::chrono::milliseconds(50);
+constexpr int kBarColumns = 24;
+
+ProgressOptions completed(ProgressOptions options) {
+  options.total = std::max<int64_t>(options.total, 0);
+  if (!options.now) options.now = [] { return Clock::now(); };
+  return options;
+}
+
+int terminal_width() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// 0:07, 12:03, 1:02:03
+std::string clock_time(double total_seconds) {
+  const auto whole = static_cast<int64_t>(std::ceil(total_seconds));
+  if (whole >= 3600) return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
+  return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
+}
+
+std::string per_second(double rate) {
+  if (rate >= 10e6) return absl::StrFormat("%.1fM/s", rate / 1e6);
+  if (rate >= 10e3) return absl::StrFormat("%.1fk/s", rate / 1e3);
+  if (rate >= 10) return absl::StrFormat("%.0f/s", rate);
+  return absl::StrFormat("%.2f/s", rate);
+}
+
+// Cuts to `columns` characters, not bytes: a title may be in any language.
+std::string cut(std::string text, int columns) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool starts_a_character = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (starts_a_character && columns-- == 0) {
+      text.resize(i);
+      break;
+    }
+  }
+  return text;
+}
+
+std::string noted(std::string_view note) { return note.empty() ? std::string() : str_cat("  ", note); }
+
+}  // namespace
+
+ProgressBar::ProgressBar(ProgressOptions options)
+    : options_(completed(std::move(options))),
+      out_(options_.out ? *options_.out : std::cerr),
+      tty_(options_.tty.value_or(!options_.out && isatty(STDERR_FILENO))),
+      start_(options_.now()) {}
+
+ProgressBar::~ProgressBar() {
+  if (tty_ && drawn_ && !finished_) out_ << "\n" << std::flush;
+}
+
+void ProgressBar::update(int64_t done, std::string_view note) {
+  if (finished_) return;
+  done_ = std::clamp<int64_t>(done, 0, options_.total);
+  if (done_ == options_.total) return finish(note);
+  const Clock::time_point now = options_.now();
+  if (tty_) {
+    if (!drawn_ || now - *drawn_ >= kRedrawEvery) draw(now, note);
+  } else if (done_ * 10 >= next_tenth_ * options_.total) {
+    print(now, note);
+  }
+}
+
+void ProgressBar::finish(std::string_view note) {
+  if (std::exchange(finished_, true)) return;
+  const double took = seconds(options_.now() - start_);
+  out_ << (tty_ ? "\r\033[K" : "") << options_.title << "  " << done_ << "/" << options_.total
+       << absl::StrFormat(" in %.1f s", took);
+  if (took > 0 && done_ > 0) out_ << " (" << per_second(static_cast<double>(done_) / took) << ")";
+  out_ << noted(note) << "\n" << std::flush;
+}
+
+std::string ProgressBar::figures(Clock::time_point now) const {
+  const double elapsed = seconds(now - start_);
+  std::string text = str_cat(done_, "/", options_.total);
+  if (elapsed > 0 && done_ > 0) {
+    const double rate = static_cast<double>(done_) / elapsed;
+    const double left = static_cast<double>(options_.total - done_) / rate;
+    str_append(text, "  ", per_second(rate), "  ", clock_time(left), " left");
+  }
+  return text;
+}
+
+void ProgressBar::draw(Clock::time_point now, std::string_view note) {
+  const double part = static_cast<double>(done_) / static_cast<double>(options_.total);
+  const int full = static_cast<int>(part * kBarColumns);
+  std::string bar(full, '=');
+  bar += '>';
+  bar.resize(kBarColumns, ' ');
+  std::string line = absl::StrFormat("%s %3d%% [%s] %s%s", options_.title, static_cast<int>(part * 100), bar,
+                                     figures(now), noted(note));
+  // One column stays free: many terminals wrap when the last one is written.
+  out_ << "\r" << cut(std::move(line), options_.width.value_or(terminal_width()) - 1) << "\033[K" << std::flush;
+  drawn_ = now;
+}
+
+void ProgressBar::print(Clock::time_point now, std::string_view note) {
+  const int64_t tenths = done_ * 10 / options_.total;
+  out_ << options_.title << absl::StrFormat(" %3d%% ", tenths * 10) << figures(now) << noted(note) << "\n"
+       << std::flush;
+  next_tenth_ = tenths + 1;
+}
+
+}  // namespace muster

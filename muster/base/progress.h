@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+struct ProgressOptions {
+  std::string title;
+  int64_t total;
+  std::ostream* out = nullptr;                                   // stderr
+  std::optional<bool> tty{};                                     // whether stderr is a terminal
+  std::optional<int> width{};                                    // the terminal's, in columns
+  std::function<std::chrono::steady_clock::time_point()> now{};  // the steady clock
+};
+
+// Shows how far a loop has come. On a terminal it is one line that redraws itself at most 20 times a second; elsewhere
+// it is a line for every tenth of the way. Shows rate and time left, and a note of the caller's (say, the loss).
+// Not thread-safe: the thread that works updates it.
+class ProgressBar {
+ public:
+  explicit ProgressBar(ProgressOptions options);
+  ~ProgressBar();  // Leaves the terminal on a fresh line.
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // `done` counts from 0 to the total. At the total it finishes.
+  void update(int64_t done, std::string_view note = {});
+
+  // Prints the closing line: how much, how long, how fast. Later calls do nothing.
+  void finish(std::string_view note = {});
+
+ private:
+  std::string figures(std::chrono::steady_clock::time_point now) const;
+  void draw(std::chrono::steady_clock::time_point now, std::string_view note);
+  void print(std::chrono::steady_clock::time_point now, std::string_view note);
+
+  const ProgressOptions options_;
+  std::ostream& out_;
+  const bool tty_;
+  const std::chrono::steady_clock::time_point start_;
+  int64_t done_ = 0;
+  int64_t next_tenth_ = 1;
+  std::optional<std::chrono::steady_clock::time_point> drawn_{};
+  bool finished_ = false;
+};
+
+}  // namespace muster

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Checks the shape of muster/: who includes whom, how long files are, that a test sits beside its source."""
+import pathlib
+import re
+import sys
+
+# A folder may include itself and the folders named here.
+MAY_INCLUDE = {
+    "base": "",
+    "graph": "base",
+    "runtime": "base graph",
+    "trace": "base graph runtime",
+    "collective": "base runtime",
+    "rpc": "base graph runtime",
+    "session": "base graph trace runtime",
+    "cluster": "base runtime rpc session",
+    "data": "base trace runtime",
+    "io": "base",
+    "distribute": "base graph runtime trace collective rpc session cluster data",
+    "train": "base graph runtime trace collective rpc session cluster data io distribute",
+}
+WITHOUT_TORCH = {"base", "graph"}
+WITH_GRPC = {"rpc"}
+MAX_HEADERS = {"base": 10}
+MAX_HEADER_LINES = 200
+MAX_FILE_LINES = 600
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+GRPC = re.compile(r"(grpc|grpcpp)/|.*\.grpc\.pb\.h$")
+
+
+def complaints_about(path: pathlib.Path, text: str) -> list[str]:
+    """What is wrong with one source file; `path` is relative to the root and starts with muster/."""
+    found = []
+    lines = text.count("\n")
+    limit = MAX_HEADER_LINES if path.suffix == ".h" else MAX_FILE_LINES
+    if lines > limit:
+        found.append(f"has {lines} lines, the limit is {limit}")
+    if len(path.parts) == 2:
+        return found  # muster/muster.h stands above all folders.
+    folder = path.parts[1]
+    if folder not in MAY_INCLUDE:
+        return found + [f'folder "{folder}" is not in the table of tests/layering.py']
+    allowed = {folder, *MAY_INCLUDE[folder].split()}
+    for quoted, angled in INCLUDE.findall(text):
+        target = quoted or angled
+        parts = target.split("/")
+        if parts[0] == "muster":
+            if angled:
+                found.append(f"includes <{target}>; our own headers are in quotes")
+            if len(parts) < 3:
+                found.append(f'includes "{target}", which stands above all folders')
+            elif parts[1] not in allowed:
+                found.append(f'includes "{target}"; {folder} may include {" ".join(sorted(allowed))}')
+        elif quoted:
+            found.append(f'includes "{target}"; our own headers are named from the root, others are in <>')
+        elif folder in WITHOUT_TORCH and TORCH.match(target):
+            found.append(f"includes <{target}>; {folder} knows nothing of torch")
+        elif folder not in WITH_GRPC and GRPC.match(target):
+            found.append(f"includes <{target}>; only rpc knows gRPC")
+    return found
+
+
+def check(root: pathlib.Path) -> list[str]:
+    sources = sorted(path for path in (root / "muster").rglob("*") if path.suffix in {".h", ".cc"})
+    found = []
+    for path in sources:
+        relative = path.relative_to(root)
+        found += [f"{relative}: {words}" for words in complaints_about(relative, path.read_text(encoding="utf-8"))]
+        if path.name.endswith("_test.cc"):
+            stem = path.name.removesuffix("_test.cc")
+            if not (path.with_name(stem + ".h").exists() or path.with_name(stem + ".cc").exists()):
+                found.append(f"{relative}: no {stem}.h or {stem}.cc beside it that it could be the test of")
+    for folder, limit in MAX_HEADERS.items():
+        headers = len(list((root / "muster" / folder).glob("*.h")))
+        if headers > limit:
+            found.append(f"muster/{folder}: has {headers} headers, the limit is {limit}")
+    if not sources:
+        found.append("muster/: no sources")
+    return found
+
+
+if __name__ == "__main__":
+    wrong = check(pathlib.Path(__file__).resolve().parent.parent)
+    for line in wrong:
+        print(line)
+    if wrong:
+        sys.exit(f"{len(wrong)} breaks of the layering")
+    print("layering: all is in order")
