@@ -1,0 +1,137 @@
+#include "muster/graph/op_schema.h"
+
+#include <algorithm>
+#include <array>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+// These write to the arguments named here, and their schemas do not say so.
+struct Hidden {
+  std::string_view op;
+  std::string_view argument;
+};
+constexpr std::array kHiddenWrites = {
+    Hidden{"aten::native_batch_norm", "running_mean"}, Hidden{"aten::native_batch_norm", "running_var"},
+    Hidden{"aten::cudnn_batch_norm", "running_mean"},  Hidden{"aten::cudnn_batch_norm", "running_var"},
+    Hidden{"aten::miopen_batch_norm", "running_mean"}, Hidden{"aten::miopen_batch_norm", "running_var"},
+    Hidden{"aten::batch_norm", "running_mean"},        Hidden{"aten::batch_norm", "running_var"},
+    Hidden{"aten::_batch_norm_impl_index", "running_mean"},
+    Hidden{"aten::_batch_norm_impl_index", "running_var"},
+    Hidden{"aten::batch_norm_update_stats", "running_mean"},
+    Hidden{"aten::batch_norm_update_stats", "running_var"},
+    Hidden{"aten::batch_norm_gather_stats", "running_mean"},
+    Hidden{"aten::batch_norm_gather_stats", "running_var"},
+    Hidden{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
+    Hidden{"aten::batch_norm_gather_stats_with_counts", "running_var"},
+};
+
+// The results of these share the memory of the argument named here, and their schemas do not say so. The "unsafe" ops hide
+// it from autograd; set_ makes its self share the memory of the source.
+constexpr std::array kHiddenAliases = {
+    Hidden{"aten::_unsafe_view", "self"},  Hidden{"aten::unsafe_split", "self"},
+    Hidden{"aten::unsafe_chunk", "self"},  Hidden{"aten::unsafe_split_with_sizes", "self"},
+    Hidden{"aten::set_", "source"},
+};
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Splits at commas that are outside of every bracket and quote.
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  char quote = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (quote) {
+      if (c == quote) quote = 0;
+      continue;
+    }
+    if (c == '"' || c == '\'') quote = c;
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    if (c == ',' && depth == 0) {
+      parts.push_back(trim(text.substr(begin, i - begin)));
+      begin = i + 1;
+    }
+  }
+  if (std::string_view last = trim(text.substr(begin)); !last.empty()) parts.push_back(last);
+  return parts;
+}
+
+// "Tensor(a!)[] self=None" -> type Tensor[], aliases "a", written, name "self".
+SchemaArgument parse_argument(std::string_view text) {
+  SchemaArgument argument;
+  size_t i = 0;
+  while (i < text.size() && text[i] != ' ') {
+    if (text[i] == '(') {
+      size_t close = text.find(')', i);
+      if (close == std::string_view::npos) throw invalid_argument("schema: \"", text, "\" has an open bracket");
+      std::string_view annotation = text.substr(i + 1, close - i - 1);
+      argument.written = annotation.find('!') != std::string_view::npos;
+      for (char c : annotation) {
+        if (c == '*' || (c >= 'a' && c <= 'z')) argument.aliases += c;
+      }
+      i = close + 1;
+    } else {
+      argument.type += text[i++];
+    }
+  }
+  std::string_view rest = trim(text.substr(i));
+  argument.name = std::string(trim(rest.substr(0, rest.find('='))));
+  return argument;
+}
+
+}  // namespace
+
+bool OpSchema::writes() const {
+  return std::any_of(arguments.begin(), arguments.end(), [](const SchemaArgument& a) { return a.written; });
+}
+
+bool OpSchema::random() const {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const SchemaArgument& a) { return a.type.starts_with("Generator"); });
+}
+
+OpSchema parse_schema(std::string_view schema) {
+  size_t open = schema.find('(');
+  size_t arrow = schema.find(") -> ");  // an alias annotation "(a -> *)" has its arrow inside the bracket
+  if (open == std::string_view::npos || arrow == std::string_view::npos || arrow < open) {
+    throw invalid_argument("schema: \"", schema, "\" is not of the form name(arguments) -> results");
+  }
+  OpSchema parsed;
+  parsed.name = std::string(trim(schema.substr(0, open)));
+  for (std::string_view part : split(schema.substr(open + 1, arrow - open - 1))) {
+    if (part != "*") parsed.arguments.push_back(parse_argument(part));
+  }
+  std::string_view results = trim(schema.substr(arrow + 5));
+  if (results.size() >= 2 && results.front() == '(' && results.back() == ')') {
+    results = results.substr(1, results.size() - 2);
+  }
+  for (std::string_view part : split(results)) parsed.results.push_back(parse_argument(part));
+
+  std::string_view base = std::string_view(parsed.name).substr(0, parsed.name.find('.'));
+  for (const Hidden& hidden : kHiddenWrites) {
+    if (hidden.op != base) continue;
+    for (SchemaArgument& argument : parsed.arguments) {
+      if (argument.name == hidden.argument) argument.written = true;
+    }
+  }
+  for (const Hidden& hidden : kHiddenAliases) {
+    if (hidden.op != base) continue;
+    for (SchemaArgument& argument : parsed.arguments) {
+      if (argument.name == hidden.argument && argument.is_tensor()) argument.aliases = "a";
+    }
+    for (SchemaArgument& result : parsed.results) result.aliases = "a";
+  }
+  return parsed;
+}
+
+}  // namespace muster

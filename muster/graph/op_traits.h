@@ -1,0 +1,27 @@
+// What the passes must know of an op besides its schema. By name, since a schema does not say it.
+#pragma once
+
+#include <string_view>
+
+#include "muster/graph/op_schema.h"
+
+namespace muster {
+
+bool is_control(std::string_view op_name);  // kCond, kLoop, kLoopGradient: what has bodies
+
+// Takes random numbers. libtorch has ops that do so without a Generator among their arguments.
+bool is_random(const OpSchema& schema);
+
+// Returns memory that nobody has written: equal calls are not equal, and a copy of the result is not the result.
+bool leaves_memory_unset(std::string_view op_name);
+
+// Its result is nothing but another shape on its argument's memory, always. (reshape, to and contiguous copy sometimes.)
+bool is_view(std::string_view op_name);
+
+// Changes the shape of a tensor in place; whoever holds that tensor sees another shape.
+bool changes_shape_in_place(std::string_view op_name);
+
+// Only its arguments decide about its results, and running it does nothing else.
+bool is_pure(const OpSchema& schema);
+
+}  // namespace muster

@@ -1,0 +1,23 @@
+#include "muster/base/strings.h"
+#include "muster/graph/passes.h"
+
+namespace muster {
+
+std::string PassReport::to_string() const {
+  return str_cat(dead, " dead, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted, " contracted");
+}
+
+PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate, const SchemaLookup& schema_of) {
+  PassReport report;
+  if (options.dead) report.dead += eliminate_dead(program);
+  // Folding first: what it leaves behind are equal constants, which make more instructions equal.
+  if (options.fold) report.folded += fold_constants(program, evaluate, options.fold_max_bytes);
+  if (options.repeated) report.repeated += merge_repeated(program);
+  if (options.contract) report.contracted += contract_updates(program, schema_of);
+  if (options.fuse) report.fused += fuse_updates(program, schema_of);
+  // Constants and inputs that nobody needs any more.
+  if (options.dead) report.dead += eliminate_dead(program);
+  return report;
+}
+
+}  // namespace muster

@@ -1,0 +1,322 @@
+#include "muster/graph/placer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/graph/aliases.h"
+#include "muster/graph/device_set.h"
+#include "muster/graph/op_traits.h"
+
+namespace muster {
+namespace {
+
+// A device, interned so that places compare as pointers; null for a constant, which is wherever it is needed.
+using Place = const std::string*;
+
+// What the placement of a program and all its bodies shares.
+struct Placement {
+  DeviceSet devices;
+  std::vector<PlacedOp>* placed;
+  std::set<std::string> names{};
+  // Wishes that gave way to the place of the memory, by wish and place: how many, and the first of them.
+  std::map<std::pair<std::string, std::string>, std::pair<int, std::string>> overruled{};
+
+  Place intern(const std::string& device) { return &*names.insert(device).first; }
+};
+
+// Places one program; its bodies are placed by others of its kind.
+// Invariant: every value that stands before the instruction at hand has its place in where_.
+class ProgramPlacer {
+ public:
+  struct Result {
+    Program program;
+    std::vector<Place> outputs;
+  };
+
+  ProgramPlacer(Program program, Place default_device, const std::vector<int>& argument_classes, Placement& all)
+      : in_(std::move(program)),
+        default_device_(default_device),
+        aliases_(in_, argument_classes),
+        all_(all),
+        versions_(aliases_.num_groups()),
+        where_(in_.num_values) {}
+
+  // `arguments` says where a body's arguments are; without it they are placed like everything else.
+  Result run(const std::vector<Place>* arguments) {
+    out_ = {.name = in_.name, .seed = in_.seed, .num_values = in_.num_values, .ops = in_.ops, .constants = in_.constants};
+    for (size_t i = 0; i < in_.arguments.size(); ++i) {
+      ProgramArgument argument = in_.arguments[i];
+      where_[argument.value] = arguments ? (*arguments)[i] : resolve(argument.device, str_cat("argument ", i));
+      argument.device = out_.intern_device(*where_[argument.value]);
+      out_.arguments.push_back(std::move(argument));
+    }
+    for (VariableRef variable : in_.variables) {
+      where_[variable.value] = resolve(variable.device, str_cat("variable \"", variable.name, "\""));
+      variable.device = out_.intern_device(*where_[variable.value]);
+      out_.variables.push_back(std::move(variable));
+    }
+    for (size_t i = 0; i < in_.instructions.size(); ++i) place(i);
+
+    Result result;
+    out_.outputs = in_.outputs;
+    for (ValueId output : in_.outputs) result.outputs.push_back(output == kNoValue ? nullptr : where_[output]);
+    result.program = std::move(out_);
+    return result;
+  }
+
+ private:
+  std::string who(size_t number) const {
+    return str_cat("instruction ", number, " (", in_.op_of(in_.instructions[number]).name, ")");
+  }
+
+  Place resolve(int32_t device, const std::string& who) {
+    if (device == 0) return default_device_;
+    const std::string asker = str_cat("program \"", in_.name, "\", ", who);
+    return all_.intern(all_.devices.resolve(in_.devices[device], *default_device_, asker));
+  }
+
+  void place(size_t number) {
+    Instruction instruction = in_.instructions[number];
+    if (is_control(in_.op_of(instruction).name)) {
+      place_control(number, std::move(instruction));
+    } else {
+      place_plain(number, std::move(instruction));
+    }
+    for (int group : aliases_.written_groups(number)) ++versions_[group];
+  }
+
+  void place_plain(size_t number, Instruction instruction) {
+    const Place wish = resolve(instruction.device, who(number));
+    Place device = home_of(number, instruction);
+    const char* why = instruction.device ? "requested" : "default device";
+    if (!device) {
+      device = wish;
+    } else if (wish != device || !instruction.device) {
+      if (instruction.device) overrule(*wish, *device, number);
+      why = "with its memory";
+    }
+    if (in_.op_of(instruction).name != kCopy.name) {
+      for (Argument& argument : instruction.arguments) {
+        for_each_value(argument, [&](ValueId& id) { bring(id, device); });
+      }
+    }
+    for (const auto& result : instruction.results) {
+      for (ValueId value : result) {
+        if (value != kNoValue) where_[value] = device;
+      }
+    }
+    append(std::move(instruction), device, why);
+  }
+
+  // Where the memory is that the instruction writes or shows in another shape; null if it does neither.
+  Place home_of(size_t number, const Instruction& instruction) const {
+    const OpSchema& schema = aliases_.schema(instruction);
+    Place home = nullptr;
+    for (size_t i = 0; i < schema.arguments.size(); ++i) {
+      if (!schema.arguments[i].written) continue;
+      for_each_value(instruction.arguments[i], [&](ValueId id) {
+        if (!home) home = where_[id];
+        if (!where_[id] || where_[id] == home) return;
+        throw invalid_argument("program \"", in_.name, "\", ", who(number), " writes to memory on ", *home, " and on ",
+                               *where_[id], ", but one instruction runs on one device");
+      });
+    }
+    for (size_t i = 0; !home && i < schema.arguments.size(); ++i) {
+      bool shown = std::any_of(schema.results.begin(), schema.results.end(), [&](const SchemaArgument& result) {
+        return result.aliases.find_first_of(schema.arguments[i].aliases) != std::string::npos;
+      });
+      if (!shown) continue;
+      for_each_value(instruction.arguments[i], [&](ValueId id) {
+        if (!home) home = where_[id];
+      });
+    }
+    return home;
+  }
+
+  void overrule(const std::string& wish, const std::string& device, size_t number) {
+    auto& [count, first] = all_.overruled[{wish, device}];
+    if (count++ == 0) first = str_cat("program \"", in_.name, "\", ", who(number));
+  }
+
+  // Control flow runs where it wishes, else where the first memory is that its bodies write.
+  void place_control(size_t number, Instruction instruction) {
+    Place device = resolve(instruction.device, who(number));
+    const char* why = instruction.device ? "requested" : "default device";
+    auto stays = [&](ValueId id) { return aliases_.writes(number, aliases_.group(id)) && where_[id]; };
+    bool found = instruction.device != 0;
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId id) {
+        if (found || !stays(id)) return;
+        found = true;
+        device = where_[id];
+        why = "with its memory";
+      });
+    }
+
+    std::vector<std::vector<Place>> inputs;  // per body: where its arguments are
+    for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+      inputs.emplace_back();
+      for (ValueId id : body_inputs(in_, instruction, b)) {
+        inputs.back().push_back(id != kNoValue && stays(id) ? where_[id] : device);
+      }
+    }
+    for (Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId& id) {
+        if (!stays(id)) bring(id, device);
+      });
+    }
+
+    const std::vector<Place> outputs = place_bodies(instruction, device, inputs);
+    size_t next = 0;
+    for (const auto& result : instruction.results) {
+      for (ValueId value : result) {
+        if (value != kNoValue) where_[value] = next < outputs.size() ? outputs[next] : device;
+        ++next;
+      }
+    }
+    append(std::move(instruction), device, why);
+  }
+
+  // Returns where the outputs of the bodies end up, which are the first results of the instruction.
+  std::vector<Place> place_bodies(Instruction& instruction, Place device, const std::vector<std::vector<Place>>& inputs) {
+    const std::string& name = in_.op_of(instruction).name;
+    std::vector<Place> outputs(in_.bodies[instruction.bodies[0]].outputs.size(), device);
+    if (name == kCond.name) {
+      // Where both branches leave it, if they agree.
+      const std::vector<Place> then = placed_body(instruction.bodies[0], device, inputs[0]).outputs;
+      const std::vector<Place> otherwise = placed_body(instruction.bodies[1], device, inputs[1]).outputs;
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (then[i] == otherwise[i] && then[i]) outputs[i] = then[i];
+      }
+      for (size_t b : {0, 1}) instruction.bodies[b] = add_body(instruction.bodies[b], device, inputs[b], outputs);
+      return outputs;
+    }
+    // What a trip returns is what the next one is given, so it must be in the same place.
+    const size_t before = name == kLoop.name ? 1 : 1 + std::get<ArgumentList>(instruction.arguments[1].value).size();
+    for (size_t i = 0; i < instruction.results[0].size(); ++i) outputs[i] = inputs[0][before + i];
+    instruction.bodies[0] = add_body(instruction.bodies[0], device, inputs[0], outputs);
+    if (instruction.bodies.size() > 1) instruction.bodies[1] = add_body(instruction.bodies[1], device, inputs[1], {device});
+    return outputs;
+  }
+
+  // A body with several callers is placed once for each way of being called.
+  const Result& placed_body(int32_t body, Place device, const std::vector<Place>& inputs) {
+    auto [known, is_new] = placed_bodies_.try_emplace({body, device, inputs});
+    if (is_new) {
+      known->second = ProgramPlacer(in_.bodies[body], device, aliases_.argument_classes(body), all_).run(&inputs);
+    }
+    return known->second;
+  }
+
+  // Returns the number of the body as it is called here, with its outputs brought to where they must be.
+  int32_t add_body(int32_t body, Place device, const std::vector<Place>& inputs, const std::vector<Place>& outputs) {
+    auto [number, is_new] = bodies_.try_emplace({body, device, inputs, outputs}, static_cast<int32_t>(out_.bodies.size()));
+    if (!is_new) return number->second;
+    const Result& placed = placed_body(body, device, inputs);
+    Program program = placed.program;
+    std::map<std::pair<ValueId, Place>, ValueId> copies;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!placed.outputs[i] || placed.outputs[i] == outputs[i]) continue;
+      ValueId& copy = copies.try_emplace({program.outputs[i], outputs[i]}, kNoValue).first->second;
+      if (copy == kNoValue) copy = append_copy(program, program.outputs[i], outputs[i]);
+      program.outputs[i] = copy;
+    }
+    out_.bodies.push_back(std::move(program));
+    return number->second;
+  }
+
+  // Makes `id` refer to the value as it is on `device`: to a copy, if it is not there.
+  void bring(ValueId& id, Place device) {
+    if (!where_[id]) {
+      // A constant. One that is written is memory like any other, and lives where it is first touched.
+      if (aliases_.written(aliases_.group(id))) where_[id] = device;
+      return;
+    }
+    if (where_[id] == device) return;
+    const int64_t version = versions_[aliases_.group(id)];
+    auto [known, is_new] = copies_.try_emplace({id, device});
+    if (is_new || known->second.version != version) known->second = {version, append_copy(out_, id, device)};
+    id = known->second.value;
+  }
+
+  ValueId append_copy(Program& program, ValueId value, Place device) {
+    ValueId result = program.new_value();
+    program.instructions.push_back({.op = program.intern_op(kCopy.name, kCopy.schema),
+                                    .device = program.intern_device(*device),
+                                    .arguments = {{ValueRef{value}}},
+                                    .results = {{result}}});
+    if (all_.placed) all_.placed->push_back({program.name, kCopy.name, *device, "copied for its reader"});
+    return result;
+  }
+
+  void append(Instruction instruction, Place device, const char* why) {
+    instruction.device = out_.intern_device(*device);
+    if (all_.placed) all_.placed->push_back({out_.name, out_.op_of(instruction).name, *device, why});
+    out_.instructions.push_back(std::move(instruction));
+  }
+
+  struct Copy {
+    int64_t version = 0;
+    ValueId value = kNoValue;
+  };
+
+  const Program in_;
+  const Place default_device_;
+  const Aliases aliases_;
+  Placement& all_;
+  Program out_;
+  std::vector<int64_t> versions_;  // by group: how often it was written
+  std::vector<Place> where_;       // by value of in_
+  std::map<std::pair<ValueId, Place>, Copy> copies_;
+  std::map<std::tuple<int32_t, Place, std::vector<Place>>, Result> placed_bodies_;
+  std::map<std::tuple<int32_t, Place, std::vector<Place>, std::vector<Place>>, int32_t> bodies_;
+};
+
+void add_rows(const Program& program, const std::string& indent, std::vector<std::pair<std::string, std::string>>& rows) {
+  for (const VariableRef& variable : program.variables) {
+    rows.emplace_back(str_cat(indent, "variable ", variable.name), program.devices[variable.device]);
+  }
+  std::vector<bool> shown(program.bodies.size());  // a body with two callers is shown once
+  for (const Instruction& instruction : program.instructions) {
+    rows.emplace_back(indent + program.op_of(instruction).name, program.devices[instruction.device]);
+    for (int32_t body : instruction.bodies) {
+      if (!shown[body]) add_rows(program.bodies[body], indent + "  ", rows);
+      shown[body] = true;
+    }
+  }
+}
+
+}  // namespace
+
+Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed) {
+  Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement), .placed = placed};
+  const Place default_device = all.intern(all.devices.default_device());
+  Program result = ProgramPlacer(std::move(program), default_device, {}, all).run(nullptr).program;
+  for (const auto& [places, wishes] : all.overruled) {
+    MUSTER_LOG(info) << "placer: " << wishes.second
+                     << (wishes.first > 1 ? str_cat(" and ", wishes.first - 1, " more") : "") << " asked for "
+                     << places.first << ", but the memory that it works on is on " << places.second;
+  }
+  if (options.log_placement) {
+    MUSTER_LOG(info) << "placement of program \"" << result.name << "\":\n" << placement_table(result);
+  }
+  return result;
+}
+
+std::string placement_table(const Program& program) {
+  std::vector<std::pair<std::string, std::string>> rows{{"op", "device"}};
+  add_rows(program, "", rows);
+  size_t width = 0;
+  for (const auto& [op, device] : rows) width = std::max(width, op.size());
+  std::string text;
+  for (const auto& [op, device] : rows) {
+    str_append(text, op, std::string(width - op.size() + 2, ' '), device.empty() ? "(any)" : device, "\n");
+  }
+  return text;
+}
+
+}  // namespace muster
