@@ -1,0 +1,46 @@
+#include "muster/runtime/devices.h"
+
+#include <ATen/Context.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+int gpu_count() {
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  return guard == nullptr || !at::hasCUDA() ? 0 : guard->deviceCount();
+}
+
+}  // namespace
+
+LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.task) {
+  if (options.cpus < 1) throw invalid_argument("logical devices: ", options.cpus, " CPU devices; at least 1 is needed");
+  if (options.per_gpu < 1)
+    throw invalid_argument("logical devices: ", options.per_gpu, " per GPU; at least 1 is needed");
+  for (int i = 0; i < options.cpus; ++i) {
+    names_.push_back(absl::StrCat(task_, "/device:CPU:", i));
+    devices_.emplace_back(c10::DeviceType::CPU);
+  }
+  default_name_ = names_[0];
+  int logical = 0;
+  for (int gpu = 0; gpu < (options.gpus ? gpu_count() : 0); ++gpu) {
+    for (int i = 0; i < options.per_gpu; ++i, ++logical) {
+      names_.push_back(absl::StrCat(task_, "/device:GPU:", logical));
+      devices_.emplace_back(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
+      if (logical == 0) default_name_ = names_.back();
+    }
+  }
+}
+
+c10::Device LocalDevices::device(const std::string& name) const {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (names_[i] == name) return devices_[i];
+  }
+  throw invalid_argument("device \"", name, "\" does not exist here; there are ", absl::StrJoin(names_, ", "));
+}
+
+}  // namespace muster

@@ -1,0 +1,479 @@
+#include "muster/runtime/executor.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/List.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/select.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+
+#include "muster/base/check.h"
+#include "muster/base/status.h"
+#include "muster/runtime/lane_team.h"
+#include "muster/runtime/plan.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+void reseed(at::Generator& generator, uint64_t seed) {
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+Status status_of_op_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error.status();
+  } catch (const c10::OutOfMemoryError& error) {
+    return {StatusCode::kResourceExhausted, error.what_without_backtrace()};
+  } catch (const c10::NotImplementedError& error) {
+    return {StatusCode::kUnimplemented, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    const bool memory = what.find("DefaultCPUAllocator") != std::string::npos;
+    return {memory ? StatusCode::kResourceExhausted : StatusCode::kInvalidArgument, what};
+  } catch (...) {
+    return muster::status_of(std::current_exception());
+  }
+}
+
+}  // namespace
+
+uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane) {
+  return mix(mix(mix(mix(program_seed) ^ step) ^ replica) ^ lane);
+}
+
+// The values of one run of one plan; kept between runs, since its constants, stacks, random streams and threads are
+// reused.
+struct Executor::Frame {
+  explicit Frame(const Plan& p)
+      : plan(p), values(p.program.num_values), stacks(p.lanes.size()), bodies(p.bodies.size()) {
+    for (size_t i = 0; i < plan.constants.size(); ++i) {
+      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = plan.constants[i];
+    }
+    if (plan.random) {
+      for (at::Device device : plan.lane_torch_devices) {
+        generators.push_back(at::globalContext().defaultGenerator(device).clone());
+      }
+    }
+    if (plan.lanes.size() > 1) {
+      team.emplace(static_cast<int>(plan.lanes.size()));
+      events = std::vector<std::atomic<uint64_t>>(plan.num_events);
+    }
+  }
+
+  // What is kept would keep memory alive, and writers from working in place.
+  void clear() {
+    for (const Constant& constant : plan.program.constants) keep.push_back(std::move(values[constant.value]));
+    std::fill(values.begin(), values.end(), at::Tensor());
+    for (size_t i = 0; i < plan.constants.size(); ++i) {
+      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = std::move(keep[i]);
+    }
+    keep.clear();
+  }
+
+  const Plan& plan;
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> keep{};
+  std::vector<std::vector<c10::IValue>> stacks;  // one per lane
+  std::vector<at::Generator> generators{};       // one per lane
+  std::vector<std::unique_ptr<Frame>> bodies;    // made when first used
+  std::optional<LaneTeam> team{};
+  std::vector<std::atomic<uint64_t>> events{};  // equal to `epoch`: has happened in this run
+  uint64_t epoch = 0;
+};
+
+// One run of a plan in a frame; bodies of control flow are runs of their own.
+class Executor::Run {
+ public:
+  Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators)
+      : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators) {}
+
+  void execute() {
+    for (size_t i = 0; i < plan_.constants.size(); ++i) {
+      if (plan_.constant_written[i]) frame_.values[plan_.program.constants[i].value] = plan_.constants[i].clone();
+    }
+    if (plan_.lanes.size() == 1) {
+      run_lane(0);
+    } else {
+      run_lanes();
+    }
+  }
+
+ private:
+  void run_lanes() {
+    ++frame_.epoch;
+    frame_.team->run([this](int lane) {
+      try {
+        PlainTensors plain;
+        run_lane(lane);
+      } catch (...) {
+        fail(std::current_exception());
+      }
+    });
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  // The first failure is the one that counts; whoever waits for an event is let go and stops at its next step.
+  void fail(std::exception_ptr failure) {
+    {
+      std::lock_guard lock(failure_mu_);
+      if (!failure_) failure_ = std::move(failure);
+    }
+    failed_.store(true, std::memory_order_release);
+    for (auto& event : frame_.events) {
+      event.store(frame_.epoch, std::memory_order_release);
+      event.notify_all();
+    }
+  }
+
+  void run_lane(int lane) {
+    std::vector<c10::IValue>& stack = frame_.stacks[lane];
+    std::optional<c10::DeviceGuard> guard;
+    if (!plan_.lane_torch_devices[lane].is_cpu()) guard.emplace(plan_.lane_torch_devices[lane]);
+    for (const Step& step : plan_.lanes[lane]) {
+      if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
+      for (int32_t event : step.awaits) await(event);
+      if (failed_.load(std::memory_order_relaxed)) return;
+      Profile::Clock::time_point begin;
+      if (options_.profile != nullptr) begin = Profile::Clock::now();
+      try {
+        perform(step, stack);
+      } catch (...) {
+        stack.clear();
+        rethrow_with_place(step);
+      }
+      if (options_.profile != nullptr) {
+        options_.profile->add({op_name(step), plan_.lane_devices[lane], begin, Profile::Clock::now()});
+      }
+      if (step.signals >= 0) {
+        frame_.events[step.signals].store(frame_.epoch, std::memory_order_release);
+        frame_.events[step.signals].notify_all();
+      }
+      for (ValueId value : step.kills) frame_.values[value].reset();
+    }
+  }
+
+  void await(int32_t event) const {
+    std::atomic<uint64_t>& happened = frame_.events[event];
+    for (uint64_t seen = happened.load(std::memory_order_acquire); seen != frame_.epoch;
+         seen = happened.load(std::memory_order_acquire)) {
+      happened.wait(seen, std::memory_order_acquire);
+    }
+  }
+
+  const std::string& op_name(const Step& step) const {
+    return plan_.program.op_of(plan_.program.instructions[step.instruction]).name;
+  }
+
+  [[noreturn]] void rethrow_with_place(const Step& step) const {
+    Status status = status_of_op_failure();
+    if (step.kind != Step::Kind::kOp || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
+    throw Error(Status(status.code(),
+                       str_cat("op ", op_name(step), " (instruction ", step.instruction, " of program \"",
+                               plan_.program.name, "\") on ", plan_.lane_devices[step.lane], ": ", status.message()),
+                       task_));
+  }
+
+  void perform(const Step& step, std::vector<c10::IValue>& stack) {
+    switch (step.kind) {
+      case Step::Kind::kOp: return call(step, stack);
+      case Step::Kind::kCopy: return copy(step);
+      case Step::Kind::kCond: return choose(step);
+      case Step::Kind::kLoop: return loop(step);
+      case Step::Kind::kLoopGradient: return loop_gradient(step);
+    }
+  }
+
+  void call(const Step& step, std::vector<c10::IValue>& stack) {
+    stack.assign(step.stack.begin(), step.stack.end());
+    for (const Step::Slot& slot : step.slots) stack[slot.position] = frame_.values[slot.value];
+    for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list(slot);
+    if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
+    step.op->callBoxed(stack);
+    for (size_t i = 0; i < step.results.size(); ++i) store(step.results[i], stack[i]);
+    stack.clear();
+  }
+
+  c10::IValue list(const Step::ListSlot& slot) const {
+    if (!slot.optional) {
+      c10::List<at::Tensor> tensors;
+      tensors.reserve(slot.values.size());
+      for (ValueId value : slot.values) tensors.push_back(value >= 0 ? frame_.values[value] : at::Tensor());
+      return tensors;
+    }
+    c10::List<std::optional<at::Tensor>> tensors;
+    tensors.reserve(slot.values.size());
+    for (ValueId value : slot.values) {
+      if (value == kNoneElement) {
+        tensors.push_back(std::nullopt);
+      } else {
+        tensors.push_back(value >= 0 ? frame_.values[value] : at::Tensor());
+      }
+    }
+    return tensors;
+  }
+
+  void store(const std::vector<ValueId>& values, c10::IValue& result) {
+    if (result.isTensor()) {
+      if (values.size() == 1 && values[0] >= 0) frame_.values[values[0]] = std::move(result).toTensor();
+    } else if (result.isTensorList()) {
+      auto tensors = result.toTensorList();
+      if (tensors.size() != values.size()) {
+        throw internal("returned ", tensors.size(), " tensors where ", values.size(), " were recorded");
+      }
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (values[i] >= 0) frame_.values[values[i]] = tensors.get(i);
+      }
+    }
+  }
+
+  void copy(const Step& step) {
+    const at::Tensor& source = frame_.values[step.slots[0].value];
+    at::Tensor& target = frame_.values[step.results[0][0]];
+    if (step.share) {
+      target = source;
+    } else {
+      target = source.device() == step.device ? source.clone() : source.to(step.device);
+    }
+  }
+
+  // ---- Control flow
+  // ---------------------------------------------------------------------------------------------------
+  std::vector<at::Tensor> tensors_at(const Step& step, int32_t position) const {
+    std::vector<at::Tensor> tensors;
+    for (const Step::ListSlot& slot : step.lists) {
+      if (slot.position != position) continue;
+      for (ValueId value : slot.values) tensors.push_back(frame_.values[value]);
+    }
+    return tensors;
+  }
+
+  void store_all(const std::vector<ValueId>& values, std::vector<at::Tensor> tensors) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] >= 0) frame_.values[values[i]] = std::move(tensors[i]);
+    }
+  }
+
+  template <class... Lists>
+  std::vector<at::Tensor> run_body(const Step& step, int32_t body, const Lists&... lists) {
+    const int32_t index = step.bodies[body];
+    std::unique_ptr<Frame>& frame = frame_.bodies[index];
+    if (!frame) frame = std::make_unique<Frame>(*plan_.bodies[index]);
+    size_t next = 0;
+    auto feed = [&](const at::Tensor& tensor) { frame->values[frame->plan.program.arguments[next++].value] = tensor; };
+    (std::for_each(lists.begin(), lists.end(), feed), ...);
+    // A body on one device continues the random stream of the step that it belongs to.
+    std::vector<at::Generator> one;
+    std::vector<at::Generator>* generators = &generators_;
+    if (frame->plan.random && frame->plan.lanes.size() == 1) {
+      one.push_back(generators_[std::min<size_t>(step.lane, generators_.size() - 1)]);
+      generators = &one;
+    } else if (frame->plan.random) {
+      at::Generator& mine = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
+      for (size_t lane = 0; lane < frame->generators.size(); ++lane) {
+        reseed(frame->generators[lane], step_seed(mine.current_seed(), ++body_runs_, 0, lane));
+      }
+      generators = &frame->generators;
+    }
+    Run(*frame, task_, options_, *generators).execute();
+    std::vector<at::Tensor> outputs;
+    for (ValueId output : frame->plan.program.outputs) {
+      outputs.push_back(output == kNoValue ? at::Tensor() : frame->values[output]);
+    }
+    frame->clear();
+    return outputs;
+  }
+
+  at::Tensor trip_index(int64_t trip) const { return at::scalar_tensor(trip, at::TensorOptions(at::kLong)); }
+
+  void choose(const Step& step) {
+    const bool yes = frame_.values[step.slots[0].value].item().toBool();
+    store_all(step.results[0], run_body(step, yes ? 0 : 1, tensors_at(step, 1)));
+  }
+
+  void loop(const Step& step) {
+    std::vector<at::Tensor> state = tensors_at(step, 1);
+    const std::vector<at::Tensor> inputs = tensors_at(step, 2);
+    std::vector<std::vector<at::Tensor>> saved(step.save ? state.size() : 0);
+    const bool counted = step.stack[0].isInt();
+    int64_t trip = 0;
+    for (;; ++trip) {
+      if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
+      const bool more = counted ? trip < step.stack[0].toInt() : run_body(step, 1, state, inputs)[0].item().toBool();
+      if (!more) break;
+      for (size_t i = 0; i < saved.size(); ++i) saved[i].push_back(state[i]);
+      state = run_body(step, 0, std::vector{trip_index(trip)}, state, inputs);
+    }
+    std::vector<at::Tensor> stacked;
+    for (size_t i = 0; i < saved.size(); ++i) {
+      stacked.push_back(saved[i].empty() ? at::zeros_like(state[i]).unsqueeze(0).slice(0, 0, 0) : at::stack(saved[i]));
+    }
+    if (!stacked.empty()) store_all(step.results[1], std::move(stacked));
+    store_all(step.results[0], std::move(state));
+    store_all(step.results[2], {trip_index(trip)});
+  }
+
+  void loop_gradient(const Step& step) {
+    const std::vector<at::Tensor> saved = tensors_at(step, 1);
+    std::vector<at::Tensor> gradients = tensors_at(step, 2);
+    const std::vector<at::Tensor> inputs = tensors_at(step, 3);
+    std::vector<at::Tensor> sums(inputs.size());
+    for (int64_t trip = frame_.values[step.slots[0].value].item().toLong() - 1; trip >= 0; --trip) {
+      std::vector<at::Tensor> state;
+      for (const at::Tensor& values : saved) state.push_back(values.select(0, trip));
+      std::vector<at::Tensor> outputs = run_body(step, 0, std::vector{trip_index(trip)}, state, gradients, inputs);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const at::Tensor& gradient = outputs[gradients.size() + i];
+        if (!gradient.defined()) continue;
+        sums[i] = sums[i].defined() ? sums[i].add(gradient) : gradient;
+      }
+      std::copy_n(outputs.begin(), gradients.size(), gradients.begin());
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (!sums[i].defined() && step.results[1][i] >= 0) sums[i] = at::zeros_like(inputs[i]);
+    }
+    store_all(step.results[0], std::move(gradients));
+    store_all(step.results[1], std::move(sums));
+  }
+
+  Frame& frame_;
+  const Plan& plan_;
+  const std::string& task_;
+  const RunOptions& options_;
+  std::vector<at::Generator>& generators_;
+  uint64_t body_runs_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex failure_mu_;
+  std::exception_ptr failure_;
+};
+
+namespace {
+
+// Takes the variables of a run and gives them back, written or not, however the run ends.
+class HeldVariables {
+ public:
+  HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells)
+      : plan_(plan), cells_(cells) {}
+  ~HeldVariables() {
+    for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_overwritten[i]);
+  }
+  HeldVariables(const HeldVariables&) = delete;
+  HeldVariables& operator=(const HeldVariables&) = delete;
+
+  void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
+    for (size_t i : order) {
+      at::Tensor& value = values[plan_.program.variables[i].value];
+      if (plan_.variable_written[i]) {
+        value = cells_[i]->begin_write(plan_.variable_overwritten[i]);
+        written_.push_back(i);
+      } else {
+        value = cells_[i]->read();
+      }
+    }
+  }
+  void complete() { complete_ = true; }
+
+ private:
+  const Plan& plan_;
+  const std::vector<std::shared_ptr<VariableCell>>& cells_;
+  std::vector<size_t> written_;
+  bool complete_ = false;
+};
+
+}  // namespace
+
+Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables)
+    : plan_(std::make_unique<Plan>(std::move(program), devices, catalog)), task_(devices.task()) {
+  for (size_t i = 0; i < plan_->program.variables.size(); ++i) {
+    const VariableRef& variable = plan_->program.variables[i];
+    cells_.push_back(variables.declare(variable.name, variable.spec, plan_->variable_devices[i]));
+  }
+  cell_order_.resize(cells_.size());
+  std::iota(cell_order_.begin(), cell_order_.end(), size_t{0});
+  std::sort(cell_order_.begin(), cell_order_.end(),
+            [&](size_t a, size_t b) { return cells_[a]->id() < cells_[b]->id(); });
+}
+
+Executor::~Executor() = default;
+
+const Program& Executor::program() const { return plan_->program; }
+
+std::unique_ptr<Executor::Frame> Executor::take_frame() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!idle_frames_.empty()) {
+      std::unique_ptr<Frame> frame = std::move(idle_frames_.back());
+      idle_frames_.pop_back();
+      return frame;
+    }
+  }
+  return std::make_unique<Frame>(*plan_);
+}
+
+void Executor::return_frame(std::unique_ptr<Frame> frame) {
+  absl::MutexLock lock(&mu_);
+  idle_frames_.push_back(std::move(frame));
+}
+
+std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const RunOptions& options) {
+  const Program& program = plan_->program;
+  if (arguments.size() != program.arguments.size()) {
+    throw invalid_argument("program \"", program.name, "\" takes ", program.arguments.size(), " tensors, got ",
+                           arguments.size());
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const TensorSpec& expected = program.arguments[i].spec;
+    if (!arguments[i].defined())
+      throw invalid_argument("program \"", program.name, "\": argument ", i, " is undefined");
+    if (scalar_type_of(expected.dtype) != arguments[i].scalar_type() || arguments[i].sizes() != expected.sizes) {
+      throw invalid_argument("program \"", program.name, "\": argument ", i, " is ", spec_of(arguments[i]).to_string(),
+                             ", expected ", expected.to_string());
+    }
+  }
+
+  PlainTensors plain;
+  // A frame whose run failed is not used again: its lanes stopped in the middle.
+  std::unique_ptr<Frame> frame = take_frame();
+  const uint64_t step = options.step ? *options.step : next_step_.fetch_add(1, std::memory_order_relaxed);
+  for (size_t lane = 0; lane < frame->generators.size(); ++lane) {
+    reseed(frame->generators[lane], step_seed(program.seed, step, options.replica, lane));
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    at::Tensor& value = frame->values[program.arguments[i].value];
+    value = std::move(arguments[i]);
+    if (value.device() != plan_->argument_devices[i]) value = value.to(plan_->argument_devices[i]);
+  }
+  std::vector<at::Tensor> outputs;
+  {
+    HeldVariables held(*plan_, cells_);
+    held.take(cell_order_, frame->values);
+    Run(*frame, task_, options, frame->generators).execute();
+    for (ValueId output : program.outputs) {
+      outputs.push_back(output == kNoValue ? at::Tensor() : frame->values[output]);
+    }
+    frame->clear();
+    held.complete();
+  }
+  return_frame(std::move(frame));
+  return outputs;
+}
+
+}  // namespace muster

@@ -1,0 +1,64 @@
+// Runs one program on the devices of this task, again and again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "muster/base/cancellation.h"
+#include "muster/graph/program.h"
+#include "muster/runtime/devices.h"
+#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/profile.h"
+#include "muster/runtime/variable_store.h"
+
+namespace muster {
+
+struct RunOptions {
+  std::optional<uint64_t> step{};  // of the random ops; the next one if not given
+  uint64_t replica = 0;            // replicas of one step draw different numbers
+  const Cancellation* cancellation = nullptr;
+  Profile* profile = nullptr;
+};
+
+// The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
+uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane = 0);
+
+// A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.
+// Thread-safe: each run has its own values. Runs that write the same variable take turns.
+class Executor {
+ public:
+  // REQUIRES: `program` is checked and placed on `devices`, which like `variables` outlive the executor.
+  // Throws for an op that is not in `catalog` and a variable that exists with another shape.
+  Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables);
+  ~Executor();
+
+  const Program& program() const;
+
+  // Throws Error: what an op throws gets the op, the instruction and the device added to its words; its code is
+  // kInvalidArgument for a bad value, kResourceExhausted for lack of memory.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> arguments, const RunOptions& options = {});
+
+ private:
+  struct Frame;
+  class Run;
+
+  std::unique_ptr<Frame> take_frame() ABSL_LOCKS_EXCLUDED(mu_);
+  void return_frame(std::unique_ptr<Frame> frame) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::unique_ptr<struct Plan> plan_;
+  const std::string task_;
+  std::vector<std::shared_ptr<VariableCell>> cells_;  // as in Program::variables
+  std::vector<size_t> cell_order_;                    // by cell id: the order of locking
+  std::atomic<uint64_t> next_step_{0};
+
+  absl::Mutex mu_;
+  std::vector<std::unique_ptr<Frame>> idle_frames_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

@@ -1,0 +1,126 @@
+#include "muster/runtime/local_worker.h"
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/graph/placer.h"
+#include "muster/runtime/plan.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+struct LocalWorkerSlot {
+  absl::Mutex mu;
+  LocalWorkerOptions options ABSL_GUARDED_BY(mu);
+  std::unique_ptr<LocalWorker> worker ABSL_GUARDED_BY(mu);
+};
+
+// The devices of a process are one set, however many parts of the program use them: this is the one global of the
+// library. Never destroyed: variables with static lifetime may outlive everything else.
+LocalWorkerSlot& local_worker_slot() {
+  static LocalWorkerSlot& slot = *new LocalWorkerSlot;
+  return slot;
+}
+
+}  // namespace
+
+std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
+                                              const Instruction& instruction) {
+  Program one{.name = "fold", .num_values = program.num_values};
+  one.devices = program.devices;
+  one.ops = program.ops;
+  for (const Constant& constant : program.constants) one.constants.push_back(constant);
+  one.instructions = {instruction};
+  one.instructions[0].device = 0;
+  for (const auto& values : instruction.results) {
+    for (ValueId value : values) {
+      if (value >= 0) one.outputs.push_back(value);
+    }
+  }
+  try {
+    // On the CPU, where constants live, whatever the program's devices will be.
+    LocalDevices devices({.gpus = false});
+    VariableStore variables;
+    std::vector<Constant> results;
+    for (const at::Tensor& tensor : Executor(one, devices, catalog, variables).run({})) {
+      if (!tensor.defined() || !tensor.is_contiguous()) return std::nullopt;
+      results.push_back(constant_of(tensor));
+      results.back().value = one.outputs[results.size() - 1];
+    }
+    return results;
+  } catch (const Error&) {
+    return std::nullopt;  // the program will say so when it runs
+  }
+}
+
+LocalWorker::LocalWorker(LocalWorkerOptions options)
+    : options_(std::move(options)), devices_(options_.devices), catalog_(options_.extra_ops) {}
+
+ProgramHandle LocalWorker::register_program(const Program& program) {
+  check(program, options_.limits);
+  Program ready = program;
+  optimize(
+      ready, options_.passes,
+      [this](const Program& p, const Instruction& instruction) { return evaluate(catalog_, p, instruction); },
+      [](const std::string& op) { return schema_of(op); });
+  ready = place(std::move(ready), {.devices = devices_.names(),
+                                   .default_device = devices_.default_name(),
+                                   .soft_placement = options_.soft_placement,
+                                   .log_placement = options_.log_device_placement});
+  auto executor = std::make_shared<Executor>(std::move(ready), devices_, catalog_, variables_);
+  absl::MutexLock lock(&mu_);
+  ProgramHandle handle{next_handle_++};
+  executors_[handle.id] = std::move(executor);
+  return handle;
+}
+
+std::shared_ptr<Executor> LocalWorker::executor(ProgramHandle handle) const {
+  absl::MutexLock lock(&mu_);
+  auto it = executors_.find(handle.id);
+  if (it == executors_.end()) throw not_found("program ", handle.id, " is not registered at ", devices_.task());
+  return it->second;
+}
+
+void LocalWorker::deregister_program(ProgramHandle handle) {
+  std::shared_ptr<Executor> last = executor(handle);
+  absl::MutexLock lock(&mu_);
+  executors_.erase(handle.id);
+}
+
+std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                                         const RunOptions& options) {
+  return executor(handle)->run(std::move(arguments), options);
+}
+
+WorkerStatus LocalWorker::status() const {
+  WorkerStatus status{.task = devices_.task(), .devices = devices_.names()};
+  for (const auto& cell : variables_.all()) {
+    ++status.variables;
+    status.variable_bytes += cell->spec().bytes();
+  }
+  absl::MutexLock lock(&mu_);
+  status.programs = executors_.size();
+  return status;
+}
+
+Program LocalWorker::prepared_program(ProgramHandle handle) const { return executor(handle)->program(); }
+
+LocalWorker& local_worker() {
+  LocalWorkerSlot& slot = local_worker_slot();
+  absl::MutexLock lock(&slot.mu);
+  if (!slot.worker) slot.worker = std::make_unique<LocalWorker>(slot.options);
+  return *slot.worker;
+}
+
+void set_local_options(LocalWorkerOptions options) {
+  LocalWorkerSlot& slot = local_worker_slot();
+  absl::MutexLock lock(&slot.mu);
+  if (slot.worker) {
+    throw failed_precondition(
+        "set_local_options: the devices of this process are in use; call it before the first "
+        "variable is made and the first function is called");
+  }
+  slot.options = std::move(options);
+}
+
+}  // namespace muster

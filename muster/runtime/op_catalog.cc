@@ -1,0 +1,71 @@
+#include "muster/runtime/op_catalog.h"
+
+#include <absl/container/flat_hash_set.h>
+
+#include <sstream>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+const absl::flat_hash_set<std::string_view>& allowed_names() {
+  static const absl::flat_hash_set<std::string_view> names = {
+#include "muster/runtime/allowed_ops.inc"
+  };
+  return names;
+}
+
+std::optional<c10::OperatorHandle> lookup(const std::string& name) {
+  size_t dot = name.find('.', name.find("::") == std::string::npos ? 0 : name.find("::"));
+  std::string base = name.substr(0, dot);
+  std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchema({base, overload});
+}
+
+}  // namespace
+
+OpCatalog::OpCatalog(std::vector<std::string> extra) : extra_(std::move(extra)) {}
+
+bool OpCatalog::allowed(std::string_view name) const {
+  std::string_view base = name.substr(0, name.find('.'));
+  if (allowed_names().contains(base)) return true;
+  for (const std::string& extra : extra_) {
+    if (extra == base || (extra.ends_with("::") && base.starts_with(extra))) return true;
+  }
+  return false;
+}
+
+c10::OperatorHandle OpCatalog::find(const Op& op) const {
+  if (!allowed(op.name)) {
+    throw Error(
+        Status(StatusCode::kPermissionDenied, str_cat("op ", op.name,
+                                                      " is not allowed in programs; a task that trusts it lists it in "
+                                                      "LocalWorkerOptions::extra_ops")));
+  }
+  auto handle = lookup(op.name);
+  if (!handle) throw failed_precondition("op ", op.name, " does not exist in this libtorch");
+  if (std::string ours = schema_text(handle->schema()); ours != op.schema) {
+    throw failed_precondition("op ", op.name, " was recorded as \"", op.schema, "\", but this libtorch has \"", ours,
+                              "\"; trace the program with the same version of libtorch");
+  }
+  return *handle;
+}
+
+std::optional<std::string> schema_of(const std::string& name) {
+  auto handle = lookup(name);
+  if (!handle) return std::nullopt;
+  return schema_text(handle->schema());
+}
+
+std::string schema_text(const c10::FunctionSchema& schema) {
+  std::ostringstream text;
+  text << schema;
+  return text.str();
+}
+
+std::string qualified_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : str_cat(name.name, ".", name.overload_name);
+}
+
+}  // namespace muster

@@ -1,0 +1,37 @@
+// Which ops of this process's libtorch a program may run.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/graph/program.h"
+
+namespace muster {
+
+// Programs come from other machines, so an op runs only if its name is on the list: allowed_ops.inc, plus what the
+// owner of the process adds ("mylib::" allows a whole namespace of custom ops). No op on our list touches files, raw
+// pointers or memory that is not checked. Immutable, so free to share between threads.
+class OpCatalog {
+ public:
+  explicit OpCatalog(std::vector<std::string> extra = {});
+
+  bool allowed(std::string_view name) const;  // with or without its overload
+
+  // Throws Error{kPermissionDenied} if the op is not allowed, Error{kFailedPrecondition} if this libtorch does not have
+  // it or has it with another schema.
+  c10::OperatorHandle find(const Op& op) const;
+
+ private:
+  std::vector<std::string> extra_;
+};
+
+// The schema of an op ("aten::add.Tensor") as this process's libtorch has it.
+std::optional<std::string> schema_of(const std::string& name);
+std::string schema_text(const c10::FunctionSchema& schema);
+std::string qualified_name(const c10::OperatorName& name);
+
+}  // namespace muster

@@ -1,0 +1,362 @@
+#include "muster/runtime/plan.h"
+
+#include <ATen/core/List.h>
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <set>
+
+#include "muster/base/check.h"
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+c10::TypePtr strip_optional(c10::TypePtr type) {
+  while (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+  return type;
+}
+
+at::Scalar number(const Argument& argument) {
+  if (const auto* integer = std::get_if<int64_t>(&argument.value)) return *integer;
+  if (const auto* real = std::get_if<double>(&argument.value)) return *real;
+  if (const auto* boolean = std::get_if<bool>(&argument.value)) return *boolean;
+  if (const auto* complex = std::get_if<std::complex<double>>(&argument.value)) {
+    return c10::complex<double>(complex->real(), complex->imag());
+  }
+  throw invalid_argument("a list of numbers holds something else");
+}
+
+template <class T, class Convert>
+c10::IValue list_of(const ArgumentList& list, const Convert& convert) {
+  c10::List<T> result;
+  result.reserve(list.size());
+  for (const Argument& element : list) result.push_back(convert(number(element)));
+  return result;
+}
+
+// A list without tensors, with the element type that the schema asks for.
+c10::IValue plain_list(const ArgumentList& list, const c10::Type& element) {
+  switch (element.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::ScalarTypeType: return list_of<int64_t>(list, [](const at::Scalar& s) { return s.toLong(); });
+    case c10::TypeKind::FloatType: return list_of<double>(list, [](const at::Scalar& s) { return s.toDouble(); });
+    case c10::TypeKind::BoolType: return list_of<bool>(list, [](const at::Scalar& s) { return s.toBool(); });
+    case c10::TypeKind::NumberType: return list_of<at::Scalar>(list, [](const at::Scalar& s) { return s; });
+    case c10::TypeKind::StringType: {
+      c10::List<std::string> result;
+      for (const Argument& text : list) result.push_back(std::get<std::string>(text.value));
+      return result;
+    }
+    default: throw invalid_argument("lists of ", element.str(), " are not supported in programs");
+  }
+}
+
+ValueId element_id(const Argument& element) {
+  if (const auto* ref = std::get_if<ValueRef>(&element.value)) return ref->id;
+  return std::holds_alternative<None>(element.value) ? kNoneElement : kUndefinedElement;
+}
+
+c10::IValue plain_argument(const Argument& argument, const c10::TypePtr& type, at::Device device) {
+  struct Reader {
+    const c10::TypePtr& type;
+    at::Device device;
+    c10::IValue operator()(None) const { return {}; }
+    c10::IValue operator()(Undefined) const { return at::Tensor(); }
+    c10::IValue operator()(ValueRef) const { return {}; }
+    c10::IValue operator()(int64_t value) const {
+      if (strip_optional(type)->kind() == c10::TypeKind::FloatType) return static_cast<double>(value);
+      return value;
+    }
+    c10::IValue operator()(double value) const { return value; }
+    c10::IValue operator()(bool value) const { return value; }
+    c10::IValue operator()(std::complex<double> value) const {
+      return c10::complex<double>(value.real(), value.imag());
+    }
+    c10::IValue operator()(const std::string& value) const { return value; }
+    c10::IValue operator()(HereDevice) const { return device; }
+    c10::IValue operator()(HereGenerator) const { return {}; }
+    c10::IValue operator()(const ArgumentList& list) const {
+      c10::TypePtr list_type = strip_optional(type);
+      if (list_type->kind() != c10::TypeKind::ListType)
+        throw invalid_argument("a list where ", type->str(), " belongs");
+      return plain_list(list, *list_type->castRaw<c10::ListType>()->getElementType());
+    }
+  };
+  return std::visit(Reader{type, device}, argument.value);
+}
+
+enum class ListKind { kPlain, kTensors, kOptionalTensors };
+
+ListKind list_kind(const c10::TypePtr& type) {
+  c10::TypePtr list = strip_optional(type);
+  if (list->kind() != c10::TypeKind::ListType) return ListKind::kPlain;
+  const c10::TypePtr element = list->castRaw<c10::ListType>()->getElementType();
+  if (element->kind() == c10::TypeKind::TensorType) return ListKind::kTensors;
+  if (element->kind() != c10::TypeKind::OptionalType) return ListKind::kPlain;
+  return strip_optional(element)->kind() == c10::TypeKind::TensorType ? ListKind::kOptionalTensors : ListKind::kPlain;
+}
+
+void prepare_op(Step& step, const Instruction& instruction) {
+  const auto& arguments = step.op->schema().arguments();
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    const Argument& argument = instruction.arguments[i];
+    const int32_t position = static_cast<int32_t>(i);
+    const c10::TypePtr& type = arguments[i].real_type();
+    if (strip_optional(type)->kind() == c10::TypeKind::GeneratorType) {
+      step.generator = position;
+      step.stack.emplace_back();
+      continue;
+    }
+    if (const auto* ref = std::get_if<ValueRef>(&argument.value)) step.slots.push_back({position, ref->id});
+    const auto* list = std::get_if<ArgumentList>(&argument.value);
+    ListKind kind = list ? list_kind(type) : ListKind::kPlain;
+    if (kind == ListKind::kPlain) {
+      step.stack.push_back(plain_argument(argument, type, step.device));
+      continue;
+    }
+    Step::ListSlot slot{position, kind == ListKind::kOptionalTensors, {}};
+    for (const Argument& element : *list) slot.values.push_back(element_id(element));
+    step.lists.push_back(std::move(slot));
+    step.stack.emplace_back();
+  }
+}
+
+// The ops of our own take their tensors from slots and lists by position, without a stack.
+void prepare_control(Step& step, const Instruction& instruction) {
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    const Argument& argument = instruction.arguments[i];
+    const int32_t position = static_cast<int32_t>(i);
+    step.stack.emplace_back();
+    if (const auto* ref = std::get_if<ValueRef>(&argument.value)) {
+      step.slots.push_back({position, ref->id});
+    } else if (const auto* list = std::get_if<ArgumentList>(&argument.value)) {
+      Step::ListSlot slot{position, false, {}};
+      for (const Argument& element : *list) slot.values.push_back(element_id(element));
+      step.lists.push_back(std::move(slot));
+    } else if (const auto* trips = std::get_if<int64_t>(&argument.value)) {
+      step.stack.back() = *trips;
+    }
+  }
+}
+
+Step::Kind kind_of(const std::string& op) {
+  if (op == kCopy.name) return Step::Kind::kCopy;
+  if (op == kCond.name) return Step::Kind::kCond;
+  if (op == kLoop.name) return Step::Kind::kLoop;
+  if (op == kLoopGradient.name) return Step::Kind::kLoopGradient;
+  return Step::Kind::kOp;
+}
+
+template <class Visit>
+void for_each_operand(Step& step, const Visit& visit) {
+  for (Step::Slot& slot : step.slots) visit(slot.value);
+  for (Step::ListSlot& list : step.lists) {
+    for (ValueId& value : list.values) {
+      if (value >= 0) visit(value);
+    }
+  }
+}
+
+// Builds the lanes of a plan.
+class Planner {
+ public:
+  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog)
+      : plan_(plan), program_(plan.program), devices_(devices), catalog_(catalog), aliases_(program_) {}
+
+  void build() {
+    bind_inputs();
+    for (const Op& op : program_.ops) {
+      ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
+    }
+    for (const Program& body : program_.bodies) {
+      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_));
+      plan_.random = plan_.random || plan_.bodies.back()->random;
+    }
+    for (size_t i = 0; i < program_.instructions.size(); ++i) add_step(i);
+    if (plan_.lanes.empty()) lane_of(program_.devices.size() > 1 ? program_.devices[1] : devices_.default_name());
+    find_last_uses();
+  }
+
+ private:
+  const std::string& device_name(int32_t device) const {
+    return program_.devices[device].empty() ? devices_.default_name() : program_.devices[device];
+  }
+
+  int32_t lane_of(const std::string& device) {
+    auto it = std::find(plan_.lane_devices.begin(), plan_.lane_devices.end(), device);
+    if (it != plan_.lane_devices.end()) return static_cast<int32_t>(it - plan_.lane_devices.begin());
+    plan_.lane_torch_devices.push_back(devices_.device(device));
+    plan_.lane_devices.push_back(device);
+    plan_.lanes.emplace_back();
+    return static_cast<int32_t>(plan_.lanes.size() - 1);
+  }
+
+  void bind_inputs() {
+    home_.assign(program_.num_values, -1);
+    producer_lane_.assign(program_.num_values, -1);
+    event_of_.assign(program_.num_values, -1);
+    for (const ProgramArgument& argument : program_.arguments) {
+      plan_.argument_devices.push_back(devices_.device(device_name(argument.device)));
+      home_[argument.value] = argument.device;
+    }
+    for (const VariableRef& variable : program_.variables) {
+      plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
+      plan_.variable_written.push_back(aliases_.written(aliases_.group(variable.value)));
+      plan_.variable_overwritten.push_back(overwritten_first(variable));
+      home_[variable.value] = variable.device;
+    }
+    for (const Constant& constant : program_.constants) {
+      constant_of_value_[constant.value] = plan_.constants.size();
+      plan_.constants.push_back(tensor_of(constant));
+      plan_.constant_written.push_back(aliases_.written(aliases_.group(constant.value)));
+    }
+  }
+
+  // True if the first instruction that touches the variable's memory fills all of it.
+  bool overwritten_first(const VariableRef& variable) const {
+    const int group = aliases_.group(variable.value);
+    for (const Instruction& instruction : program_.instructions) {
+      bool touches = false;
+      for (const Argument& argument : instruction.arguments) {
+        for_each_value(argument, [&](ValueId value) { touches = touches || aliases_.group(value) == group; });
+      }
+      if (!touches) continue;
+      const std::string& op = program_.op_of(instruction).name;
+      const auto* self = std::get_if<ValueRef>(&instruction.arguments[0].value);
+      const auto* source =
+          instruction.arguments.size() > 1 ? std::get_if<ValueRef>(&instruction.arguments[1].value) : nullptr;
+      return (op == "aten::copy_" || op == "aten::zero_" || op == "aten::fill_.Scalar") && self &&
+             self->id == variable.value && (!source || aliases_.group(source->id) != group);
+    }
+    return false;
+  }
+
+  void add_step(size_t index) {
+    const Instruction& instruction = program_.instructions[index];
+    const std::string& op_name = program_.op_of(instruction).name;
+    Step step{.kind = kind_of(op_name), .op = ops_[instruction.op], .results = instruction.results};
+    step.instruction = static_cast<int32_t>(index);
+    step.bodies = instruction.bodies;
+    step.device = devices_.device(device_name(instruction.device));
+    // A copy runs where its source is, in order with the writers of that memory; its result appears elsewhere.
+    int32_t lane_device = instruction.device;
+    if (step.kind == Step::Kind::kCopy) {
+      const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
+      if (home_[source] >= 0) lane_device = home_[source];
+      const ValueId target = instruction.results[0][0];
+      step.share = devices_.device(device_name(lane_device)) == step.device &&
+                   !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target));
+    }
+    step.lane = lane_of(device_name(lane_device));
+    try {
+      step.kind == Step::Kind::kOp ? prepare_op(step, instruction) : prepare_control(step, instruction);
+    } catch (const Error& error) {
+      throw invalid_argument("program \"", program_.name, "\": instruction ", index, " (", op_name,
+                             "): ", error.status().message());
+    }
+    if (step.kind == Step::Kind::kLoop) {
+      step.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
+    }
+    plan_.random = plan_.random || step.generator >= 0;
+    bring_constants(step);
+    await_producers(step);
+    for (const auto& values : step.results) {
+      for (ValueId value : values) {
+        if (value < 0) continue;
+        home_[value] = instruction.device;
+        producer_lane_[value] = step.lane;
+        if (step.kind == Step::Kind::kCopy && device_name(lane_device) != device_name(instruction.device)) {
+          step.signals = event_of_[value] = plan_.num_events++;
+        }
+      }
+    }
+    plan_.lanes[step.lane].push_back(std::move(step));
+  }
+
+  // A constant lives on the CPU; a step on another device uses a copy that is made once.
+  void bring_constants(Step& step) {
+    if (step.device.is_cpu()) return;
+    for_each_operand(step, [&](ValueId& value) {
+      auto it = constant_of_value_.find(value);
+      if (it == constant_of_value_.end() || program_.constants[it->second].is_number) return;
+      ValueId& moved = moved_constants_[{value, step.device.str()}];
+      if (moved == 0) {
+        moved = program_.new_value();
+        Constant constant = program_.constants[it->second];
+        constant.value = moved;
+        constant_of_value_[moved] = plan_.constants.size();
+        plan_.constants.push_back(plan_.constants[it->second].to(step.device));
+        plan_.constant_written.push_back(plan_.constant_written[it->second]);
+        program_.constants.push_back(std::move(constant));
+        home_.push_back(-1);
+        producer_lane_.push_back(-1);
+        event_of_.push_back(-1);
+      }
+      value = moved;
+    });
+  }
+
+  void await_producers(Step& step) {
+    for_each_operand(step, [&](ValueId value) {
+      const int32_t event = event_of_[value];
+      if (event < 0 || producer_lane_[value] == step.lane) return;
+      if (awaited_.insert({event, step.lane}).second) step.awaits.push_back(event);
+    });
+  }
+
+  void find_last_uses() {
+    std::vector<Step*> last(program_.num_values, nullptr);
+    for (auto& lane : plan_.lanes) {
+      for (Step& step : lane) {
+        for_each_operand(step, [&](ValueId value) { last[value] = &step; });
+        for (const auto& values : step.results) {
+          for (ValueId value : values) {
+            if (value >= 0 && (!last[value] || last[value]->lane == step.lane)) last[value] = &step;
+          }
+        }
+      }
+    }
+    // A copy's result is used in another lane than the one that made it: its last use is there, if there is any.
+    for (auto& lane : plan_.lanes) {
+      for (Step& step : lane) {
+        for_each_operand(step, [&](ValueId value) {
+          if (event_of_[value] >= 0) last[value] = &step;
+        });
+      }
+    }
+    std::vector<bool> kept(program_.num_values, false);
+    for (ValueId value : program_.outputs) {
+      if (value >= 0) kept[value] = true;
+    }
+    for (const ProgramArgument& argument : program_.arguments) kept[argument.value] = true;
+    for (const VariableRef& variable : program_.variables) kept[variable.value] = true;
+    for (const Constant& constant : program_.constants) kept[constant.value] = true;
+    for (ValueId value = 0; value < program_.num_values; ++value) {
+      if (last[value] && !kept[value]) last[value]->kills.push_back(value);
+    }
+  }
+
+  Plan& plan_;
+  Program& program_;
+  const LocalDevices& devices_;
+  const OpCatalog& catalog_;
+  const Aliases aliases_;
+  std::vector<std::optional<c10::OperatorHandle>> ops_;
+  std::vector<int32_t> home_;           // value -> index of its device
+  std::vector<int32_t> producer_lane_;  // value -> lane that makes it
+  std::vector<int32_t> event_of_;       // value -> event, for values that cross lanes
+  std::set<std::pair<int32_t, int32_t>> awaited_;
+  absl::flat_hash_map<ValueId, size_t> constant_of_value_;
+  std::map<std::pair<ValueId, std::string>, ValueId> moved_constants_;
+};
+
+}  // namespace
+
+Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog) : program(std::move(p)) {
+  Planner(*this, devices, catalog).build();
+}
+
+}  // namespace muster

@@ -1,0 +1,72 @@
+// A program made ready to run: everything that does not change from run to run is looked up once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/graph/aliases.h"
+#include "muster/graph/program.h"
+#include "muster/runtime/devices.h"
+#include "muster/runtime/op_catalog.h"
+
+namespace muster {
+
+// Stand in lists of values for an element that is None, and for a tensor that is not defined.
+inline constexpr ValueId kNoneElement = -1;
+inline constexpr ValueId kUndefinedElement = -2;
+
+// One instruction: the op, the stack with all constant arguments in place, and where the tensors go.
+struct Step {
+  enum class Kind { kOp, kCopy, kCond, kLoop, kLoopGradient };
+  struct Slot {
+    int32_t position;
+    ValueId value;
+  };
+  struct ListSlot {
+    int32_t position;
+    bool optional;  // a Tensor?[]
+    std::vector<ValueId> values;
+  };
+
+  Kind kind = Kind::kOp;
+  std::optional<c10::OperatorHandle> op{};  // kOp only
+  std::vector<c10::IValue> stack{};
+  std::vector<Slot> slots{};
+  std::vector<ListSlot> lists{};
+  int32_t generator = -1;  // position on the stack
+  std::vector<std::vector<ValueId>> results{};
+  std::vector<ValueId> kills{};  // values whose last use this is
+  at::Device device{at::kCPU};
+  int32_t instruction = 0;  // index in the program, for messages
+  int32_t lane = 0;
+  std::vector<int32_t> awaits{};  // events that must have happened
+  int32_t signals = -1;           // event that this step makes happen
+  bool share = false;             // kCopy: nobody writes to either side and both are on one device
+  bool save = false;              // kLoop: somebody wants the saved states
+  std::vector<int32_t> bodies{};  // indices into Plan::bodies
+};
+
+// REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
+struct Plan {
+  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog);
+
+  Program program;
+  std::vector<std::vector<Step>> lanes{};   // steps in program order, by device
+  std::vector<std::string> lane_devices{};  // full names
+  std::vector<at::Device> lane_torch_devices{};
+  std::vector<at::Device> variable_devices{};
+  std::vector<bool> variable_written{};
+  std::vector<bool> variable_overwritten{};  // first touched by a whole copy: needs no value before
+  std::vector<bool> constant_written{};
+  std::vector<at::Device> argument_devices{};
+  std::vector<at::Tensor> constants{};
+  std::vector<std::unique_ptr<Plan>> bodies{};
+  int32_t num_events = 0;
+  bool random = false;  // has a random op, bodies included
+};
+
+}  // namespace muster

@@ -1,0 +1,71 @@
+#include "muster/runtime/profile.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace muster {
+namespace {
+
+double microseconds(Profile::Clock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
+
+}  // namespace
+
+void Profile::add(Event event) {
+  absl::MutexLock lock(&mu_);
+  events_.push_back(std::move(event));
+}
+
+std::vector<Profile::Event> Profile::events() const {
+  absl::MutexLock lock(&mu_);
+  return events_;
+}
+
+std::string Profile::chrome_trace() const {
+  const std::vector<Event> events = this->events();
+  nlohmann::json rows = nlohmann::json::array();
+  std::map<std::string, int> row_of;
+  for (const Event& event : events) {
+    auto [row, is_new] = row_of.emplace(event.device, static_cast<int>(row_of.size()));
+    if (is_new) {
+      rows.push_back(
+          {{"ph", "M"}, {"name", "thread_name"}, {"pid", 0}, {"tid", row->second}, {"args", {{"name", event.device}}}});
+    }
+    rows.push_back({{"ph", "X"},
+                    {"name", event.op},
+                    {"cat", "op"},
+                    {"pid", 0},
+                    {"tid", row->second},
+                    {"ts", microseconds(event.begin - events.front().begin)},
+                    {"dur", microseconds(event.end - event.begin)}});
+  }
+  return nlohmann::json{{"traceEvents", rows}, {"displayTimeUnit", "ns"}}.dump();
+}
+
+std::string Profile::summary() const {
+  struct Total {
+    double us = 0;
+    int count = 0;
+  };
+  std::map<std::string, Total> totals;
+  double all = 0;
+  for (const Event& event : events()) {
+    double us = microseconds(event.end - event.begin);
+    totals[event.op].us += us;
+    ++totals[event.op].count;
+    all += us;
+  }
+  std::vector<std::pair<std::string, Total>> rows(totals.begin(), totals.end());
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.us > b.second.us; });
+  std::string text = absl::StrFormat("%10s %6s %7s  %s\n", "us", "share", "count", "op");
+  for (const auto& [op, total] : rows) {
+    absl::StrAppendFormat(&text, "%10.1f %5.1f%% %7d  %s\n", total.us, 100 * total.us / all, total.count, op);
+  }
+  return text;
+}
+
+}  // namespace muster

@@ -1,0 +1,38 @@
+// When each instruction of a run began and ended, on which device.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// Collects the events of any number of runs. Thread-safe: the lanes of a run add to it at the same time.
+class Profile {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Event {
+    std::string op;
+    std::string device;
+    Clock::time_point begin;
+    Clock::time_point end;
+  };
+
+  void add(Event event) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Event> events() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The Chrome trace format, which Perfetto and chrome://tracing open: one row per device.
+  std::string chrome_trace() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Time by op, most expensive first: for a look in the terminal.
+  std::string summary() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

@@ -1,0 +1,27 @@
+// Between libtorch's tensors and the plain data of a program.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include "muster/graph/program.h"
+
+namespace muster {
+
+at::ScalarType scalar_type_of(DType dtype);
+DType dtype_of(
+    at::ScalarType type);  // throws Error{kInvalidArgument} for types that programs cannot hold (quantized, …)
+TensorSpec spec_of(const at::Tensor& tensor);
+
+// The constant keeps a copy of the elements; `value` is left for the caller to set.
+Constant constant_of(const at::Tensor& tensor);
+at::Tensor tensor_of(const Constant& constant);
+
+// Dispatches past autograd and records nothing: what Muster itself does with tensors is never part of a user's graph.
+struct [[nodiscard]] PlainTensors {
+  at::AutoDispatchBelowADInplaceOrView below_autograd{};
+  c10::AutoGradMode no_gradients{false};
+};
+
+}  // namespace muster

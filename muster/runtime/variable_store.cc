@@ -1,0 +1,120 @@
+#include "muster/runtime/variable_store.h"
+
+#include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
+
+#include <atomic>
+
+#include "muster/base/check.h"
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+uint64_t next_cell_id() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+VariableCell::VariableCell(std::string name, TensorSpec spec, at::Device device)
+    : name_(std::move(name)), spec_(std::move(spec)), device_(device), id_(next_cell_id()) {}
+
+bool VariableCell::initialized() const {
+  absl::MutexLock lock(&mu_);
+  return initialized_;
+}
+
+uint64_t VariableCell::version() const {
+  absl::MutexLock lock(&mu_);
+  return version_;
+}
+
+void VariableCell::throw_uninitialized() const {
+  throw failed_precondition("variable \"", name_, "\" (", spec_.to_string(),
+                            ") is not initialized; assign it a value or run its initializer first");
+}
+
+at::Tensor VariableCell::read() const {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(this, &VariableCell::idle));
+  if (!initialized_) throw_uninitialized();
+  return value_;
+}
+
+void VariableCell::assign(const at::Tensor& value) {
+  TensorSpec given = spec_of(value);
+  if (given.sizes != spec_.sizes) {
+    throw invalid_argument("variable \"", name_, "\" is ", spec_.to_string(), "; cannot assign ", given.to_string());
+  }
+  at::Tensor target = begin_write(/*whole=*/true);
+  {
+    PlainTensors plain;
+    target.copy_(value);
+  }
+  end_write();
+}
+
+at::Tensor VariableCell::begin_write(bool whole) {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(this, &VariableCell::idle));
+  if (!initialized_ && !whole) throw_uninitialized();
+  PlainTensors plain;
+  if (!value_.defined() || (whole && value_.storage().use_count() > 1)) {
+    value_ = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
+  } else if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
+    value_ = value_.clone(at::MemoryFormat::Contiguous);
+  }
+  writing_ = true;
+  return value_;
+}
+
+void VariableCell::end_write(bool keep) {
+  absl::MutexLock lock(&mu_);
+  MUSTER_CHECK(writing_) << "variable " << name_;
+  writing_ = false;
+  initialized_ = initialized_ || keep;
+  ++version_;
+}
+
+std::shared_ptr<VariableCell> VariableStore::declare(const std::string& name, const TensorSpec& spec,
+                                                     at::Device device) {
+  absl::MutexLock lock(&mu_);
+  std::shared_ptr<VariableCell>& cell = cells_[name];
+  if (!cell) cell = std::make_shared<VariableCell>(name, spec, device);
+  if (cell->spec() != spec) {
+    throw invalid_argument("variable \"", name, "\" is ", cell->spec().to_string(), ", but the program declares it as ",
+                           spec.to_string());
+  }
+  return cell;
+}
+
+std::shared_ptr<VariableCell> VariableStore::declare_new(const std::string& wish, const TensorSpec& spec,
+                                                         at::Device device) {
+  absl::MutexLock lock(&mu_);
+  std::string name = wish;
+  for (int suffix = 1; cells_.contains(name); ++suffix) name = absl::StrCat(wish, "_", suffix);
+  return cells_[name] = std::make_shared<VariableCell>(name, spec, device);
+}
+
+std::shared_ptr<VariableCell> VariableStore::find(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  auto it = cells_.find(name);
+  return it == cells_.end() ? nullptr : it->second;
+}
+
+void VariableStore::erase(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  cells_.erase(name);
+}
+
+std::vector<std::shared_ptr<VariableCell>> VariableStore::all() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<VariableCell>> cells;
+  for (const auto& [name, cell] : cells_) cells.push_back(cell);
+  return cells;
+}
+
+}  // namespace muster

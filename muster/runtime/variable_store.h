@@ -1,0 +1,78 @@
+// The variables of one task. They outlive programs and sessions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/graph/program.h"
+
+namespace muster {
+
+// One variable: a tensor that programs read and write.
+// A reader takes a reference and never blocks a writer; a writer works in place when nobody holds a reference and on a
+// copy otherwise, so that what a reader holds never changes. A run that writes has the variable to itself until it
+// ends: nobody sees half an update. Thread-safe. Whoever needs several cells at once takes them in the order of `id()`.
+class VariableCell {
+ public:
+  VariableCell(std::string name, TensorSpec spec, at::Device device);
+
+  const std::string& name() const { return name_; }
+  const TensorSpec& spec() const { return spec_; }
+  at::Device device() const { return device_; }
+  uint64_t id() const { return id_; }
+  bool initialized() const ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t version() const ABSL_LOCKS_EXCLUDED(mu_);  // counts the writes
+
+  // The value as it is now. Waits for a writer. Throws Error{kFailedPrecondition} if there was never a value.
+  at::Tensor read() const ABSL_LOCKS_EXCLUDED(mu_);
+  void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
+  // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
+  at::Tensor begin_write(bool whole = false) ABSL_LOCKS_EXCLUDED(mu_);
+  // `keep` false (the run failed before it wrote): the variable stays as uninitialized as it was.
+  void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_; }
+  void throw_uninitialized() const;
+
+  const std::string name_;
+  const TensorSpec spec_;
+  const at::Device device_;
+  const uint64_t id_;
+
+  mutable absl::Mutex mu_;
+  at::Tensor value_ ABSL_GUARDED_BY(mu_);
+  bool initialized_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t version_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// Finds cells by name. Thread-safe.
+class VariableStore {
+ public:
+  // The cell of that name, made without a value if it is new. Throws Error{kInvalidArgument} if it exists with another
+  // spec.
+  std::shared_ptr<VariableCell> declare(const std::string& name, const TensorSpec& spec, at::Device device)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // As `declare`, but a taken name gets a number: "w", "w_1", "w_2".
+  std::shared_ptr<VariableCell> declare_new(const std::string& wish, const TensorSpec& spec, at::Device device)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<VariableCell> find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);  // null if there is none
+  void erase(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<VariableCell>> all() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::shared_ptr<VariableCell>> cells_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster
