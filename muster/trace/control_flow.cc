@@ -1,0 +1,342 @@
+#include "muster/trace/control_flow.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "muster/base/status.h"
+#include "muster/graph/aliases.h"
+#include "muster/runtime/tensors.h"
+#include "muster/trace/dispatcher_hook.h"
+#include "muster/trace/tracer.h"
+
+namespace muster::control_flow_internal {
+namespace {
+
+// New tensors with the elements of `tensors`, known to nobody.
+Tensors fresh(const Tensors& tensors) {
+  Untraced untraced;
+  PlainTensors plain;
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
+  return copies;
+}
+
+Tensors fresh_zeros_like(const Tensors& tensors) {
+  Untraced untraced;
+  PlainTensors plain;
+  Tensors zeros;
+  for (const at::Tensor& tensor : tensors) zeros.push_back(at::zeros(tensor.sizes(), tensor.options()));
+  return zeros;
+}
+
+Argument list_of(Tracer& tracer, const Tensors& tensors) {
+  ArgumentList list;
+  for (const at::Tensor& tensor : tensors) list.push_back({ValueRef{tracer.value_of(tensor)}});
+  return {std::move(list)};
+}
+
+void check_alike(const char* what, const Tensors& expected, const Tensors& got) {
+  if (expected.size() != got.size()) {
+    throw invalid_argument(what, ": returns ", got.size(), " tensors, expected ", expected.size());
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (spec_of(expected[i]) != spec_of(got[i])) {
+      throw invalid_argument(what, ": tensor ", i, " is ", spec_of(got[i]).to_string(), ", expected ",
+                             spec_of(expected[i]).to_string(), "; shapes and types must stay the same");
+    }
+  }
+}
+
+void check_predicate(const char* what, const at::Tensor& predicate) {
+  if (!predicate.defined() || predicate.numel() != 1) {
+    throw invalid_argument(what, ": the predicate must have one element, but it is ",
+                           predicate.defined() ? spec_of(predicate).to_string() : "undefined");
+  }
+}
+
+// Brings two bodies to one list of captures, so that they can be called with the same inputs. `own` arguments come
+// first.
+Tensors share_captures(TracedBody& a, TracedBody& b, size_t own) {
+  auto same = [](const at::Tensor& x, const at::Tensor& y) {
+    return x.is_same(y) || (x.has_storage() && y.has_storage() && x.is_alias_of(y) && x.sizes() == y.sizes() &&
+                            x.strides() == y.strides() && x.storage_offset() == y.storage_offset());
+  };
+  Tensors all = a.captures;
+  for (const at::Tensor& capture : b.captures) {
+    if (std::none_of(all.begin(), all.end(), [&](const at::Tensor& known) { return same(known, capture); })) {
+      all.push_back(capture);
+    }
+  }
+  for (TracedBody* body : {&a, &b}) {
+    std::vector<ProgramArgument> arguments(body->program.arguments.begin(), body->program.arguments.begin() + own);
+    for (const at::Tensor& capture : all) {
+      size_t i = 0;
+      while (i < body->captures.size() && !same(body->captures[i], capture)) ++i;
+      if (i < body->captures.size()) {
+        arguments.push_back(body->program.arguments[own + i]);
+      } else {
+        arguments.push_back({body->program.new_value(), spec_of(capture), 0});
+      }
+    }
+    body->program.arguments = std::move(arguments);
+    body->captures = all;
+  }
+  return all;
+}
+
+bool writes_from(const Program& program, size_t own) {
+  const Aliases aliases(program);
+  for (size_t i = own; i < program.arguments.size(); ++i) {
+    if (aliases.written(aliases.group(program.arguments[i].value))) return true;
+  }
+  return false;
+}
+
+void add_differentiable(Tensors& all, const Tensors& more) {
+  for (const at::Tensor& tensor : more) {
+    if (std::none_of(all.begin(), all.end(), [&](const at::Tensor& known) { return known.is_same(tensor); })) {
+      all.push_back(tensor);
+    }
+  }
+}
+
+// d outputs / d inputs, weighted; zeros where nothing depends on an input.
+Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensors& weights) {
+  Tensors from, weight;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad()) continue;
+    from.push_back(outputs[i]);
+    weight.push_back(weights[i]);
+  }
+  Tensors by;
+  for (const at::Tensor& input : inputs) {
+    if (input.requires_grad()) by.push_back(input);
+  }
+  Tensors found(by.size());
+  if (!from.empty() && !by.empty()) {
+    found =
+        torch::autograd::grad(from, by, weight, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  }
+  c10::AutoGradMode no_gradients(false);
+  Tensors result;
+  size_t next = 0;
+  for (const at::Tensor& input : inputs) {
+    at::Tensor gradient = input.requires_grad() ? found[next++] : at::Tensor();
+    result.push_back(gradient.defined() ? gradient : at::zeros_like(input));
+  }
+  return result;
+}
+
+// The autograd node of a control-flow instruction. Its gradient was traced together with it (the functions may be gone
+// when the backward pass comes) and is recorded only if the backward pass asks for it.
+class ControlFlowNode : public torch::autograd::Node {
+ public:
+  using Emit = std::function<Tensors(Tracer& tracer, const Tensors& gradients)>;
+
+  static void attach(const Tensors& outputs, const Tensors& inputs, const Tensors& watched, Emit emit) {
+    if (!c10::GradMode::is_enabled() || inputs.empty()) return;
+    auto node = std::shared_ptr<ControlFlowNode>(new ControlFlowNode, torch::autograd::deleteNode);
+    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    node->emit_ = std::move(emit);
+    node->outputs_ = fresh_zeros_like(outputs);
+    for (const at::Tensor& tensor : watched) node->versions_.emplace_back(tensor, tensor._version());
+    for (at::Tensor output : outputs) {
+      if (output.is_floating_point()) torch::autograd::set_history(output, node);
+    }
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    Tracer* tracer = Tracer::current();
+    if (tracer == nullptr)
+      throw failed_precondition("the gradient of cond or a loop is asked for outside of its trace");
+    if (c10::GradMode::is_enabled()) {
+      throw Error(Status(StatusCode::kUnimplemented,
+                         "cond, while_loop and repeat can be differentiated once, not twice (create_graph)"));
+    }
+    for (const auto& [tensor, version] : versions_) {
+      if (tensor._version() != version) {
+        throw invalid_argument("a tensor (", spec_of(tensor).to_string(),
+                               ") that cond or a loop used was written to before "
+                               "its gradient was taken; take the gradient first");
+      }
+    }
+    Tensors all;
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const bool given = i < gradients.size() && gradients[i].defined();
+      all.push_back(given ? gradients[i] : at::zeros_like(outputs_[i]));
+    }
+    return emit_(*tracer, all);
+  }
+
+ private:
+  Emit emit_;
+  Tensors outputs_;
+  std::vector<std::pair<at::Tensor, int64_t>> versions_;
+};
+
+}  // namespace
+
+Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& otherwise) {
+  check_predicate("cond", predicate);
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) return predicate.item().toBool() ? then() : otherwise();
+
+  TracedBody yes = tracer->trace_body("then", [&](const Tensors&) { return then(); }, {});
+  TracedBody no = tracer->trace_body("else", [&](const Tensors&) { return otherwise(); }, {});
+  check_alike("cond: the second branch", yes.outputs, no.outputs);
+  const Tensors inputs = share_captures(yes, no, 0);
+  const Tensors results = fresh(yes.outputs);
+  const bool writes = writes_from(yes.program, 0) || writes_from(no.program, 0);
+  tracer->add_instruction(kCond, {{ValueRef{tracer->value_of(predicate)}}, list_of(*tracer, inputs)}, {results},
+                          {tracer->add_body(yes.program), tracer->add_body(no.program)});
+
+  Tensors by = yes.differentiable;
+  add_differentiable(by, no.differentiable);
+  if (by.empty() || !c10::GradMode::is_enabled() || writes) return results;
+  const Tensors weights = fresh_zeros_like(results);
+  auto gradient_of = [&](const Branch& branch) {
+    return [&](const Tensors& given) { return gradients_of(branch(), by, given); };
+  };
+  TracedBody yes_gradient = tracer->trace_body("then_gradient", gradient_of(then), weights);
+  TracedBody no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
+  const Tensors gradient_inputs = share_captures(yes_gradient, no_gradient, weights.size());
+  ControlFlowNode::attach(results, by, gradient_inputs,
+                          [by, gradient_inputs, predicate, yes_body = yes_gradient.program,
+                           no_body = no_gradient.program](Tracer& active, const Tensors& gradients) {
+                            Tensors all = gradients;
+                            all.insert(all.end(), gradient_inputs.begin(), gradient_inputs.end());
+                            Tensors found = fresh_zeros_like(by);
+                            active.add_instruction(kCond,
+                                                   {{ValueRef{active.value_of(predicate)}}, list_of(active, all)},
+                                                   {found}, {active.add_body(yes_body), active.add_body(no_body)});
+                            return found;
+                          });
+  return results;
+}
+
+namespace {
+
+// Outside of a trace a loop is a loop.
+Tensors run_now(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, Tensors state) {
+  for (int64_t trip = 0;; ++trip) {
+    if (!(trips ? trip < *trips : more(state).item().toBool())) return state;
+    state = body(at::scalar_tensor(trip, at::TensorOptions(at::kLong)), state);
+  }
+}
+
+Tensors append(Tensors first, const Tensors& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// The gradient of one trip: body(index, state…, weights…) -> gradients of state…, then of `by`…
+TracedBody trace_trip_gradient(Tracer& tracer, const LoopBody& body, const at::Tensor& index, const Tensors& state,
+                               const Tensors& by) {
+  Tensors arguments = fresh({index});
+  for (at::Tensor copy : fresh(state)) {
+    if (copy.is_floating_point()) copy.requires_grad_();
+    arguments.push_back(copy);
+  }
+  arguments = append(std::move(arguments), fresh_zeros_like(state));
+  return tracer.trace_body(
+      "body_gradient",
+      [&](const Tensors& given) {
+        const Tensors now(given.begin() + 1, given.begin() + 1 + state.size());
+        const Tensors weights(given.begin() + 1 + state.size(), given.end());
+        return gradients_of(body(given[0], now), append(now, by), weights);
+      },
+      arguments);
+}
+
+}  // namespace
+
+Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, const Tensors& state) {
+  if (trips && *trips < 0) throw invalid_argument("repeat: ", *trips, " times; expected 0 or more");
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) return run_now(trips, more, body, state);
+
+  at::Tensor index;
+  {
+    Untraced untraced;
+    PlainTensors plain;
+    index = at::scalar_tensor(0, at::TensorOptions(at::kLong));
+  }
+  Tensors arguments = append({index}, fresh(state));
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i].requires_grad()) arguments[i + 1].requires_grad_();
+  }
+  TracedBody trip = tracer->trace_body(
+      "body", [&](const Tensors& given) { return body(given[0], Tensors(given.begin() + 1, given.end())); }, arguments);
+  check_alike("the body of the loop", state, trip.outputs);
+  std::vector<int32_t> bodies;
+  Tensors inputs = trip.captures;
+  if (!trips) {
+    TracedBody test = tracer->trace_body(
+        "more",
+        [&](const Tensors& given) {
+          at::Tensor answer = more(given);
+          check_predicate("while_loop", answer);
+          return Tensors{answer};
+        },
+        fresh(state));
+    // The test has no index: while captures are matched, it gets one in its place.
+    test.program.arguments.insert(test.program.arguments.begin(), {test.program.new_value(), spec_of(index), 0});
+    inputs = share_captures(trip, test, 1 + state.size());
+    test.program.arguments.erase(test.program.arguments.begin());
+    bodies = {tracer->add_body(trip.program), tracer->add_body(test.program)};
+  } else {
+    bodies = {tracer->add_body(trip.program)};
+  }
+  const Tensors results = fresh(state);
+  const Tensors saved = fresh(state);
+  const Tensors count = fresh({index});
+  const Argument times = trips ? Argument{*trips} : Argument{None{}};
+  tracer->add_instruction(kLoop, {times, list_of(*tracer, state), list_of(*tracer, inputs)}, {results, saved, count},
+                          bodies);
+
+  Tensors by = trip.differentiable;
+  const bool by_state = std::any_of(state.begin(), state.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  if ((by.empty() && !by_state) || state.empty() || !c10::GradMode::is_enabled()) return results;
+  if (writes_from(trip.program, 0))
+    return results;  // in-place work, such as a training step: not differentiated through
+  TracedBody gradient = trace_trip_gradient(*tracer, body, index, state, by);
+  Tensors wrt;
+  for (const at::Tensor& initial : state) {
+    if (initial.requires_grad()) wrt.push_back(initial);
+  }
+  ControlFlowNode::attach(
+      results, append(wrt, by), append(gradient.captures, by),
+      [=, program = gradient.program, captures = gradient.captures](Tracer& active, const Tensors& gradients) {
+        Program trip_gradient = program;
+        // `by` comes in as inputs of its own: the instruction sums a gradient for each of its first inputs.
+        std::vector<ProgramArgument> by_arguments;
+        for (const at::Tensor& tensor : by) by_arguments.push_back({trip_gradient.new_value(), spec_of(tensor), 0});
+        trip_gradient.arguments.insert(trip_gradient.arguments.begin() + 1 + 2 * state.size(), by_arguments.begin(),
+                                       by_arguments.end());
+        // The other inputs need no gradients.
+        trip_gradient.outputs.resize(trip_gradient.outputs.size() + captures.size(), kNoValue);
+        const Tensors state_gradients = fresh_zeros_like(state);
+        const Tensors by_gradients = fresh_zeros_like(by);
+        active.add_instruction(kLoopGradient,
+                               {{ValueRef{active.value_of(count[0])}},
+                                list_of(active, saved),
+                                list_of(active, gradients),
+                                list_of(active, append(by, captures))},
+                               {state_gradients, append(by_gradients, Tensors(captures.size()))},
+                               {active.add_body(std::move(trip_gradient))});
+        Tensors found;
+        for (size_t i = 0; i < state.size(); ++i) {
+          if (state[i].requires_grad()) found.push_back(state_gradients[i]);
+        }
+        return append(std::move(found), by_gradients);
+      });
+  return results;
+}
+
+}  // namespace muster::control_flow_internal

@@ -1,0 +1,120 @@
+// Functions that are traced once and then run as programs.
+#pragma once
+
+#include <memory>
+#include <source_location>
+#include <string>
+#include <tuple>
+#include <typeinfo>
+#include <vector>
+
+#include "muster/trace/leaves.h"
+#include "muster/trace/traced_function.h"
+
+namespace muster {
+
+// A C++ function over tensors. The first call with arguments of a kind (see Signature) traces it; that call and all
+// later ones run the recorded program. Inside another traced function it is simply called, and becomes part of that
+// trace. A handle, cheap to copy; thread-safe if what the lambda captures is only read, or is a Variable.
+template <class F>
+class Function {
+ public:
+  Function(F function, FunctionOptions options, std::string place)
+      : function_(std::make_shared<F>(std::move(function))),
+        traces_(std::make_shared<TracedFunction>(std::move(options), std::move(place))) {}
+
+  template <class... Args>
+  auto operator()(const Args&... args) const {
+    return run({}, args...);
+  }
+
+  // With a step number, a profile, a way to cancel.
+  template <class... Args>
+  std::invoke_result_t<F&, Args&...> run(const RunOptions& options, const Args&... args) const {
+    using Result = std::invoke_result_t<F&, Args&...>;
+    static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
+    if (Tracer::current() != nullptr) {
+      TracedFunction::Inlined inlined(*traces_);
+      std::tuple<Args...> copies(args...);
+      return std::apply(*function_, copies);
+    }
+    std::vector<at::Tensor> tensors;
+    auto entry = find(tensors, args...);
+    std::vector<at::Tensor> outputs = traces_->run(*entry, std::move(tensors), options);
+    if constexpr (!std::is_void_v<Result>) {
+      Result result = *static_cast<const Result*>(entry->result.get());
+      size_t next = 0;
+      for_each_leaf(result, [&]<class Leaf>(Leaf& leaf) {
+        if constexpr (std::same_as<Leaf, at::Tensor>) leaf = std::move(outputs[next++]);
+      });
+      return result;
+    }
+  }
+
+  // The program for arguments like these, as it was traced: before passes and placement.
+  template <class... Args>
+  Program program(const Args&... args) const {
+    std::vector<at::Tensor> tensors;
+    return find(tensors, args...)->traced.program;
+  }
+
+  const std::string& name() const { return traces_->name(); }
+  FunctionStats stats() const { return traces_->stats(); }
+
+ private:
+  template <class... Args>
+  std::shared_ptr<TracedFunction::Entry> find(std::vector<at::Tensor>& tensors, const Args&... args) const {
+    using Result = std::invoke_result_t<F&, Args&...>;
+    Signature signature(typeid(std::tuple<Args...>).hash_code());
+    auto note = [&]<class Leaf>(Leaf& leaf) {
+      signature.add(leaf);
+      if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) tensors.push_back(leaf);
+    };
+    (for_each_leaf(args, note), ...);
+
+    std::shared_ptr<const void> kept;
+    auto call = [&](const std::vector<at::Tensor>& stand_ins) {
+      std::tuple<Args...> copies(args...);
+      size_t next = 0;
+      for_each_leaf(copies, [&]<class Leaf>(Leaf& leaf) {
+        if constexpr (std::same_as<Leaf, at::Tensor>) leaf = stand_ins[next++];
+      });
+      std::vector<at::Tensor> outputs;
+      if constexpr (std::is_void_v<Result>) {
+        std::apply(*function_, copies);
+      } else {
+        auto result = std::make_shared<std::remove_const_t<Result>>(std::apply(*function_, copies));
+        for_each_leaf(*result, [&]<class Leaf>(Leaf& leaf) {
+          if constexpr (std::same_as<Leaf, at::Tensor>) outputs.push_back(std::exchange(leaf, at::Tensor()));
+        });
+        kept = std::move(result);
+      }
+      return outputs;
+    };
+    auto describe = [&] {
+      std::vector<std::string> descriptions;
+      size_t position = 0;
+      auto describe_argument = [&](const auto& argument) {
+        for_each_leaf(argument, [&](auto& leaf) {
+          descriptions.push_back("argument " + std::to_string(position) + ": " + describe_leaf(leaf));
+        });
+        ++position;
+      };
+      (describe_argument(args), ...);
+      return descriptions;
+    };
+    return traces_->entry(signature, tensors, {call, [&] { return kept; }, describe});
+  }
+
+  std::shared_ptr<F> function_;
+  std::shared_ptr<TracedFunction> traces_;
+};
+
+template <class F>
+Function<F> function(F f, FunctionOptions options = {}, std::source_location where = std::source_location::current()) {
+  std::string file = where.file_name();
+  return Function<F>(std::move(f), std::move(options),
+                     file.substr(file.rfind('/') + 1) + ":" + std::to_string(where.line()));
+}
+
+}  // namespace muster

@@ -1,0 +1,39 @@
+#include "muster/trace/module_variables.h"
+
+#include <absl/strings/str_join.h>
+
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+
+void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options) {
+  if (!tensor.defined()) return;
+  VariableOptions variable{.name = options.prefix.empty() ? name : str_cat(options.prefix, ".", name),
+                           .trainable = trainable && tensor.requires_grad(),
+                           .device = options.device};
+  names_.push_back(name);
+  variables_.push_back(Variable(Variable::State::adopt(std::move(tensor), std::move(variable))));
+}
+
+std::vector<Variable> ModuleVariables::trainable() const {
+  std::vector<Variable> trainable;
+  for (const Variable& variable : variables_) {
+    if (variable.trainable()) trainable.push_back(variable);
+  }
+  return trainable;
+}
+
+const Variable& ModuleVariables::at(const std::string& name) const {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (names_[i] == name) return variables_[i];
+  }
+  throw not_found("module has no parameter or buffer \"", name, "\"; it has ", absl::StrJoin(names_, ", "));
+}
+
+void ModuleVariables::write_back() const {
+  PlainTensors plain;
+  for (const Variable& variable : variables_) variable.state()->adopted.copy_(variable.value());
+}
+
+}  // namespace muster

@@ -1,0 +1,115 @@
+#include "muster/trace/traced_function.h"
+
+#include <ATen/Context.h>
+
+#include <atomic>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kOften = 5;  // retraces
+constexpr int kDeepest = 256;
+
+thread_local int inlined_depth = 0;
+
+uint64_t next_seed() {
+  static std::atomic<uint64_t> functions{0};
+  return step_seed(at::globalContext().defaultGenerator(at::kCPU).current_seed(), functions.fetch_add(1), 0);
+}
+
+}  // namespace
+
+TracedFunction::Inlined::Inlined(const TracedFunction& function) {
+  if (inlined_depth >= kDeepest) {
+    throw invalid_argument("function \"", function.name(), "\" calls itself more than ", kDeepest,
+                           " deep while it is traced; its recursion must end by a plain C++ value");
+  }
+  ++inlined_depth;
+}
+
+TracedFunction::Inlined::~Inlined() { --inlined_depth; }
+
+TracedFunction::TracedFunction(FunctionOptions options, std::string place)
+    : options_(std::move(options)), place_(std::move(place)) {
+  if (options_.name.empty()) options_.name = place_;
+}
+
+TracedFunction::~TracedFunction() {
+  absl::MutexLock lock(&mu_);
+  for (auto& [signature, entry] : entries_) {
+    absl::MutexLock entry_lock(&entry->mu);
+    if (entry->handle) local_worker().deregister_program(*entry->handle);
+  }
+}
+
+FunctionStats TracedFunction::stats() const {
+  absl::MutexLock lock(&mu_);
+  return stats_;
+}
+
+std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& signature,
+                                                             const std::vector<at::Tensor>& tensors, const Call& call) {
+  auto known = [&]() -> std::shared_ptr<Entry> {
+    absl::MutexLock lock(&mu_);
+    auto it = entries_.find(signature);
+    if (it == entries_.end()) return nullptr;
+    ++stats_.hits;
+    return it->second;
+  };
+  if (auto found = known()) return found;
+  absl::MutexLock one_at_a_time(&tracing_);
+  if (auto found = known()) return found;
+  {
+    absl::MutexLock lock(&mu_);
+    ++stats_.misses;
+    if (!entries_.empty()) {
+      ++stats_.retraces;
+      warn_if_often(call.descriptions());
+    }
+    last_descriptions_ = call.descriptions();
+    if (!options_.seed) options_.seed = next_seed();
+  }
+  TracedProgram traced = trace(call.function, tensors, {.name = name(), .seed = *options_.seed, .place = place_});
+  auto entry = std::make_shared<Entry>(std::move(traced), call.result());
+  absl::MutexLock lock(&mu_);
+  entries_.emplace(signature, entry);
+  return entry;
+}
+
+void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions) {
+  if (stats_.retraces < kOften || (stats_.retraces & (stats_.retraces - 1)) != 0) {
+    if (stats_.retraces != kOften) return;
+  }
+  std::string change = "the number of its arguments changed";
+  for (size_t i = 0; i < descriptions.size() && descriptions.size() == last_descriptions_.size(); ++i) {
+    if (descriptions[i] == last_descriptions_[i]) continue;
+    change = str_cat(descriptions[i], " was ", last_descriptions_[i].substr(last_descriptions_[i].find(": ") + 2),
+                     " before");
+    break;
+  }
+  MUSTER_LOG(warning) << "function \"" << name() << "\" was traced " << stats_.misses << " times: " << change
+                      << "; tracing is slow, so pass what changes as a tensor of one shape";
+}
+
+std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor> tensors,
+                                            const RunOptions& options) const {
+  LocalWorker& worker = local_worker();
+  ProgramHandle handle;
+  {
+    absl::MutexLock lock(&entry.mu);
+    if (!entry.handle) entry.handle = worker.register_program(entry.traced.program);
+    handle = *entry.handle;
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    PlainTensors plain;
+    if (entry.traced.compact[i] && tensors[i].storage_offset() != 0) tensors[i] = tensors[i].clone();
+  }
+  return worker.run(handle, std::move(tensors), options);
+}
+
+}  // namespace muster

@@ -1,0 +1,84 @@
+// The part of a Function that has no types: its traces and how they run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/runtime/worker.h"
+#include "muster/trace/signature.h"
+#include "muster/trace/tracer.h"
+
+namespace muster {
+
+struct FunctionOptions {
+  std::string name{};              // for messages and dumps; else the place in the source
+  std::optional<uint64_t> seed{};  // of its random ops; else drawn from libtorch's global seed
+};
+
+struct FunctionStats {
+  int64_t hits = 0;      // calls that found their trace
+  int64_t misses = 0;    // calls that were traced
+  int64_t retraces = 0;  // misses after the first
+};
+
+// Thread-safe: a signature is traced once, by whoever comes first, while the others wait.
+class TracedFunction {
+ public:
+  // The trace of one signature.
+  struct Entry {
+    Entry(TracedProgram t, std::shared_ptr<const void> r) : traced(std::move(t)), result(std::move(r)) {}
+    const TracedProgram traced;
+    const std::shared_ptr<const void> result;  // the function's result without its tensors
+    absl::Mutex mu;
+    std::optional<ProgramHandle> handle ABSL_GUARDED_BY(mu);  // at the local worker, once it ran there
+  };
+  // What the typed door knows and this class does not: how to call the function, and what its arguments look like.
+  struct Call {
+    TensorFunction function;
+    std::function<std::shared_ptr<const void>()> result;     // after `function` was called
+    std::function<std::vector<std::string>()> descriptions;  // of the leaves of the arguments
+  };
+
+  TracedFunction(FunctionOptions options, std::string place);
+  ~TracedFunction();
+  TracedFunction(const TracedFunction&) = delete;
+  TracedFunction& operator=(const TracedFunction&) = delete;
+
+  const std::string& name() const { return options_.name; }
+  FunctionStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::shared_ptr<Entry> entry(const Signature& signature, const std::vector<at::Tensor>& tensors, const Call& call)
+      ABSL_LOCKS_EXCLUDED(mu_, tracing_);
+  // Runs on the local worker.
+  std::vector<at::Tensor> run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options) const;
+
+  // Calls within calls while tracing; throws when the recursion has no end.
+  class [[nodiscard]] Inlined {
+   public:
+    explicit Inlined(const TracedFunction& function);
+    ~Inlined();
+    Inlined(const Inlined&) = delete;
+    Inlined& operator=(const Inlined&) = delete;
+  };
+
+ private:
+  void warn_if_often(const std::vector<std::string>& descriptions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  FunctionOptions options_;
+  const std::string place_;
+
+  absl::Mutex tracing_ ABSL_ACQUIRED_BEFORE(mu_);  // held while one signature is traced
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<Signature, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
+  FunctionStats stats_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

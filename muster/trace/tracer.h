@@ -1,0 +1,124 @@
+// Records what a C++ function does with tensors as a program. The only code that touches the dispatcher's tracing.
+//
+// Every op of libtorch passes its dispatcher. While a Tracer is active, a key below Autograd is switched on for the
+// thread; its fallback sees every op after autograd has turned it into plain ops (so the backward pass is recorded like
+// the forward pass), writes it down and runs it for real on the example input.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/graph/program.h"
+#include "muster/trace/value_table.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+
+// A function traced on example arguments.
+struct TracedProgram {
+  Program program{};
+  std::vector<std::shared_ptr<Variable::State>> variables{};  // kept alive with the program; as in Program::variables
+  std::vector<bool> compact{};  // per argument: the program counts elements from the start of its storage
+};
+
+using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& arguments)>;
+
+struct TraceOptions {
+  std::string name = "function";
+  uint64_t seed = 0;
+  std::string place{};  // of the function in the source, for messages: "train.cc:12"
+};
+
+// Calls `function` on copies of `examples`, with variables at their current values, and returns what it did. Variables,
+// the examples and the global random stream are left as they were. One trace at a time in a process; calls nest by
+// inlining. Throws what `function` throws, and Error{kInvalidArgument} for what cannot be replayed: a value or a shape
+// that depends on data, a write to a tensor that is neither an argument nor a variable.
+TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
+                    const TraceOptions& options);
+
+// A body of control flow: what it uses of the outer trace became arguments that follow its own.
+struct TracedBody {
+  Program program{};
+  std::vector<at::Tensor> captures{};  // tensors of the outer trace, in the order of those arguments
+  std::vector<at::Tensor> outputs{};
+  std::vector<at::Tensor> differentiable{};  // tensors of the outer trace that the body used and that need gradients
+};
+
+class Tracer {
+ public:
+  // The innermost active tracer of this thread, or null.
+  static Tracer* current();
+
+  // The tensor that stands for a variable in this trace.
+  at::Tensor stand_in(const std::shared_ptr<Variable::State>& variable);
+  void device_changed(const std::string& device);
+
+  // ---- For control flow. Own ops are recorded with tensors that this trace knows.
+  // ---------------------------------------
+  TracedBody trace_body(const std::string& name, const TensorFunction& function,
+                        const std::vector<at::Tensor>& arguments);
+  ValueId value_of(const at::Tensor& tensor);
+  int32_t add_body(Program body);
+  // Adds the instruction and makes `results` (fresh tensors, undefined where nobody wants one) its results.
+  void add_instruction(const ControlOp& op, std::vector<Argument> arguments,
+                       const std::vector<std::vector<at::Tensor>>& results, std::vector<int32_t> bodies);
+
+ private:
+  friend TracedProgram trace(const TensorFunction&, const std::vector<at::Tensor>&, const TraceOptions&);
+  friend class DispatcherHook;
+  class Active;
+  enum class Probe { kNone, kPlusOne, kMinusOne, kFar };  // what a data-dependent read is answered with
+
+  Tracer(const TraceOptions& options, Tracer* outer, Probe probe);
+
+  void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, std::vector<c10::IValue>& stack);
+  void answer_read(const std::string& op, c10::IValue& answer);
+  void check_replayable(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack, size_t first) const;
+  std::string op_device() const;
+
+  Argument argument(const c10::IValue& value, bool reads);
+  ValueId lookup(const at::Tensor& tensor, bool reads);
+  void note_differentiable(const at::Tensor& tensor);
+  ValueId view_of(ValueId whole, const at::Tensor& tensor);
+  ValueId capture(const at::Tensor& tensor);
+  ValueId add_constant(const at::Tensor& tensor);
+  ValueId add_variable(const std::shared_ptr<Variable::State>& variable, const at::Tensor& stand_in);
+  void before_write(const std::string& op, const at::Tensor& tensor);
+  Program finish(const std::vector<at::Tensor>& outputs);
+  void restore_variables();
+  Tracer& root() { return outer_ == nullptr ? *this : outer_->root(); }
+  size_t instruction_count() const;
+
+  const TraceOptions options_;
+  Tracer* const outer_;
+  const Probe probe_;
+  Program program_;
+  ValueTable values_;
+  ValueTable finished_bodies_;  // tensors that belong to a body that has ended: nobody may use them any more
+  absl::flat_hash_set<const void*> unwritten_;  // storages made by empty() that no op has written to
+  absl::flat_hash_set<const void*> outside_;    // storages of constants that existed before the trace
+  std::map<uint64_t, std::string> device_at_sequence_number_;
+  std::vector<at::Tensor> captures_;  // of a body
+  std::vector<at::Tensor> differentiable_;
+  uint64_t first_sequence_number_ = 0;  // of autograd nodes made since this trace began
+  ValueId own_arguments_ = 0;           // of a body: its first values, the others are captures
+  std::vector<std::string> reads_;      // data-dependent reads, "aten::_local_scalar_dense at main"
+  std::vector<size_t> compact_arguments_;
+  absl::flat_hash_map<std::string, int32_t> op_index_;
+  absl::flat_hash_map<std::string, ValueId> numbers_;
+  std::vector<std::shared_ptr<Variable::State>> variables_;
+  absl::flat_hash_map<Variable::State*, at::Tensor> stand_ins_;
+  absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
+  size_t limit_ = 0;                                          // instructions, while probing
+};
+
+}  // namespace muster

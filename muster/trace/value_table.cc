@@ -1,0 +1,60 @@
+#include "muster/trace/value_table.h"
+
+namespace muster {
+
+const void* ValueTable::storage_of(const at::Tensor& tensor) {
+  if (tensor.has_storage()) return tensor.storage().unsafeGetStorageImpl();
+  return tensor.unsafeGetTensorImpl();
+}
+
+ValueTable::Key ValueTable::key_of(const at::Tensor& tensor) {
+  Key key{storage_of(tensor),   0, static_cast<int8_t>(tensor.scalar_type()), tensor.is_conj(), tensor.is_neg(),
+          tensor.sizes().vec(), {}};
+  if (tensor.has_storage()) {
+    key.offset = tensor.storage_offset();
+    key.strides = tensor.strides().vec();
+  }
+  return key;
+}
+
+void ValueTable::bind(const at::Tensor& tensor, ValueId value) {
+  Key key = key_of(tensor);
+  auto it = storages_.find(key.storage);
+  if (it == storages_.end()) {
+    Storage storage{tensor.has_storage()
+                        ? c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl())
+                        : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()),
+                    tensor.has_storage() ? at::Tensor() : tensor,
+                    {}};
+    it = storages_.emplace(key.storage, std::move(storage)).first;
+  }
+  it->second.by_type[key.type] = value;
+  values_[std::move(key)] = value;
+}
+
+std::optional<ValueId> ValueTable::find(const at::Tensor& tensor) const {
+  auto it = values_.find(key_of(tensor));
+  if (it == values_.end()) return std::nullopt;
+  return it->second;
+}
+
+std::optional<ValueId> ValueTable::find_sharing(const at::Tensor& tensor) const {
+  auto storage = storages_.find(storage_of(tensor));
+  if (storage == storages_.end()) return std::nullopt;
+  auto value = storage->second.by_type.find(static_cast<int8_t>(tensor.scalar_type()));
+  if (value == storage->second.by_type.end()) return std::nullopt;
+  return value->second;
+}
+
+void ValueTable::forget(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) storages_.erase(storage_of(tensor));
+}
+
+void ValueTable::absorb_storages(ValueTable&& other) {
+  for (auto& [address, storage] : other.storages_) {
+    storage.by_type.clear();
+    storages_.try_emplace(address, std::move(storage));
+  }
+}
+
+}  // namespace muster

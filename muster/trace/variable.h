@@ -1,0 +1,80 @@
+// Tensors that outlive a step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/graph/program.h"
+#include "muster/runtime/variable_store.h"
+
+namespace muster {
+
+struct VariableOptions {
+  std::string name = "variable";  // made unique within the process: "w", "w_1", …
+  bool trainable = true;
+  std::string device{};  // partial or full; else the DeviceScope, else the default device
+};
+
+// A handle, cheap to copy, like at::Tensor.
+// Inside a traced function it is a tensor of the step: reading it gives that tensor, assigning writes to it in place,
+// and gradient() differentiates by it. Outside, `value()` is the value at this moment and assigning takes effect at
+// once. A local variable lives as long as its handles and the functions that use it. Thread-safe: a run that writes a
+// variable has it to itself, and what a reader holds never changes.
+class Variable {
+ public:
+  explicit Variable(const at::Tensor& initial, VariableOptions options = {});
+
+  const std::string& name() const;
+  const std::string& device() const;
+  bool trainable() const;
+  at::IntArrayRef sizes() const;
+  at::ScalarType dtype() const;
+
+  at::Tensor value() const;
+  operator at::Tensor() const { return value(); }  // NOLINT: w goes where a tensor goes
+
+  // Each returns the handle. Shapes broadcast to the variable's, as in libtorch.
+  Variable& assign(const at::Tensor& value);
+  Variable& assign_add(const at::Tensor& delta);
+  Variable& assign_sub(const at::Tensor& delta);
+
+  struct State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  friend class ModuleVariables;
+  explicit Variable(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
+
+// What the handles of a variable share.
+struct Variable::State {
+  State(const at::Tensor& initial, VariableOptions options, at::Tensor adopted = {});
+  ~State();
+
+  VariableOptions options;
+  TensorSpec spec;
+  std::shared_ptr<VariableCell> cell;
+  at::Tensor adopted;  // the module's tensor that stands for the variable while tracing, if it has one
+
+  // A variable for which `tensor` stands while tracing. Error{kAlreadyExists} if it stands for another one.
+  static std::shared_ptr<State> adopt(at::Tensor tensor, VariableOptions options);
+  // The variable whose `adopted` tensor has this storage; null if there is none.
+  static std::shared_ptr<State> find(const c10::StorageImpl* storage);
+  static std::vector<std::shared_ptr<State>> all_adopted();
+};
+
+// d loss / d variable, for use inside a traced function; zeros where the loss does not depend on the variable.
+at::Tensor gradient(const at::Tensor& loss, const Variable& variable);
+std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Variable>& variables);
+template <class... More>
+std::vector<at::Tensor> gradient(const at::Tensor& loss, const Variable& first, const Variable& second,
+                                 const More&... more) {
+  return gradient(loss, std::vector<Variable>{first, second, more...});
+}
+
+}  // namespace muster
