@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PEERS ?=
 FUZZ_SECONDS ?= 60
-FUZZ_SEEDS ?= $(wildcard muster/graph/testdata/programs)
+FUZZ_SEEDS ?= $(wildcard muster/graph/fuzz_corpus)
 
 SOURCES = git ls-files -co --exclude-standard -- '*.cc' '*.h' '*.proto'
 

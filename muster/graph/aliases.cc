@@ -52,7 +52,9 @@ std::vector<ValueId> elements_of(const Argument& argument) {
   return values;
 }
 
-void append(std::vector<ValueId>& to, const std::vector<ValueId>& from) { to.insert(to.end(), from.begin(), from.end()); }
+void append(std::vector<ValueId>& to, const std::vector<ValueId>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 // What running a body does to the values around it.
 struct BodyEffects {
@@ -151,8 +153,8 @@ class Analysis {
       }
     }
     if (name == kLoop.name || name == kLoopGradient.name) {
-      // After no trip at all the state (the gradient) that comes out is the one that went in; and what a body returns is
-      // what it is given on the next trip.
+      // After no trip at all the state (the gradient) that comes out is the one that went in; and what a body returns
+      // is what it is given on the next trip.
       const std::vector<ValueId> state = elements_of(instruction.arguments[name == kLoop.name ? 1 : 2]);
       for (size_t i = 0; i < state.size() && i < instruction.results[0].size(); ++i) {
         join(state[i], instruction.results[0][i]);

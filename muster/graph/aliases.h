@@ -11,14 +11,14 @@ namespace muster {
 // Which values of a program may share memory, and who writes to it. Values that may share memory are one group; when in
 // doubt they are. Every argument, variable and constant begins as a group of its own; what the schemas say joins them.
 // Control flow counts as what its bodies do: it writes what they write, and its results share what theirs share.
-// REQUIRES: the program has passed check(). It is not referred to after construction, so it may change; then this is stale.
-// Immutable, so any thread may ask.
+// REQUIRES: the program has passed check(). It is not referred to after construction, so it may change; then this is
+// stale. Immutable, so any thread may ask.
 class Aliases {
  public:
   explicit Aliases(const Program& program) : Aliases(program, {}) {}
 
-  // Arguments with equal numbers in `argument_classes` (one per argument, or none at all) may share memory: so it is with
-  // the arguments of a body whose caller gave it a tensor and a view of that tensor.
+  // Arguments with equal numbers in `argument_classes` (one per argument, or none at all) may share memory: so it is
+  // with the arguments of a body whose caller gave it a tensor and a view of that tensor.
   Aliases(const Program& program, const std::vector<int>& argument_classes);
 
   int num_groups() const { return num_groups_; }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "muster/base/status.h"
+#include "muster/graph/describe.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/op_schema.h"
 #include "muster/graph/op_traits.h"
@@ -42,8 +43,8 @@ Type parse_type(std::string_view text) {
 
 std::string_view kind_of(const Argument& argument) {
   static constexpr std::array<std::string_view, 11> kNames = {
-      "None", "an undefined tensor", "a tensor", "an integer",  "a number",
-      "a bool", "a complex number", "a string", "the device", "the generator", "a list"};
+      "None",     "an undefined tensor", "a tensor",      "an integer", "a number", "a bool", "a complex number",
+      "a string", "the device",          "the generator", "a list"};
   static_assert(std::variant_size_v<decltype(Argument::value)> == kNames.size());
   return kNames[argument.value.index()];
 }
@@ -124,6 +125,14 @@ class Checker {
     limit(what, static_cast<int64_t>(number), most);
   }
 
+  // So that a message about it is one readable line.
+  void check_text(std::string_view what, std::string_view text, int64_t most) const {
+    limit(str_cat("length of the ", what), text.size(), most);
+    for (char c : text) {
+      if (c < 0x20 || c > 0x7e) fail("the ", what, " ", quoted(text), " has a character that is not printable ASCII");
+    }
+  }
+
   void check_totals() {
     limit("length of the name", program_.name.size(), limits_.name_length);
     if (program_.num_values < 0) fail("number of values ", program_.num_values, " is negative");
@@ -140,7 +149,7 @@ class Checker {
     if (program_.devices.empty() || !program_.devices[0].empty()) fail("device 0 is not \"\", the device of no wish");
     for (size_t i = 1; i < program_.devices.size(); ++i) {
       context_ = str_cat("device ", i);
-      limit("length of the name", program_.devices[i].size(), limits_.name_length);
+      check_text("name", program_.devices[i], limits_.name_length);
       try {
         DeviceSpec::parse(program_.devices[i]);
       } catch (const Error& error) {
@@ -150,8 +159,8 @@ class Checker {
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
       context_ = str_cat("op ", i);
-      limit("length of the name", op.name.size(), limits_.name_length);
-      limit("length of the schema", op.schema.size(), limits_.schema_length);
+      check_text("name", op.name, limits_.name_length);
+      check_text("schema", op.schema, limits_.schema_length);
       try {
         schemas_.push_back(parse_schema(op.schema));
       } catch (const Error& error) {
@@ -174,7 +183,7 @@ class Checker {
       limit("length of the name", variable.name.size(), limits_.name_length);
       if (variable.name.empty()) fail("it has no name");
       // Two values for one memory would make every question about who writes to it wrong.
-      if (!names.insert(variable.name).second) fail("\"", variable.name, "\" is there twice");
+      if (!names.insert(variable.name).second) fail(quoted(variable.name), " is there twice");
       check_device(variable.device);
       check_spec(variable.spec, limits_.tensor_bytes);
       define(variable.value);
@@ -210,7 +219,8 @@ class Checker {
     int64_t bytes = bytes_per_element(spec.dtype);
     for (int64_t size : spec.sizes) {
       if (size > most / bytes) {
-        throw resource_exhausted(where_, ": ", context_, ": ", spec.to_string(), " is over the limit of ", most, " bytes");
+        throw resource_exhausted(where_, ": ", context_, ": ", spec.to_string(), " is over the limit of ", most,
+                                 " bytes");
       }
       bytes *= size;
     }
@@ -394,7 +404,7 @@ class Checker {
 
 void check(const Program& program, const Limits& limits) {
   Totals totals;
-  Checker(program, limits, totals, str_cat("program \"", program.name.substr(0, 100), "\""), 0, false).run();
+  Checker(program, limits, totals, str_cat("program ", quoted(program.name)), 0, false).run();
 }
 
 }  // namespace muster

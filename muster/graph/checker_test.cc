@@ -14,7 +14,8 @@ namespace {
 using namespace testing_support;
 using ::testing::HasSubstr;
 
-std::string complaint(const Program& program, StatusCode code = StatusCode::kInvalidArgument, const Limits& limits = {}) {
+std::string complaint(const Program& program, StatusCode code = StatusCode::kInvalidArgument,
+                      const Limits& limits = {}) {
   try {
     check(program, limits);
   } catch (const Error& error) {
@@ -36,8 +37,9 @@ TEST(Checker, NamesTheInstructionThatUsesAValueTooEarly) {
   b.relu(x);
   b.op("aten::mm", {ref(x), ref(40)});
 
-  EXPECT_EQ(complaint(b.program),
-            "program \"step\": instruction 1 (aten::mm): argument 1 refers to value 40, which is not defined before it");
+  EXPECT_EQ(
+      complaint(b.program),
+      "program \"step\": instruction 1 (aten::mm): argument 1 refers to value 40, which is not defined before it");
 }
 
 TEST(Checker, RefusesASecondDefinition) {
@@ -137,6 +139,16 @@ TEST(Checker, RefusesSchemasThatAreNoneOrAnotherOps) {
   EXPECT_THAT(complaint(loop), HasSubstr("the schema of muster::loop is not ours"));
 }
 
+TEST(Checker, SaysInOneReadableLineThatANameIsGarbage) {
+  Builder b("a\nb");
+  b.relu(b.argument(), "/job:\x01");
+  EXPECT_EQ(complaint(b.program),
+            "program \"a\\x0ab\": device 1: the name \"/job:\\x01\" has a character that is not printable ASCII");
+  b.program.devices[1] = "/job:ps";
+  b.program.ops[0].name = "aten::\xff";
+  EXPECT_THAT(complaint(b.program), HasSubstr("op 0: the name \"aten::\\xff\""));
+}
+
 TEST(Checker, RefusesAVariableThatIsThereTwice) {
   Builder b;
   b.variable("w");
@@ -186,7 +198,8 @@ TEST(Checker, StopsAtItsLimits) {
   const StatusCode over = StatusCode::kResourceExhausted;
   Program program = small_program();
 
-  EXPECT_THAT(complaint(program, over, {.instructions = 3}), HasSubstr("number of instructions 8 is over the limit of 3"));
+  EXPECT_THAT(complaint(program, over, {.instructions = 3}),
+              HasSubstr("number of instructions 8 is over the limit of 3"));
   EXPECT_THAT(complaint(program, over, {.values = 3}), HasSubstr("number of values"));
   EXPECT_THAT(complaint(program, over, {.constant_bytes = 7}), HasSubstr("over the limit of 7"));
   EXPECT_THAT(complaint(program, over, {.name_length = 3}), HasSubstr("length of the name"));

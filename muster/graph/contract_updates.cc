@@ -91,6 +91,7 @@ class Contractor {
     const std::string& name = program_.op_of(update).name;
     const bool subtracts = name == "aten::sub_.Tensor";
     if (!subtracts && name != kAddInPlace) return -1;
+    if (update.arguments.size() != 3) return -1;  // The schema came with the program; it need not be libtorch's.
     auto* operand = std::get_if<ValueRef>(&update.arguments[1].value);
     if (!operand || uses_[operand->id] != 1 || definition_[operand->id] < 0) return -1;
     std::optional<Number> alpha = number_in(update.arguments[2]);
@@ -98,13 +99,15 @@ class Contractor {
 
     const int product = definition_[operand->id];
     const Instruction& multiply = program_.instructions[product];
-    if (multiply.device != update.device) return -1;
+    if (multiply.device != update.device || multiply.arguments.size() != 2) return -1;
     auto* factor = std::get_if<ValueRef>(&multiply.arguments[0].value);
     std::optional<Number> scale = scale_of(multiply);
     if (scale && subtracts) scale = negated(*scale);
     if (!factor || !scale) return -1;
     // The product must still be one when the update comes, and nobody else may have changed what it is made of.
-    if (aliases_.written(aliases_.group(operand->id)) || last_write_[aliases_.group(factor->id)] > product) return -1;
+    if (aliases_.schema(multiply).writes() || aliases_.written(aliases_.group(operand->id)) ||
+        last_write_[aliases_.group(factor->id)] > product)
+      return -1;
 
     std::optional<std::string> schema = schema_of_ ? schema_of_(kAddInPlace) : std::nullopt;
     if (!schema) return -1;

@@ -8,9 +8,9 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostText = 200;      // characters of a string
-constexpr size_t kMostElements = 8;    // of a constant
-constexpr size_t kMostInList = 32;     // elements of an argument
+constexpr size_t kMostText = 200;    // characters of a string
+constexpr size_t kMostElements = 8;  // of a constant
+constexpr size_t kMostInList = 32;   // elements of an argument
 
 // The shortest decimal number that reads back as this one.
 std::string shortest(double value) {
@@ -34,27 +34,19 @@ T read(const std::string& bytes, size_t index) {
 std::string element(const Constant& constant, size_t index) {
   const std::string& bytes = *constant.bytes;
   switch (constant.spec.dtype) {
-    case DType::kByte:
-      return str_cat(static_cast<int>(read<uint8_t>(bytes, index)));
-    case DType::kChar:
-      return str_cat(static_cast<int>(read<int8_t>(bytes, index)));
-    case DType::kShort:
-      return str_cat(read<int16_t>(bytes, index));
-    case DType::kInt:
-      return str_cat(read<int32_t>(bytes, index));
-    case DType::kLong:
-      return str_cat(read<int64_t>(bytes, index));
-    case DType::kBool:
-      return read<uint8_t>(bytes, index) ? "true" : "false";
+    case DType::kByte: return str_cat(static_cast<int>(read<uint8_t>(bytes, index)));
+    case DType::kChar: return str_cat(static_cast<int>(read<int8_t>(bytes, index)));
+    case DType::kShort: return str_cat(read<int16_t>(bytes, index));
+    case DType::kInt: return str_cat(read<int32_t>(bytes, index));
+    case DType::kLong: return str_cat(read<int64_t>(bytes, index));
+    case DType::kBool: return read<uint8_t>(bytes, index) ? "true" : "false";
     case DType::kFloat: {
       char text[40];
       std::snprintf(text, sizeof text, "%.6g", static_cast<double>(read<float>(bytes, index)));
       return text;
     }
-    case DType::kDouble:
-      return shortest(read<double>(bytes, index));
-    default:
-      return "";
+    case DType::kDouble: return shortest(read<double>(bytes, index));
+    default: return "";
   }
 }
 

@@ -12,8 +12,8 @@ namespace muster {
 // In quotes and printable, whatever bytes it has; cut when it is very long.
 std::string quoted(std::string_view text);
 
-std::string value_name(ValueId value);                 // "%12", "_" for kNoValue
-std::string describe(const Constant& constant);        // "float32[2] = {1, 2}", "number 0.1"; no values when it is large
+std::string value_name(ValueId value);           // "%12", "_" for kNoValue
+std::string describe(const Constant& constant);  // "float32[2] = {1, 2}", "number 0.1"; no values when it is large
 std::string describe_results(const Instruction& instruction);  // "%3, [%4, %5]"
 
 // "%3, %4, alpha=1": plain values carry their names, so that one need not know the schema by heart.

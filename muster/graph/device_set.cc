@@ -30,7 +30,8 @@ DeviceSet::DeviceSet(const std::vector<std::string>& devices, const std::string&
                    [](const DeviceSpec& a, const DeviceSpec& b) { return *a.index < *b.index; });
   for (const DeviceSpec& device : devices_) names_.insert(device.to_string());
 
-  default_device_ = default_device.empty() ? default_of(first)->to_string() : DeviceSpec::parse(default_device).to_string();
+  default_device_ =
+      default_device.empty() ? default_of(first)->to_string() : DeviceSpec::parse(default_device).to_string();
   if (!names_.contains(default_device_)) {
     throw invalid_argument("default device \"", default_device_, "\" does not exist; there are: ", names());
   }

@@ -13,7 +13,8 @@ namespace muster {
 // Not thread-safe: it remembers what it has complained about.
 class DeviceSet {
  public:
-  // Full names. `default_device` may be empty, and so may `devices`, but it is an error if the one is not among the other.
+  // Full names. `default_device` may be empty, and so may `devices`, but it is an error if the one is not among the
+  // other.
   DeviceSet(const std::vector<std::string>& devices, const std::string& default_device, bool soft_placement);
 
   const std::string& default_device() const { return default_device_; }

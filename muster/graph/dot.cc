@@ -55,8 +55,8 @@ class Drawing {
     for (const ProgramArgument& argument : program_.arguments) {
       std::string name = str_cat(prefix_, "a", argument.value);
       makers_[argument.value] = name;
-      add(argument.device, str_cat(name, " [shape=house, style=filled, fillcolor=\"#dbe9f6\", label=\"%", argument.value,
-                                   "\\n", argument.spec.to_string(), "\"]"));
+      add(argument.device, str_cat(name, " [shape=house, style=filled, fillcolor=\"#dbe9f6\", label=\"%",
+                                   argument.value, "\\n", argument.spec.to_string(), "\"]"));
     }
     for (const VariableRef& variable : program_.variables) {
       std::string name = str_cat(prefix_, "v", variable.value);
@@ -96,7 +96,7 @@ class Drawing {
     const std::string name = str_cat(prefix_, "i", number);
     const std::string more = shortened(settings(instruction, schema), 60);
     const bool copy = schema.name == kCopy.name;
-    const char* look = copy ? "shape=cds, style=filled, fillcolor=\"#f4cccc\""
+    const char* look = copy                          ? "shape=cds, style=filled, fillcolor=\"#f4cccc\""
                        : !instruction.bodies.empty() ? "shape=box3d"
                                                      : "shape=box, style=\"rounded,filled\", fillcolor=white";
     add(instruction.device, str_cat(name, " [", look, ", label=\"", escaped(shortened(short_op(schema.name), 60)),
@@ -130,8 +130,9 @@ class Drawing {
   void write() {
     for (const auto& [device, nodes] : nodes_) {
       if (device != 0) {
-        str_append(out_, "  subgraph cluster_", prefix_, "d", device, " {\n  style=\"rounded,filled\"\n  fillcolor=\"#f7f7f7\"\n",
-                   "  label=\"", escaped(program_.devices[device]), "\"\n");
+        str_append(out_, "  subgraph cluster_", prefix_, "d", device,
+                   " {\n  style=\"rounded,filled\"\n  fillcolor=\"#f7f7f7\"\n", "  label=\"",
+                   escaped(program_.devices[device]), "\"\n");
       }
       for (const std::string& node : nodes) str_append(out_, "  ", node, "\n");
       if (device != 0) out_ += "  }\n";
@@ -143,7 +144,7 @@ class Drawing {
   const Program& program_;
   const std::string prefix_;
   std::string& out_;
-  std::vector<std::string> makers_;  // by value: the node that it comes from
+  std::vector<std::string> makers_;                    // by value: the node that it comes from
   std::map<int32_t, std::vector<std::string>> nodes_;  // by device
   std::map<int32_t, std::string> entries_;             // by body: the prefix of its nodes
   std::string bodies_;

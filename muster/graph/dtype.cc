@@ -12,12 +12,18 @@ struct Entry {
 };
 
 constexpr std::array kEntries = {
-    Entry{DType::kByte, "uint8", 1},       Entry{DType::kChar, "int8", 1},
-    Entry{DType::kShort, "int16", 2},      Entry{DType::kInt, "int32", 4},
-    Entry{DType::kLong, "int64", 8},       Entry{DType::kHalf, "float16", 2},
-    Entry{DType::kFloat, "float32", 4},    Entry{DType::kDouble, "float64", 8},
-    Entry{DType::kComplexHalf, "complex32", 4}, Entry{DType::kComplexFloat, "complex64", 8},
-    Entry{DType::kComplexDouble, "complex128", 16}, Entry{DType::kBool, "bool", 1},
+    Entry{DType::kByte, "uint8", 1},
+    Entry{DType::kChar, "int8", 1},
+    Entry{DType::kShort, "int16", 2},
+    Entry{DType::kInt, "int32", 4},
+    Entry{DType::kLong, "int64", 8},
+    Entry{DType::kHalf, "float16", 2},
+    Entry{DType::kFloat, "float32", 4},
+    Entry{DType::kDouble, "float64", 8},
+    Entry{DType::kComplexHalf, "complex32", 4},
+    Entry{DType::kComplexFloat, "complex64", 8},
+    Entry{DType::kComplexDouble, "complex128", 16},
+    Entry{DType::kBool, "bool", 1},
     Entry{DType::kBFloat16, "bfloat16", 2},
 };
 

@@ -15,11 +15,12 @@ void write(const Program& program, const std::string& indent, std::string& out) 
   str_append(out, program.arguments.size(), " arguments, ", program.variables.size(), " variables, ",
              program.constants.size(), " constants, ", program.instructions.size(), " instructions)\n");
   for (const ProgramArgument& argument : program.arguments) {
-    str_append(out, indent, "  %", argument.value, " = argument ", argument.spec.to_string(), at(argument.device), "\n");
+    str_append(out, indent, "  %", argument.value, " = argument ", argument.spec.to_string(), at(argument.device),
+               "\n");
   }
   for (const VariableRef& variable : program.variables) {
-    str_append(out, indent, "  %", variable.value, " = variable ", quoted(variable.name), " ", variable.spec.to_string(),
-               at(variable.device), "\n");
+    str_append(out, indent, "  %", variable.value, " = variable ", quoted(variable.name), " ",
+               variable.spec.to_string(), at(variable.device), "\n");
   }
   for (const Constant& constant : program.constants) {
     str_append(out, indent, "  %", constant.value, " = constant ", describe(constant), "\n");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/base/log.h"
 #include "muster/graph/placer.h"
 #include "muster/graph/test_program.h"
 
@@ -69,8 +70,10 @@ TEST(Dump, ShowsEveryKindOfArgument) {
 
 TEST(Dump, ShowsTheValuesOfSmallConstants) {
   Builder b;
-  b.program.constants.push_back(
-      {b.program.new_value(), {DType::kInt, {2}}, std::make_shared<std::string>(std::string("\1\0\0\0\2\0\0\0", 8)), false});
+  b.program.constants.push_back({b.program.new_value(),
+                                 {DType::kInt, {2}},
+                                 std::make_shared<std::string>(std::string("\1\0\0\0\2\0\0\0", 8)),
+                                 false});
   b.program.constants.push_back(
       {b.program.new_value(), {DType::kByte, {1000}}, std::make_shared<std::string>(1000, 'x'), false});
 
@@ -85,8 +88,10 @@ TEST(Dump, KeepsStrangeNamesOnTheirLine) {
 }
 
 TEST(Dot, DrawsDevicesAsClustersAndEachKindInItsShape) {
-  Program program = place(small_program(), {.devices = {"/job:w/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"},
-                                            .default_device = "/job:w/replica:0/task:0/device:CPU:0"});
+  LogCapture quiet;
+  Program program = place(small_program(),
+                          {.devices = {"/job:w/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"},
+                           .default_device = "/job:w/replica:0/task:0/device:CPU:0"});
   std::string text = dot(program);
 
   EXPECT_THAT(text, HasSubstr("label=\"/job:ps/replica:0/task:0/device:CPU:0\""));

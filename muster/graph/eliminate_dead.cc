@@ -11,7 +11,11 @@ namespace {
 class Liveness {
  public:
   Liveness(const Program& program, const Aliases& aliases, bool is_body)
-      : program_(program), aliases_(aliases), values_(program.num_values), groups_(aliases.num_groups()), draws_(is_body) {
+      : program_(program),
+        aliases_(aliases),
+        values_(program.num_values),
+        groups_(aliases.num_groups()),
+        draws_(is_body) {
     // Whoever called holds the memory of arguments and variables and looks at it afterwards.
     for (const ProgramArgument& argument : program.arguments) groups_[aliases.group(argument.value)] = true;
     for (const VariableRef& variable : program.variables) groups_[aliases.group(variable.value)] = true;
@@ -55,12 +59,14 @@ std::vector<bool> used_values(const Program& program) {
     if (output != kNoValue) used[output] = true;
   }
   for (const Instruction& instruction : program.instructions) {
-    for (const Argument& argument : instruction.arguments) for_each_value(argument, [&](ValueId id) { used[id] = true; });
+    for (const Argument& argument : instruction.arguments)
+      for_each_value(argument, [&](ValueId id) { used[id] = true; });
   }
   return used;
 }
 
-// Drops the inputs of a cond or a loop that its bodies do not look at. Those of a loop_gradient have gradients, so they stay.
+// Drops the inputs of a cond or a loop that its bodies do not look at. Those of a loop_gradient have gradients, so they
+// stay.
 void drop_unused_inputs(Program& program, Instruction& instruction) {
   const std::string& name = program.op_of(instruction).name;
   if (name != kCond.name && name != kLoop.name) return;
@@ -107,7 +113,8 @@ int run(Program& program, const std::vector<int>& argument_classes, bool is_body
   }
   if (!program.bodies.empty()) {
     const Aliases aliases(program, argument_classes);
-    for (size_t i = 0; i < program.bodies.size(); ++i) removed += run(program.bodies[i], aliases.argument_classes(i), true);
+    for (size_t i = 0; i < program.bodies.size(); ++i)
+      removed += run(program.bodies[i], aliases.argument_classes(i), true);
     for (Instruction& instruction : program.instructions) {
       bool own = std::all_of(instruction.bodies.begin(), instruction.bodies.end(),
                              [&](int32_t body) { return callers[body] == 1; });

@@ -7,7 +7,8 @@
 namespace muster {
 namespace {
 
-// Elements that a list of integers would make as a shape; a factory op is not run just to see that its result is too large.
+// Elements that a list of integers would make as a shape; a factory op is not run just to see that its result is too
+// large.
 bool names_a_large_shape(const Instruction& instruction, int64_t most) {
   for (const Argument& argument : instruction.arguments) {
     auto* list = std::get_if<ArgumentList>(&argument.value);
@@ -77,7 +78,8 @@ class Folder {
     if (!is_pure(schema) || schema.name == kCopy.name || names_a_large_shape(instruction, max_bytes_)) return false;
     bool may = true;
     for (const Argument& argument : instruction.arguments) {
-      for_each_value(argument, [&](ValueId id) { may = may && constant_[id] && !aliases_.written(aliases_.group(id)); });
+      for_each_value(argument,
+                     [&](ValueId id) { may = may && constant_[id] && !aliases_.written(aliases_.group(id)); });
     }
     for (size_t r = 0; r < instruction.results.size(); ++r) {
       if (!schema.results[r].is_tensor()) return false;

@@ -13,29 +13,35 @@
 namespace muster {
 namespace {
 
-// An update in place and the op that does it for many tensors. Argument 0 is the tensor that is updated; `second_is_list`
-// says whether argument 1 is a tensor of each update's own; the arguments after that are common to all.
+// An update in place and the op that does it for many tensors. Argument 0 is the tensor that is updated;
+// `second_is_list` says whether argument 1 is a tensor of each update's own; the arguments after that are common to
+// all.
 struct Rule {
   const char* single;
   const char* many;
   bool second_is_list;
+  size_t arguments;
 };
 constexpr std::array kRules = {
-    Rule{"aten::add_.Tensor", "aten::_foreach_add_.List", true},
-    Rule{"aten::sub_.Tensor", "aten::_foreach_sub_.List", true},
-    Rule{"aten::mul_.Tensor", "aten::_foreach_mul_.List", true},
-    Rule{"aten::mul_.Scalar", "aten::_foreach_mul_.Scalar", false},
+    Rule{"aten::add_.Tensor", "aten::_foreach_add_.List", true, 3},
+    Rule{"aten::sub_.Tensor", "aten::_foreach_sub_.List", true, 3},
+    Rule{"aten::mul_.Tensor", "aten::_foreach_mul_.List", true, 2},
+    Rule{"aten::mul_.Scalar", "aten::_foreach_mul_.Scalar", false, 2},
 };
 
-const Rule* rule_for(const std::string& op_name) {
+// A name alone is not enough: the schema came with the program.
+const Rule* rule_for(const OpSchema& schema) {
   for (const Rule& rule : kRules) {
-    if (op_name == rule.single) return &rule;
+    if (schema.name != rule.single) continue;
+    const bool as_known = schema.arguments.size() == rule.arguments && schema.arguments[0].written &&
+                          schema.results.size() == 1 && schema.results[0].type == "Tensor";
+    return as_known ? &rule : nullptr;
   }
   return nullptr;
 }
 
-// Updates that can be done at the place of the last one, because nothing in between looks at what they change or changes
-// what they look at.
+// Updates that can be done at the place of the last one, because nothing in between looks at what they change or
+// changes what they look at.
 struct Batch {
   std::vector<size_t> members;
   absl::flat_hash_set<int> read;     // groups
@@ -66,7 +72,7 @@ class Fuser {
  private:
   // What two updates must have in common; empty for what is no update of a variable.
   std::string key_of(const Instruction& instruction) const {
-    const Rule* rule = rule_for(program_.op_of(instruction).name);
+    const Rule* rule = rule_for(aliases_.schema(instruction));
     auto* self = rule ? std::get_if<ValueRef>(&instruction.arguments[0].value) : nullptr;
     if (!self) return "";
     if (rule->second_is_list && !std::holds_alternative<ValueRef>(instruction.arguments[1].value)) return "";
@@ -79,10 +85,14 @@ class Fuser {
       str_append(key, " ", value.index(), ":");
       // The bits, so that -0.0 is not 0.0.
       auto add = [&](const auto& number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
-      if (auto* whole = std::get_if<int64_t>(&value)) add(*whole);
-      else if (auto* real = std::get_if<double>(&value)) add(*real);
-      else if (auto* truth = std::get_if<bool>(&value)) add(*truth);
-      else return "";
+      if (auto* whole = std::get_if<int64_t>(&value))
+        add(*whole);
+      else if (auto* real = std::get_if<double>(&value))
+        add(*real);
+      else if (auto* truth = std::get_if<bool>(&value))
+        add(*truth);
+      else
+        return "";
     }
     return key;
   }
@@ -114,15 +124,14 @@ class Fuser {
   bool disturbs(size_t number, const std::vector<int>& operands, const Batch& batch) const {
     const std::vector<int>& written = aliases_.written_groups(number);
     return std::any_of(operands.begin(), operands.end(), [&](int group) { return batch.written.contains(group); }) ||
-           std::any_of(written.begin(), written.end(), [&](int group) {
-             return batch.read.contains(group) || batch.written.contains(group);
-           });
+           std::any_of(written.begin(), written.end(),
+                       [&](int group) { return batch.read.contains(group) || batch.written.contains(group); });
   }
 
   void close(const Batch& batch) {
     if (batch.members.size() < 2) return;
     const Instruction& last = program_.instructions[batch.members.back()];
-    const Rule& rule = *rule_for(program_.op_of(last).name);
+    const Rule& rule = *rule_for(aliases_.schema(last));
     std::optional<std::string> schema = schema_of_ ? schema_of_(rule.many) : std::nullopt;
     if (!schema) return;
 
@@ -135,7 +144,8 @@ class Fuser {
     Instruction fused{.op = -1, .device = last.device};
     fused.arguments.push_back({std::move(selves)});
     if (rule.second_is_list) fused.arguments.push_back({std::move(others)});
-    for (size_t i = rule.second_is_list ? 2 : 1; i < last.arguments.size(); ++i) fused.arguments.push_back(last.arguments[i]);
+    for (size_t i = rule.second_is_list ? 2 : 1; i < last.arguments.size(); ++i)
+      fused.arguments.push_back(last.arguments[i]);
     for (size_t member : batch.members) replaced_[member] = false;
     replaced_[batch.members.back()] = true;
     fused_[batch.members.back()] = {std::move(fused), rule.many, std::move(*schema)};
@@ -189,7 +199,8 @@ class Fuser {
 };
 
 // Where the arguments of each body come from, over all of its callers.
-std::vector<std::vector<int>> homes_of_bodies(const Program& program, const Aliases& aliases, const std::vector<int>& homes) {
+std::vector<std::vector<int>> homes_of_bodies(const Program& program, const Aliases& aliases,
+                                              const std::vector<int>& homes) {
   std::vector<std::vector<int>> by_body;
   for (const Program& body : program.bodies) by_body.emplace_back(body.arguments.size(), kNoVariable);
   for (const Instruction& instruction : program.instructions) {

@@ -105,7 +105,8 @@ class Merger {
   void merge_constants() {
     absl::flat_hash_map<std::string, ValueId> seen;
     std::erase_if(program_.constants, [&](const Constant& constant) {
-      if (constant.bytes->size() > kLargestMergedConstant || aliases_.written(aliases_.group(constant.value))) return false;
+      if (constant.bytes->size() > kLargestMergedConstant || aliases_.written(aliases_.group(constant.value)))
+        return false;
       std::string key;
       add_bytes(key, constant.spec.dtype);
       add_bytes(key, constant.is_number);
@@ -129,7 +130,8 @@ class Merger {
     add_bytes(key, instruction.op);
     add_bytes(key, instruction.device);
     for (const Argument& argument : instruction.arguments) add_argument(key, argument);
-    auto [found, is_new] = earlier_.try_emplace(std::move(key), Earlier{static_cast<int64_t>(number), instruction.results});
+    auto [found, is_new] =
+        earlier_.try_emplace(std::move(key), Earlier{static_cast<int64_t>(number), instruction.results});
     if (is_new) return false;
     if (!still_holds(instruction, found->second) || !have_equal_shape(found->second.results, instruction.results)) {
       found->second = {static_cast<int64_t>(number), instruction.results};
@@ -161,9 +163,8 @@ class Merger {
     bool holds = true;
     if (!is_view(program_.op_of(instruction).name)) {
       for (const Argument& argument : instruction.arguments) {
-        for_each_value(argument, [&](ValueId id) {
-          holds = holds && last_write_[aliases_.group(id)] < earlier.number;
-        });
+        for_each_value(argument,
+                       [&](ValueId id) { holds = holds && last_write_[aliases_.group(id)] < earlier.number; });
       }
     }
     for (size_t r = 0; holds && r < instruction.results.size(); ++r) {

@@ -14,10 +14,14 @@ struct Hidden {
   std::string_view argument;
 };
 constexpr std::array kHiddenWrites = {
-    Hidden{"aten::native_batch_norm", "running_mean"}, Hidden{"aten::native_batch_norm", "running_var"},
-    Hidden{"aten::cudnn_batch_norm", "running_mean"},  Hidden{"aten::cudnn_batch_norm", "running_var"},
-    Hidden{"aten::miopen_batch_norm", "running_mean"}, Hidden{"aten::miopen_batch_norm", "running_var"},
-    Hidden{"aten::batch_norm", "running_mean"},        Hidden{"aten::batch_norm", "running_var"},
+    Hidden{"aten::native_batch_norm", "running_mean"},
+    Hidden{"aten::native_batch_norm", "running_var"},
+    Hidden{"aten::cudnn_batch_norm", "running_mean"},
+    Hidden{"aten::cudnn_batch_norm", "running_var"},
+    Hidden{"aten::miopen_batch_norm", "running_mean"},
+    Hidden{"aten::miopen_batch_norm", "running_var"},
+    Hidden{"aten::batch_norm", "running_mean"},
+    Hidden{"aten::batch_norm", "running_var"},
     Hidden{"aten::_batch_norm_impl_index", "running_mean"},
     Hidden{"aten::_batch_norm_impl_index", "running_var"},
     Hidden{"aten::batch_norm_update_stats", "running_mean"},
@@ -28,11 +32,11 @@ constexpr std::array kHiddenWrites = {
     Hidden{"aten::batch_norm_gather_stats_with_counts", "running_var"},
 };
 
-// The results of these share the memory of the argument named here, and their schemas do not say so. The "unsafe" ops hide
-// it from autograd; set_ makes its self share the memory of the source.
+// The results of these share the memory of the argument named here, and their schemas do not say so. The "unsafe" ops
+// hide it from autograd; set_ makes its self share the memory of the source.
 constexpr std::array kHiddenAliases = {
-    Hidden{"aten::_unsafe_view", "self"},  Hidden{"aten::unsafe_split", "self"},
-    Hidden{"aten::unsafe_chunk", "self"},  Hidden{"aten::unsafe_split_with_sizes", "self"},
+    Hidden{"aten::_unsafe_view", "self"}, Hidden{"aten::unsafe_split", "self"},
+    Hidden{"aten::unsafe_chunk", "self"}, Hidden{"aten::unsafe_split_with_sizes", "self"},
     Hidden{"aten::set_", "source"},
 };
 

@@ -1,4 +1,5 @@
-// What the schema string of an op says about memory: which arguments it writes to and which results are views of arguments.
+// What the schema string of an op says about memory: which arguments it writes to and which results are views of
+// arguments.
 #pragma once
 
 #include <string>
@@ -26,10 +27,9 @@ struct OpSchema {
   bool random() const;  // has a Generator argument; Tracer records no other random op
 };
 
-// Parses what libtorch prints, e.g. "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)".
-// Adds the writes and the views that libtorch's own schemas keep quiet about (batch norm updates its running statistics,
-// _unsafe_view is a view).
-// Throws Error{kInvalidArgument} for a string that is no schema.
+// Parses what libtorch prints, e.g. "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) ->
+// Tensor(a!)". Adds the writes and the views that libtorch's own schemas keep quiet about (batch norm updates its
+// running statistics, _unsafe_view is a view). Throws Error{kInvalidArgument} for a string that is no schema.
 OpSchema parse_schema(std::string_view schema);
 
 }  // namespace muster

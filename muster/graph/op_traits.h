@@ -15,7 +15,8 @@ bool is_random(const OpSchema& schema);
 // Returns memory that nobody has written: equal calls are not equal, and a copy of the result is not the result.
 bool leaves_memory_unset(std::string_view op_name);
 
-// Its result is nothing but another shape on its argument's memory, always. (reshape, to and contiguous copy sometimes.)
+// Its result is nothing but another shape on its argument's memory, always. (reshape, to and contiguous copy
+// sometimes.)
 bool is_view(std::string_view op_name);
 
 // Changes the shape of a tensor in place; whoever holds that tensor sees another shape.

@@ -4,10 +4,12 @@
 namespace muster {
 
 std::string PassReport::to_string() const {
-  return str_cat(dead, " dead, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted, " contracted");
+  return str_cat(dead, " dead, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted,
+                 " contracted");
 }
 
-PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate, const SchemaLookup& schema_of) {
+PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate,
+                    const SchemaLookup& schema_of) {
   PassReport report;
   if (options.dead) report.dead += eliminate_dead(program);
   // Folding first: what it leaves behind are equal constants, which make more instructions equal.

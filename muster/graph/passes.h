@@ -1,6 +1,6 @@
-// Passes make a program do less work for the same results, bit for bit unless it says otherwise. Each walks the bodies, too.
-// REQUIRES for all: the program has passed check() and is not placed yet; it passes check() afterwards. None of them moves
-// work to another device.
+// Passes make a program do less work for the same results, bit for bit unless it says otherwise. Each walks the bodies,
+// too. REQUIRES for all: the program has passed check() and is not placed yet; it passes check() afterwards. None of
+// them moves work to another device.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,30 @@
 
 namespace muster {
 
-// Runs one instruction whose operands are constants of the program. One constant per result value, lists flattened; their
-// `value` is ignored. Nothing when it cannot say.
+// Runs one instruction whose operands are constants of the program. One constant per result value, lists flattened;
+// their `value` is ignored. Nothing when it cannot say.
 using Evaluate = std::function<std::optional<std::vector<Constant>>(const Program&, const Instruction&)>;
 
 // The schema of an op that the program may not have yet; nothing when this libtorch lacks it.
 using SchemaLookup = std::function<std::optional<std::string>(const std::string& op_name)>;
 
 // Removes instructions whose results nobody uses and whose writes nobody sees, the bodies and constants that only those
-// needed, and the inputs that no body reads. `saved` results of a loop that nobody uses become kNoValue, so that nothing is
-// saved. The arguments and variables of the outermost program stay. A random op stays while another one follows, because
-// it moves the stream for that one. Returns the number of instructions removed.
+// needed, and the inputs that no body reads. `saved` results of a loop that nobody uses become kNoValue, so that
+// nothing is saved. The arguments and variables of the outermost program stay. A random op stays while another one
+// follows, because it moves the stream for that one. Returns the number of instructions removed.
 int eliminate_dead(Program& program);
 
 // Computes equal things once: an instruction with the op, device and operands of an earlier one gives way to it, if no
-// memory that matters is written in between. Equal small constants become one. Returns the number of instructions removed.
+// memory that matters is written in between. Equal small constants become one. Returns the number of instructions
+// removed.
 int merge_repeated(Program& program);
 
 // Runs, now, what depends on constants only, if its results have at most `max_bytes` bytes together.
 // Returns the number of instructions removed.
 int fold_constants(Program& program, const Evaluate& evaluate, int64_t max_bytes);
 
-// Turns updates of several variables by the same rule into one foreach op. Returns the number of instructions that it saved.
+// Turns updates of several variables by the same rule into one foreach op. Returns the number of instructions that it
+// saved.
 int fuse_updates(Program& program, const SchemaLookup& schema_of);
 
 // w.sub_(g * number) becomes w.add_(g, -number). Rounds once where the program rounded twice, so not bit for bit.
@@ -61,6 +63,7 @@ struct PassReport {
   bool operator==(const PassReport&) const = default;
 };
 
-PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate, const SchemaLookup& schema_of);
+PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate,
+                    const SchemaLookup& schema_of);
 
 }  // namespace muster

@@ -19,7 +19,6 @@ std::vector<std::string> ops_of(const Program& program) {
   return names;
 }
 
-// ---- eliminate_dead ---------------------------------------------------------------------------------------------------
 TEST(EliminateDead, RemovesWhatNobodyUses) {
   Builder b;
   ValueId x = b.argument();
@@ -50,9 +49,9 @@ TEST(EliminateDead, KeepsAWriteOnlyWhileSomebodyReadsItLater) {
   ValueId x = b.argument();
   ValueId buffer = b.op("aten::mul.Scalar", {ref(x), number(2)});
   ValueId view = b.op("aten::t", {ref(buffer)});
-  b.add_(view, x);                    // seen by the next one, through another name
+  b.add_(view, x);  // seen by the next one, through another name
   ValueId seen = b.add(buffer, x);
-  b.add_(buffer, x);                  // seen by nobody
+  b.add_(buffer, x);  // seen by nobody
   Program program = b.finish({seen});
 
   EXPECT_EQ(eliminate_dead(program), 1);
@@ -132,7 +131,6 @@ TEST(EliminateDead, CleansBodies) {
   EXPECT_THAT(ops_of(program.bodies[0]), ElementsAre("aten::add_.Tensor", "aten::add.Tensor"));
 }
 
-// ---- merge_repeated ---------------------------------------------------------------------------------------------------
 TEST(MergeRepeated, ComputesEqualThingsOnce) {
   Builder b;
   ValueId x = b.argument();
@@ -155,7 +153,8 @@ TEST(MergeRepeated, SeesAWriteInBetween) {
 
   EXPECT_EQ(merge_repeated(program), 1) << "the views are one, what they show is not";
 
-  EXPECT_THAT(ops_of(program), ElementsAre("aten::t", "aten::relu", "aten::add_.Tensor", "aten::relu", "aten::add.Tensor"));
+  EXPECT_THAT(ops_of(program),
+              ElementsAre("aten::t", "aten::relu", "aten::add_.Tensor", "aten::relu", "aten::add.Tensor"));
 }
 
 TEST(MergeRepeated, LeavesViewsAloneWhereAShapeChangesInPlace) {
@@ -242,7 +241,6 @@ TEST(MergeRepeated, KnowsInABodyThatItsCallerGaveItOneTensorTwice) {
   EXPECT_EQ(merge_repeated(two), 2);
 }
 
-// ---- fold_constants ---------------------------------------------------------------------------------------------------
 // Claims that every result is eight bytes.
 std::optional<std::vector<Constant>> eight_bytes(const Program&, const Instruction& instruction) {
   std::vector<Constant> constants;
@@ -293,12 +291,13 @@ TEST(FoldConstants, StopsAtItsSize) {
   Program program = b.finish({b.add(x, b.relu(b.constant(1)))});
 
   EXPECT_EQ(fold_constants(program, eight_bytes, 7), 0);
-  EXPECT_EQ(fold_constants(program, [](auto&&...) { return std::nullopt; }, 65536), 0);
+  EXPECT_EQ(fold_constants(
+                program, [](auto&&...) { return std::nullopt; }, 65536),
+            0);
   EXPECT_EQ(fold_constants(program, nullptr, 65536), 0);
   EXPECT_EQ(fold_constants(program, eight_bytes, 8), 1);
 }
 
-// ---- fuse_updates -----------------------------------------------------------------------------------------------------
 TEST(FuseUpdates, MakesOneForeachOfTheUpdatesOfSeveralVariables) {
   Builder b;
   ValueId x = b.argument(), v = b.variable("v"), w = b.variable("w");
@@ -342,11 +341,11 @@ TEST(FuseUpdates, KeepsApartWhatIsNotTheSameRule) {
   ValueId x = b.argument(), v = b.variable("v", "/job:ps/task:0"), w = b.variable("w", "/job:ps/task:1");
   ValueId p = b.variable("p"), q = b.variable("q"), r = b.variable("r");
   b.add_(v, x);
-  b.add_(w, x);                                                          // another place
-  b.op("aten::add_.Tensor", {ref(p), ref(x), number(1)});                // another alpha
+  b.add_(w, x);                                                             // another place
+  b.op("aten::add_.Tensor", {ref(p), ref(x), number(1)});                   // another alpha
   b.op("aten::add_.Tensor", {ref(q), ref(x), number(1)}, "/device:CPU:1");  // another device
-  b.op("aten::sub_.Tensor", {ref(r), ref(x), number(1)});                // another op
-  b.add_(b.relu(x), x);                                                  // no variable
+  b.op("aten::sub_.Tensor", {ref(r), ref(x), number(1)});                   // another op
+  b.add_(b.relu(x), x);                                                     // no variable
   Program program = b.finish({});
 
   EXPECT_EQ(fuse_updates(program, schema_of), 0);
@@ -412,7 +411,6 @@ TEST(FuseUpdates, FusesInABodyOnlyVariablesOfOnePlace) {
   check(one);
 }
 
-// ---- contract_updates, optimize ---------------------------------------------------------------------------------------
 TEST(ContractUpdates, PutsTheRateIntoTheUpdate) {
   Builder b;
   ValueId g = b.argument(), w = b.variable("w"), v = b.variable("v");
@@ -442,13 +440,37 @@ TEST(ContractUpdates, LeavesAProductThatSomebodyElseUsesOrWhoseFactorChanges) {
   EXPECT_EQ(contract_updates(program, schema_of), 0);
 }
 
+TEST(Optimize, TakesNoOpForWhatItsNameSays) {
+  for (const char* schema : {"aten::add_.Tensor() -> ()", "aten::add_.Tensor(Tensor self) -> Tensor[]",
+                             "aten::add_.Tensor(Tensor(a!) self, Tensor other, Scalar alpha) -> ()"}) {
+    Builder b;
+    ValueId v = b.variable("v"), w = b.variable("w");
+    b.program.ops.push_back({"aten::add_.Tensor", schema});
+    const size_t arguments = schema[18] == ')' ? 0 : schema[29] == ')' ? 1 : 3;
+    for (ValueId variable : {v, w}) {
+      std::vector<Argument> all{ref(variable), ref(b.constant(1)), integer(1)};
+      all.resize(arguments);
+      Instruction instruction{.arguments = all};
+      if (arguments == 1) instruction.results = {{}};
+      b.program.instructions.push_back(instruction);
+    }
+    Program program = b.finish({});
+    check(program);
+
+    PassReport report = optimize(program, {.contract = true}, nullptr, schema_of);
+
+    EXPECT_EQ(report.fused + report.contracted, 0);
+    check(program);
+  }
+}
+
 TEST(Optimize, RunsEachPassUnlessItIsSwitchedOff) {
   auto make = [] {
     Builder b;
     ValueId x = b.argument(), v = b.variable("v"), w = b.variable("w");
-    b.relu(x);                                                        // dead
-    ValueId rate = b.relu(b.constant(1));                             // folded
-    ValueId g = b.add(x, rate), h = b.add(x, rate);                   // repeated
+    b.relu(x);                                       // dead
+    ValueId rate = b.relu(b.constant(1));            // folded
+    ValueId g = b.add(x, rate), h = b.add(x, rate);  // repeated
     auto step = [&](ValueId variable, ValueId gradient) {
       ValueId product = b.op("aten::mul.Scalar", {ref(gradient), number(variable)});
       b.op("aten::sub_.Tensor", {ref(variable), ref(product), integer(1)});
@@ -460,7 +482,8 @@ TEST(Optimize, RunsEachPassUnlessItIsSwitchedOff) {
   Program all = make(), none = make(), contracted = make();
 
   PassReport report = optimize(all, {}, eight_bytes, schema_of);
-  PassReport nothing = optimize(none, {.dead = false, .repeated = false, .fold = false, .fuse = false}, eight_bytes, schema_of);
+  PassReport nothing =
+      optimize(none, {.dead = false, .repeated = false, .fold = false, .fuse = false}, eight_bytes, schema_of);
   PassReport both = optimize(contracted, {.contract = true}, eight_bytes, schema_of);
 
   EXPECT_EQ(report.to_string(), "1 dead, 1 repeated, 1 folded, 1 fused, 0 contracted");

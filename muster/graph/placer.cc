@@ -47,7 +47,8 @@ class ProgramPlacer {
 
   // `arguments` says where a body's arguments are; without it they are placed like everything else.
   Result run(const std::vector<Place>* arguments) {
-    out_ = {.name = in_.name, .seed = in_.seed, .num_values = in_.num_values, .ops = in_.ops, .constants = in_.constants};
+    out_ = {
+        .name = in_.name, .seed = in_.seed, .num_values = in_.num_values, .ops = in_.ops, .constants = in_.constants};
     for (size_t i = 0; i < in_.arguments.size(); ++i) {
       ProgramArgument argument = in_.arguments[i];
       where_[argument.value] = arguments ? (*arguments)[i] : resolve(argument.device, str_cat("argument ", i));
@@ -182,7 +183,8 @@ class ProgramPlacer {
   }
 
   // Returns where the outputs of the bodies end up, which are the first results of the instruction.
-  std::vector<Place> place_bodies(Instruction& instruction, Place device, const std::vector<std::vector<Place>>& inputs) {
+  std::vector<Place> place_bodies(Instruction& instruction, Place device,
+                                  const std::vector<std::vector<Place>>& inputs) {
     const std::string& name = in_.op_of(instruction).name;
     std::vector<Place> outputs(in_.bodies[instruction.bodies[0]].outputs.size(), device);
     if (name == kCond.name) {
@@ -199,7 +201,8 @@ class ProgramPlacer {
     const size_t before = name == kLoop.name ? 1 : 1 + std::get<ArgumentList>(instruction.arguments[1].value).size();
     for (size_t i = 0; i < instruction.results[0].size(); ++i) outputs[i] = inputs[0][before + i];
     instruction.bodies[0] = add_body(instruction.bodies[0], device, inputs[0], outputs);
-    if (instruction.bodies.size() > 1) instruction.bodies[1] = add_body(instruction.bodies[1], device, inputs[1], {device});
+    if (instruction.bodies.size() > 1)
+      instruction.bodies[1] = add_body(instruction.bodies[1], device, inputs[1], {device});
     return outputs;
   }
 
@@ -214,7 +217,8 @@ class ProgramPlacer {
 
   // Returns the number of the body as it is called here, with its outputs brought to where they must be.
   int32_t add_body(int32_t body, Place device, const std::vector<Place>& inputs, const std::vector<Place>& outputs) {
-    auto [number, is_new] = bodies_.try_emplace({body, device, inputs, outputs}, static_cast<int32_t>(out_.bodies.size()));
+    auto [number, is_new] =
+        bodies_.try_emplace({body, device, inputs, outputs}, static_cast<int32_t>(out_.bodies.size()));
     if (!is_new) return number->second;
     const Result& placed = placed_body(body, device, inputs);
     Program program = placed.program;
@@ -276,7 +280,8 @@ class ProgramPlacer {
   std::map<std::tuple<int32_t, Place, std::vector<Place>, std::vector<Place>>, int32_t> bodies_;
 };
 
-void add_rows(const Program& program, const std::string& indent, std::vector<std::pair<std::string, std::string>>& rows) {
+void add_rows(const Program& program, const std::string& indent,
+              std::vector<std::pair<std::string, std::string>>& rows) {
   for (const VariableRef& variable : program.variables) {
     rows.emplace_back(str_cat(indent, "variable ", variable.name), program.devices[variable.device]);
   }
@@ -293,7 +298,8 @@ void add_rows(const Program& program, const std::string& indent, std::vector<std
 }  // namespace
 
 Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed) {
-  Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement), .placed = placed};
+  Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement),
+                .placed = placed};
   const Place default_device = all.intern(all.devices.default_device());
   Program result = ProgramPlacer(std::move(program), default_device, {}, all).run(nullptr).program;
   for (const auto& [places, wishes] : all.overruled) {

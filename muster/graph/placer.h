@@ -23,17 +23,18 @@ struct PlacedOp {
 };
 
 // Gives every instruction, argument and variable a device that exists, and adds the copies between devices.
-// - A wish is completed as TensorFlow does: a job without a task means task 0, neither means the task of the default device,
+// - A wish is completed as TensorFlow does: a job without a task means task 0, neither means the task of the default
+// device,
 //   no type means the default device of that task, which is its first GPU or else CPU:0.
-// - What writes to memory or is a view of it runs where that memory is, whatever it wished for: moving the update to the
+// - What writes to memory or is a view of it runs where that memory is, whatever it wished for: moving the update to
+// the
 //   gradient costs one small copy, moving the variable to the gradient costs the whole table.
 // - Everything else runs where it wished to, or on the default device. Constants have no device; they are everywhere.
 // - A muster::copy brings a value to another device, once for all its readers there until somebody writes to it.
 //   Its `device` is its destination.
 // - The bodies of control flow begin on the device of their instruction. Inputs that they write stay where they are.
-// Logs one line when wishes were not met. Throws Error{kInvalidArgument}: a device does not exist (its task neither, with
-// soft placement), or one instruction writes to memory on two devices.
-// REQUIRES: the program has passed check().
+// Logs one line when wishes were not met. Throws Error{kInvalidArgument}: a device does not exist (its task neither,
+// with soft placement), or one instruction writes to memory on two devices. REQUIRES: the program has passed check().
 Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed = nullptr);
 
 // What `log_placement` prints: each variable and instruction and its device, in columns.

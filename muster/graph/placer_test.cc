@@ -77,6 +77,7 @@ TEST(Placer, CompletesAWishAsTensorFlowDoes) {
 }
 
 TEST(Placer, PutsWhatHasNoWishOnTheDefaultDevice) {
+  LogCapture quiet;
   Program program = place(small_program(), {.devices = {}, .default_device = kPs});
 
   EXPECT_EQ(program.devices, (std::vector<std::string>{"", kPs}));
@@ -86,9 +87,10 @@ TEST(Placer, PutsWhatHasNoWishOnTheDefaultDevice) {
 
 TEST(Placer, ChoosesADefaultDeviceItself) {
   EXPECT_EQ(device_of_wish("", {.devices = {}, .default_device = ""}), kCpu0);
-  EXPECT_EQ(device_of_wish("", {.devices = {"/job:w/replica:0/task:0/device:CPU:0", "/job:w/replica:0/task:0/device:GPU:3"},
-                                .default_device = ""}),
-            "/job:w/replica:0/task:0/device:GPU:3");
+  EXPECT_EQ(
+      device_of_wish("", {.devices = {"/job:w/replica:0/task:0/device:CPU:0", "/job:w/replica:0/task:0/device:GPU:3"},
+                          .default_device = ""}),
+      "/job:w/replica:0/task:0/device:GPU:3");
 }
 
 TEST(Placer, PutsAnUpdateOnTheDeviceOfItsVariable) {
@@ -117,8 +119,8 @@ TEST(Placer, LetsTheMemoryWinOverAWishAndSaysSoOnce) {
 
   EXPECT_EQ(program.devices[program.instructions.back().device], kCpu1);
   ASSERT_EQ(log.lines().size(), 1u);
-  EXPECT_EQ(log.lines()[0].text, "placer: program \"step\", instruction 0 (aten::add_.Tensor) and 1 more asked for " + kCpu0 +
-                                     ", but the memory that it works on is on " + kCpu1);
+  EXPECT_EQ(log.lines()[0].text, "placer: program \"step\", instruction 0 (aten::add_.Tensor) and 1 more asked for " +
+                                     kCpu0 + ", but the memory that it works on is on " + kCpu1);
 }
 
 TEST(Placer, CopiesAValueOnceForAllItsReaders) {
@@ -128,8 +130,8 @@ TEST(Placer, CopiesAValueOnceForAllItsReaders) {
   b.add(y, y, "/device:CPU:1");
   Program program = place(b.finish({}), local());
 
-  EXPECT_THAT(short_placement(program), ElementsAre("aten::relu CPU:0", "muster::copy CPU:1", "aten::relu CPU:1",
-                                                    "aten::add.Tensor CPU:1"));
+  EXPECT_THAT(short_placement(program),
+              ElementsAre("aten::relu CPU:0", "muster::copy CPU:1", "aten::relu CPU:1", "aten::add.Tensor CPU:1"));
   check(program);
 }
 
@@ -163,8 +165,8 @@ TEST(Placer, TreatsAConstantThatIsWrittenAsMemory) {
   b.relu(c, "/device:CPU:0");
   Program program = place(b.finish({}), local());
 
-  EXPECT_THAT(short_placement(program), ElementsAre("muster::copy CPU:1", "aten::add_.Tensor CPU:1", "muster::copy CPU:0",
-                                                    "aten::relu CPU:0"));
+  EXPECT_THAT(short_placement(program),
+              ElementsAre("muster::copy CPU:1", "aten::add_.Tensor CPU:1", "muster::copy CPU:0", "aten::relu CPU:0"));
 }
 
 TEST(Placer, LeavesOutputsWhereTheyAre) {
@@ -197,10 +199,11 @@ TEST(Placer, NamesTheDevicesThatExistWhenOneDoesNot) {
   PlacerOptions hard = local();
   hard.soft_placement = false;
 
-  EXPECT_EQ(complaint(b.program, hard),
-            "device \"/job:localhost/replica:0/task:0/device:GPU:7\" (program \"step\", instruction 0 (aten::relu) asked for "
-            "\"/device:GPU:7\") does not exist; there are: " +
-                kCpu0 + ", " + kCpu1);
+  EXPECT_EQ(
+      complaint(b.program, hard),
+      "device \"/job:localhost/replica:0/task:0/device:GPU:7\" (program \"step\", instruction 0 (aten::relu) asked for "
+      "\"/device:GPU:7\") does not exist; there are: " +
+          kCpu0 + ", " + kCpu1);
   EXPECT_THAT(complaint(elsewhere.program, local()), HasSubstr("nor does any other of its task"));
   EXPECT_THAT(complaint(b.program, {.devices = {kCpu0}, .default_device = kCpu1}), HasSubstr("default device"));
 }
@@ -248,8 +251,8 @@ TEST(Placer, BringsTheStateOfALoopBackToWhereItBegan) {
   Program result = place(program, local());
 
   EXPECT_THAT(short_placement(result.bodies[0]),
-              ElementsAre("aten::add_.Tensor CPU:0", "muster::copy CPU:1", "muster::copy CPU:1", "aten::add.Tensor CPU:1",
-                          "muster::copy CPU:0"));
+              ElementsAre("aten::add_.Tensor CPU:0", "muster::copy CPU:1", "muster::copy CPU:1",
+                          "aten::add.Tensor CPU:1", "muster::copy CPU:0"));
   EXPECT_EQ(result.bodies[0].outputs[0], result.bodies[0].instructions.back().results[0][0]);
   check(result);
 }
@@ -306,11 +309,19 @@ TEST(Placer, ReportsAndLogsWhereThingsRun) {
 
   Program program = place(b.finish({}), options, &placed);
 
-  EXPECT_EQ(placement_table(program), "op                 device\n"
-                                      "variable w         " + kCpu1 + "\n"
-                                      "aten::relu         " + kCpu0 + "\n"
-                                      "muster::copy       " + kCpu1 + "\n"
-                                      "aten::add_.Tensor  " + kCpu1 + "\n");
+  EXPECT_EQ(placement_table(program),
+            "op                 device\n"
+            "variable w         " +
+                kCpu1 +
+                "\n"
+                "aten::relu         " +
+                kCpu0 +
+                "\n"
+                "muster::copy       " +
+                kCpu1 +
+                "\n"
+                "aten::add_.Tensor  " +
+                kCpu1 + "\n");
   EXPECT_TRUE(log.contains(placement_table(program)));
   ASSERT_EQ(placed.size(), 3u);
   EXPECT_EQ(placed[0].why, "default device");

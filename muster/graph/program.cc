@@ -12,9 +12,7 @@ int64_t TensorSpec::elements() const {
   return count;
 }
 
-std::string TensorSpec::to_string() const {
-  return str_cat(name_of(dtype), "[", absl::StrJoin(sizes, ", "), "]");
-}
+std::string TensorSpec::to_string() const { return str_cat(name_of(dtype), "[", absl::StrJoin(sizes, ", "), "]"); }
 
 bool Argument::operator==(const Argument& other) const { return value == other.value; }
 

@@ -1,5 +1,5 @@
-// A program: what a traced function does, as plain data. It is made by trace/, changed by the passes, placed by the placer,
-// sent over wires and run by runtime/. Nothing here knows libtorch; an op is a name and a schema.
+// A program: what a traced function does, as plain data. It is made by trace/, changed by the passes, placed by the
+// placer, sent over wires and run by runtime/. Nothing here knows libtorch; an op is a name and a schema.
 #pragma once
 
 #include <complex>
@@ -27,7 +27,6 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// ---- Arguments of an instruction --------------------------------------------------------------------------------------
 struct None {
   bool operator==(const None&) const = default;
 };
@@ -65,7 +64,6 @@ void for_each_value(Arg& argument, const Visit& visit) {
   }
 }
 
-// ---- Instructions -----------------------------------------------------------------------------------------------------
 struct Op {
   std::string name;    // "aten::add.Tensor"
   std::string schema;  // as libtorch prints it; checked against the libtorch that runs the program
@@ -100,9 +98,9 @@ struct ProgramArgument {
   int32_t device = 0;
 };
 
-// Invariants (see checker.h): every value has one definition, by an argument, a variable, a constant or an instruction, and
-// it stands before its uses; devices[0] is "", the device of whatever has no wish.
-// A body sees nothing of the program around it: what it needs arrives through its arguments, and it writes to them in place.
+// Invariants (see checker.h): every value has one definition, by an argument, a variable, a constant or an instruction,
+// and it stands before its uses; devices[0] is "", the device of whatever has no wish. A body sees nothing of the
+// program around it: what it needs arrives through its arguments, and it writes to them in place.
 struct Program {
   std::string name{};
   uint64_t seed = 0;  // of its random ops, mixed with step and replica
@@ -124,11 +122,12 @@ struct Program {
 
 // The ops that libtorch does not have. Bodies write to the inputs in place, as any in-place op would.
 //   cond           bodies then(inputs…), else(inputs…); both return the outputs.
-//   loop           bodies body(index, state…, inputs…) -> state… and, when trips is None, more(state…, inputs…) -> bool.
+//   loop           bodies body(index, state…, inputs…) -> state…
+//                  and, when trips is None, more(state…, inputs…) -> bool.
 //                  `saved` is, per state tensor, its value before each trip, stacked: what loop_gradient needs. Whoever
 //                  needs no gradient leaves those results kNoValue, and nothing is saved.
-//   loop_gradient  body(index, state…, gradients…, inputs…) -> gradients of state…, then of inputs…, run from the last trip
-//                  to the first; the gradients of the inputs are summed over the trips.
+//   loop_gradient  body(index, state…, gradients…, inputs…) -> gradients of state…, then of inputs…,
+//                  run from the last trip to the first; the gradients of the inputs are summed over the trips.
 //   copy           brings a value to the device of the instruction.
 struct ControlOp {
   const char* name;

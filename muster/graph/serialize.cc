@@ -63,26 +63,16 @@ void write(const Argument& argument, proto::Argument& out) {
 
 Argument read(const proto::Argument& in) {
   switch (in.kind_case()) {
-    case proto::Argument::kNone:
-      return {None{}};
-    case proto::Argument::kUndefined:
-      return {Undefined{}};
-    case proto::Argument::kValue:
-      return {ValueRef{in.value()}};
-    case proto::Argument::kInteger:
-      return {in.integer()};
-    case proto::Argument::kReal:
-      return {in.real()};
-    case proto::Argument::kBoolean:
-      return {in.boolean()};
-    case proto::Argument::kComplex:
-      return {std::complex<double>(in.complex().real(), in.complex().imaginary())};
-    case proto::Argument::kText:
-      return {in.text()};
-    case proto::Argument::kDevice:
-      return {HereDevice{}};
-    case proto::Argument::kGenerator:
-      return {HereGenerator{}};
+    case proto::Argument::kNone: return {None{}};
+    case proto::Argument::kUndefined: return {Undefined{}};
+    case proto::Argument::kValue: return {ValueRef{in.value()}};
+    case proto::Argument::kInteger: return {in.integer()};
+    case proto::Argument::kReal: return {in.real()};
+    case proto::Argument::kBoolean: return {in.boolean()};
+    case proto::Argument::kComplex: return {std::complex<double>(in.complex().real(), in.complex().imaginary())};
+    case proto::Argument::kText: return {in.text()};
+    case proto::Argument::kDevice: return {HereDevice{}};
+    case proto::Argument::kGenerator: return {HereGenerator{}};
     case proto::Argument::kIntegers: {
       ArgumentList list;
       for (int64_t element : in.integers().elements()) list.push_back({element});
@@ -98,8 +88,7 @@ Argument read(const proto::Argument& in) {
       for (const auto& element : in.list().elements()) list.push_back(read(element));
       return {std::move(list)};
     }
-    case proto::Argument::KIND_NOT_SET:
-      break;
+    case proto::Argument::KIND_NOT_SET: break;
   }
   throw data_loss("program: an argument has no kind; it was written by a newer Muster or is damaged");
 }
