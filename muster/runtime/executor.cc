@@ -106,6 +106,16 @@ class Executor::Run {
   Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators)
       : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators) {}
 
+  // The outputs of the program, after its run.
+  static void collect(const Frame& frame, std::vector<at::Tensor>& outputs) {
+    const std::vector<ValueId>& values = frame.plan.program.outputs;
+    for (size_t i = 0; i < values.size(); ++i) {
+      outputs.push_back(values[i] == kNoValue ? at::Tensor() : frame.values[values[i]]);
+      if (frame.plan.output_unordered[i]) outputs.back() = in_usual_order(outputs.back());
+      if (frame.plan.output_constant[i]) outputs.back() = outputs.back().clone();
+    }
+  }
+
   void execute() {
     for (size_t i = 0; i < plan_.constants.size(); ++i) {
       if (plan_.constant_written[i]) frame_.values[plan_.program.constants[i].value] = plan_.constants[i].clone();
@@ -207,9 +217,23 @@ class Executor::Run {
     for (const Step::Slot& slot : step.slots) stack[slot.position] = frame_.values[slot.value];
     for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list(slot);
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
-    step.op->callBoxed(stack);
+    for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
+    if (step.choice) {
+      step.choice->call(stack);
+    } else {
+      step.op->callBoxed(stack);
+    }
     for (size_t i = 0; i < step.results.size(); ++i) store(step.results[i], stack[i]);
     stack.clear();
+  }
+
+  static void put_in_usual_order(c10::IValue& operand) {
+    if (operand.isTensor()) {
+      operand = in_usual_order(operand.toTensor());
+    } else if (operand.isTensorList()) {
+      c10::List<at::Tensor> tensors = operand.toTensorList();
+      for (size_t i = 0; i < tensors.size(); ++i) tensors.set(i, in_usual_order(tensors.get(i)));
+    }
   }
 
   c10::IValue list(const Step::ListSlot& slot) const {
@@ -246,7 +270,8 @@ class Executor::Run {
   }
 
   void copy(const Step& step) {
-    const at::Tensor& source = frame_.values[step.slots[0].value];
+    at::Tensor source = frame_.values[step.slots[0].value];
+    if (!step.unordered.empty()) source = in_usual_order(source);
     at::Tensor& target = frame_.values[step.results[0][0]];
     if (step.share) {
       target = source;
@@ -262,6 +287,9 @@ class Executor::Run {
     for (const Step::ListSlot& slot : step.lists) {
       if (slot.position != position) continue;
       for (ValueId value : slot.values) tensors.push_back(frame_.values[value]);
+    }
+    if (std::find(step.unordered.begin(), step.unordered.end(), position) != step.unordered.end()) {
+      for (at::Tensor& tensor : tensors) tensor = in_usual_order(tensor);
     }
     return tensors;
   }
@@ -295,9 +323,7 @@ class Executor::Run {
     }
     Run(*frame, task_, options_, *generators).execute();
     std::vector<at::Tensor> outputs;
-    for (ValueId output : frame->plan.program.outputs) {
-      outputs.push_back(output == kNoValue ? at::Tensor() : frame->values[output]);
-    }
+    collect(*frame, outputs);
     frame->clear();
     return outputs;
   }
@@ -400,8 +426,9 @@ class HeldVariables {
 
 }  // namespace
 
-Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables)
-    : plan_(std::make_unique<Plan>(std::move(program), devices, catalog)), task_(devices.task()) {
+Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
+                   KernelTable* kernels)
+    : plan_(std::make_unique<Plan>(std::move(program), devices, catalog, kernels)), task_(devices.task()) {
   for (size_t i = 0; i < plan_->program.variables.size(); ++i) {
     const VariableRef& variable = plan_->program.variables[i];
     cells_.push_back(variables.declare(variable.name, variable.spec, plan_->variable_devices[i]));
@@ -466,9 +493,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     HeldVariables held(*plan_, cells_);
     held.take(cell_order_, frame->values);
     Run(*frame, task_, options, frame->generators).execute();
-    for (ValueId output : program.outputs) {
-      outputs.push_back(output == kNoValue ? at::Tensor() : frame->values[output]);
-    }
+    Run::collect(*frame, outputs);
     frame->clear();
     held.complete();
   }

@@ -13,6 +13,7 @@
 #include "muster/base/cancellation.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/profile.h"
 #include "muster/runtime/variable_store.h"
@@ -35,7 +36,10 @@ class Executor {
  public:
   // REQUIRES: `program` is checked and placed on `devices`, which like `variables` outlive the executor.
   // Throws for an op that is not in `catalog` and a variable that exists with another shape.
-  Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables);
+  // With `kernels`, ops that libtorch has several implementations of are measured and the fastest one is used; without,
+  // every op is called as it was recorded and gives the same bits as eager libtorch.
+  Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
+           KernelTable* kernels = nullptr);
   ~Executor();
 
   const Program& program() const;

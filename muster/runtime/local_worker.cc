@@ -1,5 +1,10 @@
 #include "muster/runtime/local_worker.h"
 
+#include <malloc.h>
+
+#include <cstdlib>
+#include <limits>
+
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
@@ -20,6 +25,12 @@ struct LocalWorkerSlot {
 LocalWorkerSlot& local_worker_slot() {
   static LocalWorkerSlot& slot = *new LocalWorkerSlot;
   return slot;
+}
+
+void keep_freed_memory() {
+  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
 }  // namespace
@@ -54,7 +65,9 @@ std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Pr
 }
 
 LocalWorker::LocalWorker(LocalWorkerOptions options)
-    : options_(std::move(options)), devices_(options_.devices), catalog_(options_.extra_ops) {}
+    : options_(std::move(options)), devices_(options_.devices), catalog_(options_.extra_ops) {
+  if (options_.keep_memory) keep_freed_memory();
+}
 
 ProgramHandle LocalWorker::register_program(const Program& program) {
   check(program, options_.limits);
@@ -67,7 +80,8 @@ ProgramHandle LocalWorker::register_program(const Program& program) {
                                    .default_device = devices_.default_name(),
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
-  auto executor = std::make_shared<Executor>(std::move(ready), devices_, catalog_, variables_);
+  auto executor = std::make_shared<Executor>(std::move(ready), devices_, catalog_, variables_,
+                                             options_.exact ? nullptr : &kernels_);
   absl::MutexLock lock(&mu_);
   ProgramHandle handle{next_handle_++};
   executors_[handle.id] = std::move(executor);

@@ -21,6 +21,12 @@ struct LocalWorkerOptions {
   PassOptions passes{};
   Limits limits{};
   std::vector<std::string> extra_ops{};  // see OpCatalog
+  // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
+  // fastest on this machine, measured once per shape, whose results may differ in the last bits.
+  bool exact = false;
+  // Memory of tensors that were freed stays with the process: asking the kernel for the same pages again in every step
+  // costs a CNN 10 % of its time. Changes malloc's settings for the whole process, unless its environment sets them.
+  bool keep_memory = true;
   bool soft_placement = true;
   bool log_device_placement = false;
 };
@@ -37,6 +43,7 @@ class LocalWorker : public Worker {
 
   const LocalDevices& devices() const { return devices_; }
   VariableStore& variables() { return variables_; }
+  const KernelTable& kernels() const { return kernels_; }
   // The program as it runs: after the passes and placed.
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -47,6 +54,7 @@ class LocalWorker : public Worker {
   const LocalDevices devices_;
   const OpCatalog catalog_;
   VariableStore variables_;
+  KernelTable kernels_;
 
   mutable absl::Mutex mu_;
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = 1;

@@ -163,8 +163,13 @@ void for_each_operand(Step& step, const Visit& visit) {
 // Builds the lanes of a plan.
 class Planner {
  public:
-  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog)
-      : plan_(plan), program_(plan.program), devices_(devices), catalog_(catalog), aliases_(program_) {}
+  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels)
+      : plan_(plan),
+        program_(plan.program),
+        devices_(devices),
+        catalog_(catalog),
+        kernels_(kernels),
+        aliases_(program_) {}
 
   void build() {
     bind_inputs();
@@ -172,11 +177,15 @@ class Planner {
       ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
     }
     for (const Program& body : program_.bodies) {
-      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_));
+      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_, kernels_));
       plan_.random = plan_.random || plan_.bodies.back()->random;
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) add_step(i);
     if (plan_.lanes.empty()) lane_of(program_.devices.size() > 1 ? program_.devices[1] : devices_.default_name());
+    for (ValueId output : program_.outputs) {
+      plan_.output_unordered.push_back(output >= 0 && unordered_[output]);
+      plan_.output_constant.push_back(constant_of_value_.contains(output));
+    }
     find_last_uses();
   }
 
@@ -198,6 +207,7 @@ class Planner {
     home_.assign(program_.num_values, -1);
     producer_lane_.assign(program_.num_values, -1);
     event_of_.assign(program_.num_values, -1);
+    unordered_.assign(program_.num_values, false);
     for (const ProgramArgument& argument : program_.arguments) {
       plan_.argument_devices.push_back(devices_.device(device_name(argument.device)));
       home_[argument.value] = argument.device;
@@ -263,6 +273,7 @@ class Planner {
     plan_.random = plan_.random || step.generator >= 0;
     bring_constants(step);
     await_producers(step);
+    choose_kernel(step, op_name);
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value < 0) continue;
@@ -274,6 +285,51 @@ class Planner {
       }
     }
     plan_.lanes[step.lane].push_back(std::move(step));
+  }
+
+  // A chosen kernel may return its tensors in another order of memory. Ops that work element by element take and pass
+  // on any order; the others get the usual one. Memory that is written or viewed by strides keeps its order.
+  void choose_kernel(Step& step, const std::string& op_name) {
+    bool any = false;
+    for_each_operand(step, [&](ValueId value) { any = any || unordered_[value]; });
+    bool free_results = kernels_ != nullptr && step.kind == Step::Kind::kOp && step.device.is_cpu();
+    for (const auto& values : step.results) {
+      for (ValueId value : values) {
+        if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
+      }
+    }
+    if (free_results) step.choice = KernelChoice::make(*step.op, *kernels_, image_order_);
+    const bool passes_on = any && free_results && any_memory_order(op_name);
+    if (step.choice || passes_on) {
+      for (const auto& values : step.results) {
+        for (ValueId value : values) {
+          if (value >= 0) unordered_[value] = true;
+        }
+      }
+    } else if (any) {
+      for (const Step::Slot& slot : step.slots) {
+        if (unordered_[slot.value]) step.unordered.push_back(slot.position);
+      }
+      for (const Step::ListSlot& list : step.lists) {
+        for (ValueId value : list.values) {
+          if (value >= 0 && unordered_[value]) {
+            step.unordered.push_back(list.position);
+            break;
+          }
+        }
+      }
+    }
+  }
+
+  bool keeps_no_order(int group) {
+    if (fixed_order_.empty()) {
+      fixed_order_.assign(program_.num_values, false);
+      for (const Instruction& instruction : program_.instructions) {
+        if (!program_.op_of(instruction).name.starts_with("aten::as_strided")) continue;
+        for_each_value(instruction.arguments[0], [&](ValueId value) { fixed_order_[aliases_.group(value)] = true; });
+      }
+    }
+    return !aliases_.written(group) && !fixed_order_[group];
   }
 
   // A constant lives on the CPU; a step on another device uses a copy that is made once.
@@ -294,6 +350,7 @@ class Planner {
         home_.push_back(-1);
         producer_lane_.push_back(-1);
         event_of_.push_back(-1);
+        unordered_.push_back(false);
       }
       value = moved;
     });
@@ -343,11 +400,15 @@ class Planner {
   Program& program_;
   const LocalDevices& devices_;
   const OpCatalog& catalog_;
+  KernelTable* const kernels_;
   const Aliases aliases_;
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<int32_t> home_;           // value -> index of its device
   std::vector<int32_t> producer_lane_;  // value -> lane that makes it
   std::vector<int32_t> event_of_;       // value -> event, for values that cross lanes
+  std::vector<bool> unordered_;         // value -> a chosen kernel may have left it in another order of memory
+  std::shared_ptr<ImageOrder> image_order_ = std::make_shared<ImageOrder>(false);
+  std::vector<bool> fixed_order_;  // alias group -> viewed by strides
   std::set<std::pair<int32_t, int32_t>> awaited_;
   absl::flat_hash_map<ValueId, size_t> constant_of_value_;
   std::map<std::pair<ValueId, std::string>, ValueId> moved_constants_;
@@ -355,8 +416,9 @@ class Planner {
 
 }  // namespace
 
-Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog) : program(std::move(p)) {
-  Planner(*this, devices, catalog).build();
+Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels)
+    : program(std::move(p)) {
+  Planner(*this, devices, catalog, kernels).build();
 }
 
 }  // namespace muster

@@ -11,6 +11,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
 
 namespace muster {
@@ -43,16 +44,19 @@ struct Step {
   at::Device device{at::kCPU};
   int32_t instruction = 0;  // index in the program, for messages
   int32_t lane = 0;
-  std::vector<int32_t> awaits{};  // events that must have happened
-  int32_t signals = -1;           // event that this step makes happen
-  bool share = false;             // kCopy: nobody writes to either side and both are on one device
-  bool save = false;              // kLoop: somebody wants the saved states
-  std::vector<int32_t> bodies{};  // indices into Plan::bodies
+  std::vector<int32_t> awaits{};           // events that must have happened
+  int32_t signals = -1;                    // event that this step makes happen
+  std::shared_ptr<KernelChoice> choice{};  // kOp: null if there is only one way to call it
+  std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
+  bool share = false;                      // kCopy: nobody writes to either side and both are on one device
+  bool save = false;                       // kLoop: somebody wants the saved states
+  std::vector<int32_t> bodies{};           // indices into Plan::bodies
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
 struct Plan {
-  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog);
+  // Without `kernels` every op is called as it was recorded.
+  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels);
 
   Program program;
   std::vector<std::vector<Step>> lanes{};   // steps in program order, by device
@@ -65,6 +69,8 @@ struct Plan {
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};
   std::vector<std::unique_ptr<Plan>> bodies{};
+  std::vector<bool> output_unordered{};  // as Step::unordered, for outputs
+  std::vector<bool> output_constant{};   // the receiver may write to it, so it gets a copy
   int32_t num_events = 0;
   bool random = false;  // has a random op, bodies included
 };

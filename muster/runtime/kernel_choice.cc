@@ -1,0 +1,216 @@
+#include "muster/runtime/kernel_choice.h"
+
+#include <ATen/Parallel.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <array>
+#include <chrono>
+#include <sstream>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+// Which operands are images, and whether libtorch has a convolution of its own for the op.
+struct KernelChoice::Rule {
+  std::string_view op;
+  std::vector<int> images;
+  const char* native = nullptr;
+};
+
+namespace {
+
+constexpr int kTrials = 3;
+
+const c10::OperatorHandle& native_op(const char* name, const char* overload) {
+  static absl::flat_hash_map<std::string, c10::OperatorHandle>& handles =
+      *new absl::flat_hash_map<std::string, c10::OperatorHandle>;
+  static absl::Mutex mu;
+  absl::MutexLock lock(&mu);
+  auto it = handles.find(name);
+  if (it == handles.end()) {
+    it = handles.emplace(name, c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)).first;
+  }
+  return it->second;
+}
+
+bool is_image(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4 &&
+         value.toTensor().device().is_cpu();
+}
+
+std::vector<int64_t> integers(const c10::IValue& value) { return value.toIntVector(); }
+
+bool all_equal(const std::vector<int64_t>& values, int64_t expected) {
+  for (int64_t value : values) {
+    if (value != expected) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<Kernel> KernelTable::find(const std::string& key) const {
+  absl::MutexLock lock(&mu_);
+  auto it = kernels_.find(key);
+  if (it == kernels_.end()) return std::nullopt;
+  return it->second;
+}
+
+void KernelTable::remember(const std::string& key, Kernel kernel) {
+  absl::MutexLock lock(&mu_);
+  kernels_.try_emplace(key, kernel);
+}
+
+std::vector<std::pair<std::string, Kernel>> KernelTable::all() const {
+  absl::MutexLock lock(&mu_);
+  return {kernels_.begin(), kernels_.end()};
+}
+
+std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, KernelTable& table,
+                                                 std::shared_ptr<ImageOrder> channels_last) {
+  static const std::array rules = {
+      Rule{"aten::convolution", {0}, "aten::_slow_conv2d_forward"},
+      Rule{"aten::convolution_backward", {0, 1}, "aten::_slow_conv2d_backward"},
+      Rule{"aten::max_pool2d_with_indices", {0}},
+      Rule{"aten::max_pool2d_with_indices_backward", {0, 1, 7}},
+      Rule{"aten::avg_pool2d", {0}},
+      Rule{"aten::avg_pool2d_backward", {0, 1}},
+  };
+  if (!op.operator_name().overload_name.empty()) return nullptr;
+  for (const Rule& rule : rules) {
+    if (rule.op != op.schema().name()) continue;
+    return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, table, std::move(channels_last)));
+  }
+  return nullptr;
+}
+
+void KernelChoice::call(std::vector<c10::IValue>& stack) {
+  Kernel kernel = kernel_.load(std::memory_order_relaxed);
+  if (kernel == Kernel::kUndecided) {
+    kernel = measure(stack);
+    kernel_.store(kernel, std::memory_order_relaxed);
+    if (kernel == Kernel::kChannelsLast) channels_last_->store(true, std::memory_order_relaxed);
+  }
+  call_with(kernel, stack);
+  if (kernel != Kernel::kChannelsLast && channels_last_->load(std::memory_order_relaxed) && is_image(stack[0])) {
+    stack[0] = stack[0].toTensor().contiguous(at::MemoryFormat::ChannelsLast);
+  }
+}
+
+bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
+  if (rule_.native == nullptr) return false;
+  // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
+  // the gradient in front and the sizes of the bias in place of the bias.
+  const size_t shift = rule_.images.size() - 1;
+  return stack[0].toTensor().scalar_type() == at::kFloat && all_equal(integers(stack[5 + shift]), 1) &&
+         !stack[6 + shift].toBool() && stack[8 + shift].toInt() == 1;
+}
+
+void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack) const {
+  for (int position : rule_.images) {
+    if (!is_image(stack[position])) continue;
+    const at::Tensor& image = stack[position].toTensor();
+    stack[position] =
+        kernel == Kernel::kChannelsLast ? image.contiguous(at::MemoryFormat::ChannelsLast) : in_usual_order(image);
+  }
+  if (kernel != Kernel::kNative) return op_.callBoxed(stack);
+  std::vector<c10::IValue> native;
+  if (rule_.images.size() == 1) {
+    native = {stack[0], stack[1], stack[1].toTensor().sizes().slice(2).vec(), stack[2], stack[3], stack[4]};
+    native_op(rule_.native, "").callBoxed(native);
+  } else {
+    native = {stack[0], stack[1], stack[2], stack[2].toTensor().sizes().slice(2).vec(), stack[4], stack[5], stack[10]};
+    native_op(rule_.native, "output_mask").callBoxed(native);
+  }
+  stack = std::move(native);
+}
+
+std::string KernelChoice::key(const std::vector<c10::IValue>& stack) const {
+  std::ostringstream text;
+  text << rule_.op;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      text << ' ';
+      if (value.toTensor().defined()) text << value.toTensor().dtype() << value.toTensor().sizes();
+    } else if (value.isInt() || value.isBool() || value.isIntList() || value.isBoolList()) {
+      text << ' ' << value;
+    }
+  }
+  text << " with " << at::get_num_threads() << " threads";
+  return text.str();
+}
+
+Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack) const {
+  if (!is_image(stack[0])) return Kernel::kRecorded;
+  const std::string key = this->key(stack);
+  if (auto known = table_.find(key)) return *known;
+  std::vector<Kernel> candidates = {Kernel::kRecorded, Kernel::kChannelsLast};
+  if (native_fits(stack)) candidates.push_back(Kernel::kNative);
+  Kernel best = Kernel::kRecorded;
+  auto best_time = std::chrono::steady_clock::duration::max();
+  for (Kernel kernel : candidates) {
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<c10::IValue> copy = stack;
+      const auto begin = std::chrono::steady_clock::now();
+      call_with(kernel, copy);
+      const auto time = std::chrono::steady_clock::now() - begin;
+      if (trial == 0) {
+        if (time / 4 > best_time) break;  // the first call also sets things up, but not for that long
+        continue;
+      }
+      if (time < best_time) {
+        best_time = time;
+        best = kernel;
+      }
+    }
+  }
+  table_.remember(key, best);
+  return best;
+}
+
+bool any_memory_order(std::string_view op_name) {
+  static const absl::flat_hash_set<std::string_view> names = {
+      "aten::relu",
+      "aten::threshold_backward",
+      "aten::add",
+      "aten::sub",
+      "aten::mul",
+      "aten::div",
+      "aten::neg",
+      "aten::sigmoid",
+      "aten::tanh",
+      "aten::gelu",
+      "aten::silu",
+      "aten::leaky_relu",
+      "aten::elu",
+      "aten::hardtanh",
+      "aten::hardswish",
+      "aten::clamp",
+      "aten::clamp_min",
+      "aten::clamp_max",
+      "aten::abs",
+      "aten::exp",
+      "aten::sqrt",
+      "aten::pow",
+      "aten::where",
+      "aten::maximum",
+      "aten::minimum",
+      "aten::sigmoid_backward",
+      "aten::square",
+      "aten::rsub",
+      "aten::detach",
+      "aten::tanh_backward",
+      "aten::gelu_backward",
+      "aten::silu_backward",
+      "aten::elu_backward",
+      "aten::leaky_relu_backward",
+      "aten::hardtanh_backward",
+      "aten::hardswish_backward",
+  };
+  return names.contains(op_name.substr(0, op_name.find('.')));
+}
+
+at::Tensor in_usual_order(const at::Tensor& tensor) { return tensor.contiguous(); }
+
+}  // namespace muster

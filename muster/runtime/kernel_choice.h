@@ -1,0 +1,76 @@
+// Picks the fastest of libtorch's implementations of an op.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+// How an op with images can be run: as recorded; with its images in channels-last order, which some kernels like better
+// (on x86 max_pool2d is 16 times faster); by libtorch's own convolution instead of oneDNN's (on arm64 its backward is 3
+// times faster). The results are equal up to rounding.
+enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2 };
+
+// Remembers which kernel won for an op on tensors of these shapes, with this number of threads. Thread-safe.
+class KernelTable {
+ public:
+  std::optional<Kernel> find(const std::string& key) const ABSL_LOCKS_EXCLUDED(mu_);
+  void remember(const std::string& key, Kernel kernel) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::pair<std::string, Kernel>> all() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Kernel> kernels_ ABSL_GUARDED_BY(mu_);
+};
+
+// What the choices of one program have to agree on: as soon as one of them wants channels-last images, all of them
+// return such images, because an op with operands in two orders is slower than either.
+using ImageOrder = std::atomic<bool>;  // true: channels last
+
+// The choice for one instruction. It is made at the first call, by running each candidate on the real operands.
+// Thread-safe: two threads that come first both measure, and one of the answers stays.
+class KernelChoice {
+ public:
+  // Null if there is nothing to choose for this op. `table` outlives the choice.
+  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, KernelTable& table,
+                                            std::shared_ptr<ImageOrder> channels_last);
+
+  // Calls the op: arguments on the stack are replaced by results.
+  void call(std::vector<c10::IValue>& stack);
+
+ private:
+  struct Rule;
+  KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
+               std::shared_ptr<ImageOrder> channels_last)
+      : op_(op), rule_(rule), table_(table), channels_last_(std::move(channels_last)) {}
+
+  void call_with(Kernel kernel, std::vector<c10::IValue>& stack) const;
+  Kernel measure(const std::vector<c10::IValue>& stack) const;
+  bool native_fits(const std::vector<c10::IValue>& stack) const;
+  std::string key(const std::vector<c10::IValue>& stack) const;
+
+  const c10::OperatorHandle op_;
+  const Rule& rule_;
+  KernelTable& table_;
+  const std::shared_ptr<ImageOrder> channels_last_;
+  std::atomic<Kernel> kernel_{Kernel::kUndecided};
+};
+
+// True for ops that work element by element, so that any order of their operands' memory will do: they pass on what a
+// chosen kernel has made. Everybody else gets the usual order.
+bool any_memory_order(std::string_view op_name);
+
+// The tensor in the order that ops expect unless they say otherwise.
+at::Tensor in_usual_order(const at::Tensor& tensor);
+
+}  // namespace muster
