@@ -38,6 +38,10 @@ function(muster_torch_pch target)
       target_precompile_headers(muster_torch_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
     endif()
   endif()
+  if(MUSTER_BUILD_TESTS)  # gtest's definitions are part of those flags, whichever way its package hands them on
+    target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_DEFINITIONS>)
+    target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_OPTIONS>)
+  endif()
   target_precompile_headers(${target} REUSE_FROM muster_torch_pch)
 endfunction()
 

@@ -10,25 +10,14 @@
 #include <optional>
 #include <vector>
 
-#include "muster/base/cancellation.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
-#include "muster/runtime/profile.h"
+#include "muster/runtime/run_options.h"
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
-
-struct RunOptions {
-  std::optional<uint64_t> step{};  // of the random ops; the next one if not given
-  uint64_t replica = 0;            // replicas of one step draw different numbers
-  const Cancellation* cancellation = nullptr;
-  Profile* profile = nullptr;
-};
-
-// The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
-uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane = 0);
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.
 // Thread-safe: each run has its own values. Runs that write the same variable take turns.

@@ -8,7 +8,9 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
-#include "muster/runtime/plan.h"
+#include "muster/runtime/executor.h"
+#include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -33,8 +35,7 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
-}  // namespace
-
+// Evaluates one instruction whose operands are all constants; nothing if it fails.
 std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
                                               const Instruction& instruction) {
   Program one{.name = "fold", .num_values = program.num_values};
@@ -64,24 +65,31 @@ std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Pr
   }
 }
 
+}  // namespace
+
 LocalWorker::LocalWorker(LocalWorkerOptions options)
-    : options_(std::move(options)), devices_(options_.devices), catalog_(options_.extra_ops) {
+    : options_(std::move(options)),
+      devices_(options_.devices),
+      catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
+      kernels_(std::make_unique<KernelTable>()) {
   if (options_.keep_memory) keep_freed_memory();
 }
+
+LocalWorker::~LocalWorker() = default;
 
 ProgramHandle LocalWorker::register_program(const Program& program) {
   check(program, options_.limits);
   Program ready = program;
   optimize(
       ready, options_.passes,
-      [this](const Program& p, const Instruction& instruction) { return evaluate(catalog_, p, instruction); },
+      [this](const Program& p, const Instruction& instruction) { return evaluate(*catalog_, p, instruction); },
       [](const std::string& op) { return schema_of(op); });
   ready = place(std::move(ready), {.devices = devices_.names(),
                                    .default_device = devices_.default_name(),
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
-  auto executor = std::make_shared<Executor>(std::move(ready), devices_, catalog_, variables_,
-                                             options_.exact ? nullptr : &kernels_);
+  auto executor = std::make_shared<Executor>(std::move(ready), devices_, *catalog_, variables_,
+                                             options_.exact ? nullptr : kernels_.get());
   absl::MutexLock lock(&mu_);
   ProgramHandle handle{next_handle_++};
   executors_[handle.id] = std::move(executor);

@@ -10,11 +10,14 @@
 #include "muster/graph/checker.h"
 #include "muster/graph/passes.h"
 #include "muster/runtime/devices.h"
-#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/variable_store.h"
 #include "muster/runtime/worker.h"
 
 namespace muster {
+
+class Executor;
+class KernelTable;
+class OpCatalog;
 
 struct LocalWorkerOptions {
   LocalDevicesOptions devices{};
@@ -34,6 +37,7 @@ struct LocalWorkerOptions {
 class LocalWorker : public Worker {
  public:
   explicit LocalWorker(LocalWorkerOptions options = {});
+  ~LocalWorker() override;
 
   ProgramHandle register_program(const Program& program) override ABSL_LOCKS_EXCLUDED(mu_);
   void deregister_program(ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -43,7 +47,7 @@ class LocalWorker : public Worker {
 
   const LocalDevices& devices() const { return devices_; }
   VariableStore& variables() { return variables_; }
-  const KernelTable& kernels() const { return kernels_; }
+  const KernelTable& kernels() const { return *kernels_; }
   // The program as it runs: after the passes and placed.
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -52,9 +56,10 @@ class LocalWorker : public Worker {
 
   const LocalWorkerOptions options_;
   const LocalDevices devices_;
-  const OpCatalog catalog_;
   VariableStore variables_;
-  KernelTable kernels_;
+  // Behind pointers, to keep libtorch's dispatcher out of every file that uses Muster.
+  const std::unique_ptr<const OpCatalog> catalog_;
+  const std::unique_ptr<KernelTable> kernels_;
 
   mutable absl::Mutex mu_;
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = 1;
@@ -67,9 +72,5 @@ LocalWorker& local_worker();
 
 // Throws Error{kFailedPrecondition} once `local_worker()` is in use: devices cannot change under variables.
 void set_local_options(LocalWorkerOptions options);
-
-// Evaluates one instruction whose operands are all constants; nothing if it fails. For fold_constants.
-std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
-                                              const Instruction& instruction);
 
 }  // namespace muster

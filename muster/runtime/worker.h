@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
-#include "muster/runtime/executor.h"
+#include "muster/runtime/run_options.h"
 
 namespace muster {
 

@@ -33,7 +33,7 @@ class Function {
   std::invoke_result_t<F&, Args&...> run(const RunOptions& options, const Args&... args) const {
     using Result = std::invoke_result_t<F&, Args&...>;
     static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
-    if (Tracer::current() != nullptr) {
+    if (tracing()) {
       TracedFunction::Inlined inlined(*traces_);
       std::tuple<Args...> copies(args...);
       return std::apply(*function_, copies);
@@ -66,7 +66,7 @@ class Function {
   std::shared_ptr<TracedFunction::Entry> find(std::vector<at::Tensor>& tensors, const Args&... args) const {
     using Result = std::invoke_result_t<F&, Args&...>;
     Signature signature(typeid(std::tuple<Args...>).hash_code());
-    auto note = [&]<class Leaf>(Leaf& leaf) {
+    [[maybe_unused]] auto note = [&]<class Leaf>(Leaf& leaf) {
       signature.add(leaf);
       if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) tensors.push_back(leaf);
     };
@@ -94,7 +94,7 @@ class Function {
     auto describe = [&] {
       std::vector<std::string> descriptions;
       size_t position = 0;
-      auto describe_argument = [&](const auto& argument) {
+      [[maybe_unused]] auto describe_argument = [&](const auto& argument) {
         for_each_leaf(argument, [&](auto& leaf) {
           descriptions.push_back("argument " + std::to_string(position) + ": " + describe_leaf(leaf));
         });

@@ -13,7 +13,7 @@
 
 #include "muster/runtime/worker.h"
 #include "muster/trace/signature.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/trace.h"
 
 namespace muster {
 

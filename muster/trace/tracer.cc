@@ -89,6 +89,8 @@ class Tracer::Active {
 
 Tracer* Tracer::current() { return current_tracer; }
 
+bool tracing() { return current_tracer != nullptr; }
+
 Tracer::Tracer(const TraceOptions& options, Tracer* outer, Probe probe)
     : options_(options), outer_(outer), probe_(probe) {
   program_.name = options.name;

@@ -18,32 +18,10 @@
 #include <vector>
 
 #include "muster/graph/program.h"
+#include "muster/trace/trace.h"
 #include "muster/trace/value_table.h"
-#include "muster/trace/variable.h"
 
 namespace muster {
-
-// A function traced on example arguments.
-struct TracedProgram {
-  Program program{};
-  std::vector<std::shared_ptr<Variable::State>> variables{};  // kept alive with the program; as in Program::variables
-  std::vector<bool> compact{};  // per argument: the program counts elements from the start of its storage
-};
-
-using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& arguments)>;
-
-struct TraceOptions {
-  std::string name = "function";
-  uint64_t seed = 0;
-  std::string place{};  // of the function in the source, for messages: "train.cc:12"
-};
-
-// Calls `function` on copies of `examples`, with variables at their current values, and returns what it did. Variables,
-// the examples and the global random stream are left as they were. One trace at a time in a process; calls nest by
-// inlining. Throws what `function` throws, and Error{kInvalidArgument} for what cannot be replayed: a value or a shape
-// that depends on data, a write to a tensor that is neither an argument nor a variable.
-TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
-                    const TraceOptions& options);
 
 // A body of control flow: what it uses of the outer trace became arguments that follow its own.
 struct TracedBody {

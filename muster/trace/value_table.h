@@ -25,6 +25,10 @@ class ValueTable {
   std::optional<ValueId> find_sharing(const at::Tensor& tensor) const;
   bool knows_storage(const at::Tensor& tensor) const { return storages_.contains(storage_of(tensor)); }
 
+  // Whether the memory holds the same elements in every run, because constants alone went into it. Not so at first.
+  bool constant(const at::Tensor& tensor) const;
+  void set_constant(const at::Tensor& tensor, bool constant);  // REQUIRES: its storage is known
+
   // The storages of these tensors are unknown again.
   void forget(const std::vector<at::Tensor>& tensors);
   // Takes over the storages of `other` (not its values).
@@ -47,8 +51,9 @@ class ValueTable {
   };
   struct Storage {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;
-    at::Tensor strong;  // only for tensors without storage
-    absl::flat_hash_map<int8_t, ValueId> by_type;
+    at::Tensor strong{};  // only for tensors without storage
+    absl::flat_hash_map<int8_t, ValueId> by_type{};
+    bool constant = false;
   };
   static Key key_of(const at::Tensor& tensor);
 

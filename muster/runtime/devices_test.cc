@@ -1,0 +1,35 @@
+#include "muster/runtime/devices.h"
+
+#include <gtest/gtest.h>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+TEST(LocalDevices, NamesLogicalCpuDevices) {
+  LocalDevices devices({.task = "/job:worker/replica:0/task:2", .cpus = 2, .gpus = false});
+
+  EXPECT_EQ(devices.names(), (std::vector<std::string>{"/job:worker/replica:0/task:2/device:CPU:0",
+                                                       "/job:worker/replica:0/task:2/device:CPU:1"}));
+  EXPECT_EQ(devices.default_name(), devices.names()[0]);
+  EXPECT_TRUE(devices.device(devices.names()[1]).is_cpu());
+}
+
+TEST(LocalDevices, ListsWhatExistsWhenAskedForSomethingElse) {
+  LocalDevices devices({.gpus = false});
+
+  try {
+    devices.device("/job:localhost/replica:0/task:0/device:CPU:3");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().message(),
+              "device \"/job:localhost/replica:0/task:0/device:CPU:3\" does not exist here; there are "
+              "/job:localhost/replica:0/task:0/device:CPU:0");
+  }
+}
+
+TEST(LocalDevices, NeedsAtLeastOneCpuDevice) { EXPECT_THROW(LocalDevices({.cpus = 0}), Error); }
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,119 @@
+#include "muster/runtime/kernel_choice.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/graph/checker.h"
+#include "muster/graph/placer.h"
+#include "muster/runtime/executor.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+std::vector<c10::IValue> convolution_stack(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+  return {x,
+          w,
+          b,
+          std::vector<int64_t>{1, 1},
+          std::vector<int64_t>{0, 0},
+          std::vector<int64_t>{1, 1},
+          false,
+          std::vector<int64_t>{0, 0},
+          1};
+}
+
+c10::OperatorHandle op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
+TEST(KernelChoice, HasNothingToChooseForMostOps) {
+  KernelTable table;
+
+  EXPECT_EQ(KernelChoice::make(op("aten::relu"), table, std::make_shared<ImageOrder>(false)), nullptr);
+  EXPECT_NE(KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false)), nullptr);
+}
+
+TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
+  PlainTensors plain;
+  torch::manual_seed(1);
+  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
+  const at::Tensor expected = torch::conv2d(x, w, b);
+
+  for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
+    KernelTable table;
+    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto stack = convolution_stack(x, w, b);
+    choice->call(stack);  // measures
+    ASSERT_EQ(table.all().size(), 1u);
+    KernelTable told;
+    told.remember(table.all()[0].first, kernel);
+    auto other = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+    stack = convolution_stack(x, w, b);
+    other->call(stack);
+
+    EXPECT_TRUE(torch::allclose(stack[0].toTensor(), expected, 1e-4, 1e-5));
+  }
+}
+
+TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
+  PlainTensors plain;
+  torch::manual_seed(1);
+  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), g = torch::rand({2, 4, 6, 6});
+  auto stack_of = [&] {
+    return std::vector<c10::IValue>{g,
+                                    x,
+                                    w,
+                                    std::vector<int64_t>{4},
+                                    std::vector<int64_t>{1, 1},
+                                    std::vector<int64_t>{0, 0},
+                                    std::vector<int64_t>{1, 1},
+                                    false,
+                                    std::vector<int64_t>{0, 0},
+                                    1,
+                                    c10::List<bool>({true, true, true})};
+  };
+  auto expected = stack_of();
+  op("aten::convolution_backward").callBoxed(expected);
+
+  for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative}) {
+    KernelTable table;
+    auto stack = stack_of();
+    KernelChoice::make(op("aten::convolution_backward"), table, std::make_shared<ImageOrder>(false))->call(stack);
+    KernelTable told;
+    told.remember(table.all().at(0).first, kernel);
+    stack = stack_of();
+    KernelChoice::make(op("aten::convolution_backward"), told, std::make_shared<ImageOrder>(false))->call(stack);
+
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4)) << "gradient " << i;
+    }
+  }
+}
+
+TEST(KernelChoice, RemembersPerShape) {
+  PlainTensors plain;
+  KernelTable table;
+  at::Tensor w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
+
+  for (int64_t size : {8, 9, 8}) {
+    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto stack = convolution_stack(torch::rand({2, 3, size, size}), w, b);
+    choice->call(stack);
+  }
+
+  EXPECT_EQ(table.all().size(), 2u);
+}
+
+TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
+  PlainTensors plain;
+  KernelTable table;
+  auto order = std::make_shared<ImageOrder>(true);
+  auto choice = KernelChoice::make(op("aten::convolution"), table, order);
+  auto stack = convolution_stack(torch::rand({2, 3, 8, 8}), torch::rand({4, 3, 3, 3}), torch::rand({4}));
+
+  choice->call(stack);
+
+  EXPECT_TRUE(stack[0].toTensor().is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+}  // namespace
+}  // namespace muster

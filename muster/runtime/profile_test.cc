@@ -1,0 +1,48 @@
+#include "muster/runtime/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace muster {
+namespace {
+
+Profile::Event event(const std::string& op, const std::string& device, int begin_us, int end_us) {
+  const Profile::Clock::time_point zero{};
+  return {op, device, zero + std::chrono::microseconds(begin_us), zero + std::chrono::microseconds(end_us)};
+}
+
+TEST(Profile, WritesAChromeTraceWithARowPerDevice) {
+  Profile profile;
+  profile.add(event("aten::mm", "CPU:0", 10, 30));
+  profile.add(event("aten::relu", "CPU:1", 15, 20));
+
+  auto trace = nlohmann::json::parse(profile.chrome_trace());
+
+  std::map<int, std::string> rows;
+  std::map<std::string, nlohmann::json> spans;
+  for (const auto& entry : trace["traceEvents"]) {
+    if (entry["ph"] == "M") rows[entry["tid"]] = entry["args"]["name"];
+    if (entry["ph"] == "X") spans[entry["name"]] = entry;
+  }
+  EXPECT_EQ(rows, (std::map<int, std::string>{{0, "CPU:0"}, {1, "CPU:1"}}));
+  EXPECT_EQ(spans["aten::mm"]["dur"], 20.0);
+  EXPECT_EQ(spans["aten::relu"]["ts"], 5.0);
+  EXPECT_EQ(spans["aten::relu"]["tid"], 1);
+}
+
+TEST(Profile, SumsTimeByOpMostExpensiveFirst) {
+  Profile profile;
+  profile.add(event("aten::relu", "CPU:0", 0, 10));
+  profile.add(event("aten::mm", "CPU:0", 10, 40));
+  profile.add(event("aten::mm", "CPU:0", 40, 100));
+
+  const std::string summary = profile.summary();
+
+  EXPECT_LT(summary.find("aten::mm"), summary.find("aten::relu"));
+  EXPECT_NE(summary.find("90.0"), std::string::npos) << summary;
+  EXPECT_NE(summary.find("90.0%"), std::string::npos) << summary;
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,22 @@
+// How one run of a program differs from the next.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "muster/base/cancellation.h"
+#include "muster/runtime/profile.h"
+
+namespace muster {
+
+struct RunOptions {
+  std::optional<uint64_t> step{};  // of the random ops; the next one if not given
+  uint64_t replica = 0;            // replicas of one step draw different numbers
+  const Cancellation* cancellation = nullptr;
+  Profile* profile = nullptr;
+};
+
+// The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
+uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane = 0);
+
+}  // namespace muster
