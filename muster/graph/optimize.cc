@@ -4,7 +4,7 @@
 namespace muster {
 
 std::string PassReport::to_string() const {
-  return str_cat(dead, " dead, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted,
+  return str_cat(dead, " dead, ", views, " views, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted,
                  " contracted");
 }
 
@@ -12,7 +12,8 @@ PassReport optimize(Program& program, const PassOptions& options, const Evaluate
                     const SchemaLookup& schema_of) {
   PassReport report;
   if (options.dead) report.dead += eliminate_dead(program);
-  // Folding first: what it leaves behind are equal constants, which make more instructions equal.
+  if (options.views) report.views += cancel_views(program);
+  // Folding before merging: what it leaves behind are equal constants, which make more instructions equal.
   if (options.fold) report.folded += fold_constants(program, evaluate, options.fold_max_bytes);
   if (options.repeated) report.repeated += merge_repeated(program);
   if (options.contract) report.contracted += contract_updates(program, schema_of);

@@ -26,6 +26,10 @@ using SchemaLookup = std::function<std::optional<std::string>(const std::string&
 // follows, because it moves the stream for that one. Returns the number of instructions removed.
 int eliminate_dead(Program& program);
 
+// Lets instructions use what a view shows instead of the view, where that is the same: detach(x), t(t(x)), which autograd
+// makes in every backward pass of a linear layer. Returns the number of views passed by; eliminate_dead removes them.
+int cancel_views(Program& program);
+
 // Computes equal things once: an instruction with the op, device and operands of an earlier one gives way to it, if no
 // memory that matters is written in between. Equal small constants become one. Returns the number of instructions
 // removed.
@@ -45,6 +49,7 @@ int contract_updates(Program& program, const SchemaLookup& schema_of);
 
 struct PassOptions {
   bool dead = true;
+  bool views = true;
   bool repeated = true;
   bool fold = true;
   bool fuse = true;
@@ -54,12 +59,13 @@ struct PassOptions {
 
 struct PassReport {
   int dead = 0;
+  int views = 0;
   int repeated = 0;
   int folded = 0;
   int fused = 0;
   int contracted = 0;
 
-  std::string to_string() const;  // "3 dead, 2 repeated, 1 folded, 4 fused, 0 contracted"
+  std::string to_string() const;  // "3 dead, 2 views, 2 repeated, 1 folded, 4 fused, 0 contracted"
   bool operator==(const PassReport&) const = default;
 };
 

@@ -131,6 +131,55 @@ TEST(EliminateDead, CleansBodies) {
   EXPECT_THAT(ops_of(program.bodies[0]), ElementsAre("aten::add_.Tensor", "aten::add.Tensor"));
 }
 
+TEST(CancelViews, UsesWhatATransposeOfATransposeShows) {
+  Builder b;
+  ValueId x = b.argument();
+  ValueId twice = b.op("aten::t", {ref(b.op("aten::t", {ref(x)}))});
+  Program program = b.finish({b.relu(twice)});
+
+  EXPECT_EQ(cancel_views(program), 1);
+  eliminate_dead(program);
+
+  EXPECT_THAT(ops_of(program), ElementsAre("aten::relu"));
+  EXPECT_EQ(std::get<ValueRef>(program.instructions[0].arguments[0].value).id, x);
+  check(program);
+}
+
+TEST(CancelViews, KeepsATransposeThatIsUsed) {
+  Builder b;
+  ValueId x = b.argument();
+  ValueId once = b.op("aten::t", {ref(x)});
+  ValueId twice = b.op("aten::t", {ref(once)});
+  Program program = b.finish({b.relu(once), b.relu(twice)});
+
+  cancel_views(program);
+  eliminate_dead(program);
+
+  EXPECT_THAT(ops_of(program), ElementsAre("aten::t", "aten::relu", "aten::relu"));
+}
+
+TEST(CancelViews, LeavesOutputsThatAreViewsAlone) {
+  Builder b;
+  ValueId x = b.argument();
+  ValueId twice = b.op("aten::t", {ref(b.op("aten::t", {ref(x)}))});
+  Program program = b.finish({twice});
+
+  cancel_views(program);
+
+  EXPECT_EQ(program.outputs[0], twice);
+  check(program);
+}
+
+TEST(CancelViews, LeavesAProgramAloneThatTransposesInPlace) {
+  Builder b;
+  ValueId x = b.argument();
+  ValueId twice = b.op("aten::t", {ref(b.op("aten::t", {ref(x)}))});
+  b.op("aten::t_", {ref(x)});
+  Program program = b.finish({b.relu(twice)});
+
+  EXPECT_EQ(cancel_views(program), 0);
+}
+
 TEST(MergeRepeated, ComputesEqualThingsOnce) {
   Builder b;
   ValueId x = b.argument();
@@ -483,10 +532,10 @@ TEST(Optimize, RunsEachPassUnlessItIsSwitchedOff) {
 
   PassReport report = optimize(all, {}, eight_bytes, schema_of);
   PassReport nothing =
-      optimize(none, {.dead = false, .repeated = false, .fold = false, .fuse = false}, eight_bytes, schema_of);
+      optimize(none, {.dead = false, .views = false, .repeated = false, .fold = false, .fuse = false}, eight_bytes, schema_of);
   PassReport both = optimize(contracted, {.contract = true}, eight_bytes, schema_of);
 
-  EXPECT_EQ(report.to_string(), "1 dead, 1 repeated, 1 folded, 1 fused, 0 contracted");
+  EXPECT_EQ(report.to_string(), "1 dead, 0 views, 1 repeated, 1 folded, 1 fused, 0 contracted");
   EXPECT_EQ(nothing, PassReport{});
   EXPECT_EQ(none.instructions.size(), make().instructions.size());
   EXPECT_EQ(both.contracted, 2);

@@ -128,6 +128,7 @@ struct Program {
 //                  needs no gradient leaves those results kNoValue, and nothing is saved.
 //   loop_gradient  body(index, state…, gradients…, inputs…) -> gradients of state…, then of inputs…,
 //                  run from the last trip to the first; the gradients of the inputs are summed over the trips.
+//   element        values[index] along the first dimension, without a copy; libtorch would have to know the index.
 //   copy           brings a value to the device of the instruction.
 struct ControlOp {
   const char* name;
@@ -141,6 +142,8 @@ inline constexpr ControlOp kLoopGradient{
     "muster::loop_gradient",
     "muster::loop_gradient(Tensor trips, Tensor[] saved, Tensor[] gradients, Tensor[] inputs) -> "
     "(Tensor[] state_gradients, Tensor[] input_gradients)"};
+inline constexpr ControlOp kElement{"muster::element",
+                                    "muster::element(Tensor(a) values, Tensor index) -> Tensor(a)"};
 inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> Tensor"};
 
 }  // namespace muster
