@@ -206,6 +206,7 @@ class Executor::Run {
     switch (step.kind) {
       case Step::Kind::kOp: return call(step, stack);
       case Step::Kind::kCopy: return copy(step);
+      case Step::Kind::kElement: return element(step);
       case Step::Kind::kCond: return choose(step);
       case Step::Kind::kLoop: return loop(step);
       case Step::Kind::kLoopGradient: return loop_gradient(step);
@@ -220,6 +221,9 @@ class Executor::Run {
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.choice) {
       step.choice->call(stack);
+    } else if (step.gradients) {
+      c10::AutoGradMode gradients(true);
+      step.op->callBoxed(stack);
     } else {
       step.op->callBoxed(stack);
     }
@@ -280,8 +284,17 @@ class Executor::Run {
     }
   }
 
+  void element(const Step& step) {
+    at::Tensor values = frame_.values[step.slots[0].value];
+    if (!step.unordered.empty()) values = in_usual_order(values);
+    const int64_t index = frame_.values[step.slots[1].value].item().toLong();
+    if (values.dim() == 0 || index < 0 || index >= values.size(0)) {
+      throw out_of_range("element: index ", index, " of ", spec_of(values).to_string());
+    }
+    frame_.values[step.results[0][0]] = values.select(0, index);
+  }
+
   // ---- Control flow
-  // ---------------------------------------------------------------------------------------------------
   std::vector<at::Tensor> tensors_at(const Step& step, int32_t position) const {
     std::vector<at::Tensor> tensors;
     for (const Step::ListSlot& slot : step.lists) {

@@ -8,10 +8,10 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
+#include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
-#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -33,36 +33,6 @@ void keep_freed_memory() {
   if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-}
-
-// Evaluates one instruction whose operands are all constants; nothing if it fails.
-std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
-                                              const Instruction& instruction) {
-  Program one{.name = "fold", .num_values = program.num_values};
-  one.devices = program.devices;
-  one.ops = program.ops;
-  for (const Constant& constant : program.constants) one.constants.push_back(constant);
-  one.instructions = {instruction};
-  one.instructions[0].device = 0;
-  for (const auto& values : instruction.results) {
-    for (ValueId value : values) {
-      if (value >= 0) one.outputs.push_back(value);
-    }
-  }
-  try {
-    // On the CPU, where constants live, whatever the program's devices will be.
-    LocalDevices devices({.gpus = false});
-    VariableStore variables;
-    std::vector<Constant> results;
-    for (const at::Tensor& tensor : Executor(one, devices, catalog, variables).run({})) {
-      if (!tensor.defined() || !tensor.is_contiguous()) return std::nullopt;
-      results.push_back(constant_of(tensor));
-      results.back().value = one.outputs[results.size() - 1];
-    }
-    return results;
-  } catch (const Error&) {
-    return std::nullopt;  // the program will say so when it runs
-  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/serialize.h"
 #include "muster/graph/test_program.h"
+#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -76,7 +77,7 @@ TEST(LocalWorker, RefusesAnOpThatIsNotAllowed) {
   LocalWorker worker(two_cpus());
   Builder builder;
   Program program = builder.finish({});
-  Instruction load{.op = program.intern_op("aten::from_file", *schema_of("aten::from_file"))};
+  Instruction load{.op = program.intern_op("aten::from_file", *muster::schema_of("aten::from_file"))};
   load.arguments = {{std::string("/etc/passwd")}, {None{}}, {int64_t{10}}, {None{}}, {None{}}, {None{}}, {None{}}};
   load.results = {{program.new_value()}};
   program.instructions.push_back(load);

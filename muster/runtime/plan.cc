@@ -144,6 +144,7 @@ void prepare_control(Step& step, const Instruction& instruction) {
 
 Step::Kind kind_of(const std::string& op) {
   if (op == kCopy.name) return Step::Kind::kCopy;
+  if (op == kElement.name) return Step::Kind::kElement;
   if (op == kCond.name) return Step::Kind::kCond;
   if (op == kLoop.name) return Step::Kind::kLoop;
   if (op == kLoopGradient.name) return Step::Kind::kLoopGradient;
@@ -270,6 +271,8 @@ class Planner {
     if (step.kind == Step::Kind::kLoop) {
       step.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
     }
+    // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if not.
+    step.gradients = op_name == "aten::mkldnn_rnn_layer" && step.results[3] != std::vector{kNoValue};
     plan_.random = plan_.random || step.generator >= 0;
     bring_constants(step);
     await_producers(step);

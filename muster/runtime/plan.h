@@ -22,7 +22,7 @@ inline constexpr ValueId kUndefinedElement = -2;
 
 // One instruction: the op, the stack with all constant arguments in place, and where the tensors go.
 struct Step {
-  enum class Kind { kOp, kCopy, kCond, kLoop, kLoopGradient };
+  enum class Kind { kOp, kCopy, kElement, kCond, kLoop, kLoopGradient };
   struct Slot {
     int32_t position;
     ValueId value;
@@ -50,6 +50,7 @@ struct Step {
   std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
   bool share = false;                      // kCopy: nobody writes to either side and both are on one device
   bool save = false;                       // kLoop: somebody wants the saved states
+  bool gradients = false;                  // kOp: what it returns for its backward pass is wanted
   std::vector<int32_t> bodies{};           // indices into Plan::bodies
 };
 

@@ -106,6 +106,35 @@ void add_differentiable(Tensors& all, const Tensors& more) {
   }
 }
 
+// While it lives, the tensors are leaves: a gradient by one of them has no part that goes through another one.
+class AsLeaves {
+ public:
+  explicit AsLeaves(const Tensors& tensors) : tensors_(tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+      made_by_.push_back(std::exchange(meta->grad_fn_, nullptr));
+      required_.push_back(std::exchange(meta->requires_grad_, true));
+      output_numbers_.push_back(std::exchange(meta->output_nr_, 0));
+    }
+  }
+  ~AsLeaves() {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      auto* meta = torch::autograd::impl::get_autograd_meta(tensors_[i]);
+      meta->grad_fn_ = std::move(made_by_[i]);
+      meta->requires_grad_ = required_[i];
+      meta->output_nr_ = output_numbers_[i];
+    }
+  }
+  AsLeaves(const AsLeaves&) = delete;
+  AsLeaves& operator=(const AsLeaves&) = delete;
+
+ private:
+  const Tensors tensors_;
+  std::vector<decltype(torch::autograd::AutogradMeta::grad_fn_)> made_by_;
+  std::vector<bool> required_;
+  std::vector<uint32_t> output_numbers_;
+};
+
 // d outputs / d inputs, weighted; zeros where nothing depends on an input.
 Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensors& weights) {
   Tensors from, weight;
@@ -200,11 +229,13 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   add_differentiable(by, no.differentiable);
   if (by.empty() || !c10::GradMode::is_enabled() || writes) return results;
   const Tensors weights = fresh_zeros_like(results);
+  std::optional<AsLeaves> leaves(by);
   auto gradient_of = [&](const Branch& branch) {
     return [&](const Tensors& given) { return gradients_of(branch(), by, given); };
   };
   TracedBody yes_gradient = tracer->trace_body("then_gradient", gradient_of(then), weights);
   TracedBody no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
+  leaves.reset();
   const Tensors gradient_inputs = share_captures(yes_gradient, no_gradient, weights.size());
   ControlFlowNode::attach(results, by, gradient_inputs,
                           [by, gradient_inputs, predicate, yes_body = yes_gradient.program,
@@ -244,6 +275,7 @@ TracedBody trace_trip_gradient(Tracer& tracer, const LoopBody& body, const at::T
     arguments.push_back(copy);
   }
   arguments = append(std::move(arguments), fresh_zeros_like(state));
+  AsLeaves leaves(by);
   return tracer.trace_body(
       "body_gradient",
       [&](const Tensors& given) {
@@ -340,3 +372,26 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
 }
 
 }  // namespace muster::control_flow_internal
+
+namespace muster {
+
+at::Tensor element(const at::Tensor& values, const at::Tensor& index) {
+  if (values.dim() == 0 || index.numel() != 1 || index.scalar_type() != at::kLong) {
+    throw invalid_argument("element: takes a tensor with at least one dimension and an int64 index of one element, got ",
+                           spec_of(values).to_string(), " and ", spec_of(index).to_string());
+  }
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) return values.select(0, index.item().toLong());
+  if (values.requires_grad()) return values.index_select(0, index.reshape({1})).squeeze(0);
+  at::Tensor result;
+  {
+    Untraced untraced;
+    PlainTensors plain;
+    result = values.select(0, 0).clone(at::MemoryFormat::Contiguous);
+  }
+  tracer->add_instruction(kElement, {{ValueRef{tracer->value_of(values)}}, {ValueRef{tracer->value_of(index)}}}, {{result}},
+                          {});
+  return result;
+}
+
+}  // namespace muster

@@ -11,6 +11,11 @@
 
 namespace muster {
 
+// values[index] along the first dimension; `index` is an int64 tensor of one element. Costs no copy, unlike index_select, so it
+// is how a loop takes its batch out of a pool:
+//   repeat(10, [&](at::Tensor i) { step(element(xs, i), element(ys, i)); });
+at::Tensor element(const at::Tensor& values, const at::Tensor& index);
+
 namespace control_flow_internal {
 
 using Tensors = std::vector<at::Tensor>;
@@ -93,7 +98,7 @@ State repeat(int64_t times, const Body& body, State state) {
 }
 
 // body() or body(index), `times` times, for what it does to variables. Ten training steps are one execution:
-//   repeat(10, [&](at::Tensor i) { step(x.index_select(0, i), y.index_select(0, i)); });
+//   repeat(10, [&](at::Tensor i) { step(element(xs, i), element(ys, i)); });
 template <class Body>
 void repeat(int64_t times, const Body& body) {
   using namespace control_flow_internal;

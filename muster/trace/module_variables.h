@@ -35,8 +35,8 @@ class ModuleVariables {
  private:
   void add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options);
 
-  std::vector<std::string> names_;
   std::vector<Variable> variables_;
+  std::vector<std::pair<std::string, size_t>> names_;  // a tensor that the module has twice is one variable
 };
 
 // `auto variables = muster::adopt(net);` for a module or a module holder (torch::nn::Linear, torch::nn::Sequential, …).

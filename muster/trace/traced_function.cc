@@ -1,6 +1,7 @@
 #include "muster/trace/traced_function.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/from_blob.h>
 
 #include <atomic>
 
@@ -16,6 +17,13 @@ constexpr int64_t kOften = 5;  // retraces
 constexpr int kDeepest = 256;
 
 thread_local int inlined_depth = 0;
+
+// The same memory as a storage of its own, so that offsets count from the tensor's first element.
+at::Tensor from_its_start(const at::Tensor& tensor) {
+  PlainTensors plain;
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+                       tensor.options().requires_grad(false), tensor.device());
+}
 
 uint64_t next_seed() {
   static std::atomic<uint64_t> functions{0};
@@ -106,8 +114,7 @@ std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor
     handle = *entry.handle;
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    PlainTensors plain;
-    if (entry.traced.compact[i] && tensors[i].storage_offset() != 0) tensors[i] = tensors[i].clone();
+    if (entry.traced.compact[i] && tensors[i].storage_offset() != 0) tensors[i] = from_its_start(tensors[i]);
   }
   return worker.run(handle, std::move(tensors), options);
 }

@@ -1,21 +1,12 @@
 #include "muster/trace/tracer.h"
 
-#include <ATen/Context.h>
 #include <ATen/SequenceNumber.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/Generator.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty.h>
-#include <absl/strings/str_join.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <mutex>
+#include <cmath>
 
-#include "muster/base/check.h"
-#include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/graph/op_schema.h"
-#include "muster/graph/serialize.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/caller.h"
@@ -26,13 +17,9 @@ namespace muster {
 namespace {
 
 constexpr int64_t kLargestConstant = int64_t{256} << 20;
+constexpr std::string_view kPack = "aten::_pack_padded_sequence";
 
 thread_local Tracer* current_tracer = nullptr;
-
-std::recursive_mutex& trace_mutex() {
-  static std::recursive_mutex mutex;
-  return mutex;
-}
 
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -46,6 +33,12 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 bool shows_whole_storage(const at::Tensor& tensor) {
   return !tensor.has_storage() ||
          (tensor.storage_offset() == 0 && tensor.is_contiguous() && tensor.storage().nbytes() == tensor.nbytes());
+}
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) || (a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.scalar_type() == b.scalar_type() &&
+                          a.sizes() == b.sizes() && a.strides() == b.strides() &&
+                          a.storage_offset() == b.storage_offset());
 }
 
 // All elements of the tensor's storage, in a row.
@@ -116,7 +109,6 @@ std::string Tracer::op_device() const {
 }
 
 // ---- Tensors to values
-// --------------------------------------------------------------------------------------------------
 ValueId Tracer::value_of(const at::Tensor& tensor) { return lookup(tensor, /*reads=*/true); }
 
 ValueId Tracer::lookup(const at::Tensor& tensor, bool reads) {
@@ -150,10 +142,16 @@ void Tracer::note_differentiable(const at::Tensor& tensor) {
   differentiable_.push_back(tensor);
 }
 
-ValueId Tracer::view_of(ValueId whole, const at::Tensor& tensor) {
-  for (size_t i = 0; i < program_.arguments.size(); ++i) {
-    if (program_.arguments[i].value == whole) compact_arguments_.push_back(i);
+// An offset into the storage of an argument is right only for arguments that begin where their storage begins.
+void Tracer::note_offset(const at::Tensor& tensor) {
+  if (outer_ != nullptr) return outer_->note_offset(tensor);
+  for (size_t i = 0; i < argument_storages_.size(); ++i) {
+    if (argument_storages_[i] == ValueTable::storage_of(tensor)) compact_arguments_.push_back(i);
   }
+}
+
+ValueId Tracer::view_of(ValueId whole, const at::Tensor& tensor) {
+  note_offset(tensor);
   const ValueId value = program_.new_value();
   Instruction view{.op = program_.intern_op("aten::as_strided", *schema_of("aten::as_strided")),
                    .device = program_.intern_device(DeviceScope::current())};
@@ -175,7 +173,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     const ValueId value = program_.new_value();
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
-    values_.bind(whole, value);
+    values_.bind(whole, value);  // never constant: another trip may have written to it
     return whole.is_same(tensor) ? value : view_of(value, tensor);
   }
   if (tensor.has_storage()) {
@@ -190,6 +188,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
   const at::Tensor whole = shows_whole_storage(tensor) ? tensor : whole_storage(tensor);
   const ValueId value = add_constant(whole);
   values_.bind(whole, value);
+  values_.set_constant(whole, true);
   outside_.insert(ValueTable::storage_of(tensor));
   return whole.is_same(tensor) ? value : view_of(value, tensor);
 }
@@ -214,7 +213,6 @@ ValueId Tracer::add_constant(const at::Tensor& tensor) {
 }
 
 // ---- Variables
-// ----------------------------------------------------------------------------------------------------------
 ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, const at::Tensor& stand_in) {
   const ValueId value = program_.new_value();
   program_.variables.push_back(
@@ -271,7 +269,6 @@ void Tracer::restore_variables() {
 }
 
 // ---- Instructions
-// -------------------------------------------------------------------------------------------------------
 Argument Tracer::argument(const c10::IValue& value, bool reads) {
   if (value.isNone()) return {None{}};
   if (value.isTensor()) {
@@ -297,17 +294,36 @@ Argument Tracer::argument(const c10::IValue& value, bool reads) {
   throw invalid_argument("an argument of kind ", value.tagKind(), " cannot be part of a program");
 }
 
-void Tracer::check_replayable(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
-                              size_t first) const {
-  if (!op.hasTag(at::Tag::dynamic_output_shape)) return;
-  if (op.schema().name() == "aten::index") {  // by integers it has a fixed shape; only a mask depends on its elements
+// Whether the elements are the same in every run, so that C++ may read them.
+bool Tracer::constant(const at::Tensor& tensor) const {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;
+  if (values_.knows_storage(tensor)) return values_.constant(tensor);
+  if (outer_ != nullptr || !tensor.has_storage()) return false;
+  return Variable::State::find(tensor.storage().unsafeGetStorageImpl()) == nullptr;  // else it will be a constant
+}
+
+bool Tracer::constant(at::ArrayRef<c10::IValue> inputs) const {
+  bool all = true;
+  for (const c10::IValue& input : inputs) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) { all = all && constant(tensor); });
+  }
+  return all;
+}
+
+void Tracer::check_replayable(const KnownOp& op, const c10::OperatorHandle& handle,
+                              at::ArrayRef<c10::IValue> inputs) const {
+  const bool packs = op.name == kPack;  // into as many rows as the lengths add up to, though libtorch does not say so
+  if (!packs && !handle.hasTag(at::Tag::dynamic_output_shape)) return;
+  if (packs ? constant(inputs[1].toTensor()) : constant(inputs)) return;
+  if (op.name == "aten::_ctc_loss") return;  // its lengths are plain numbers
+  if (op.name == "aten::index.Tensor") {     // by integers it has a fixed shape; only a mask depends on its elements
     bool masked = false;
-    for_each_tensor(stack[first + 1], [&](const at::Tensor& index) {
+    for_each_tensor(inputs[1], [&](const at::Tensor& index) {
       masked = masked || index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
     });
     if (!masked) return;
   }
-  throw invalid_argument(options_.name, ": the shape of the result of ", qualified_name(op.operator_name()),
+  throw invalid_argument(options_.name, ": the shape of the result of ", op.name,
                          " depends on the data, so it cannot be part of a program (called by ",
                          caller_outside_libraries(),
                          "); use an op with a fixed shape, such as torch::where or a mask that multiplies");
@@ -317,75 +333,135 @@ void Tracer::check_replayable(const c10::OperatorHandle& op, const std::vector<c
 // program, which trace() finds out by answering with other values.
 void Tracer::answer_read(const std::string& op, c10::IValue& answer) {
   Tracer& top = root();
+  const size_t number = top.reads_.size();
   top.reads_.push_back(str_cat(op, " called by ", caller_outside_libraries()));
-  if (top.probe_ == Probe::kNone) return;
+  if (top.probe_.way == Probe::kNone) return;
   if (top.limit_ != 0 && top.reads_.size() > top.limit_) throw cancelled("probe");
+  if (top.probe_.only && *top.probe_.only != number) return;
+  auto other = [&](auto value) {
+    switch (top.probe_.way) {
+      case Probe::kPlusOne: return value + 1;
+      case Probe::kMinusOne: return value - 1;
+      case Probe::kFarUp: return value + 3 * std::abs(value) + 1000;
+      case Probe::kFarDown: return value - 3 * std::abs(value) - 1000;
+      case Probe::kNone: break;
+    }
+    return value;
+  };
   if (answer.isBool()) {
     answer = !answer.toBool();
   } else if (answer.isInt()) {
-    const int64_t value = answer.toInt();
-    answer = top.probe_ == Probe::kPlusOne ? value + 1 : top.probe_ == Probe::kMinusOne ? value - 1 : -3 * value - 1000;
+    answer = other(answer.toInt());
   } else if (answer.isDouble()) {
-    const double value = answer.toDouble();
-    answer = top.probe_ == Probe::kPlusOne ? value + 1 : top.probe_ == Probe::kMinusOne ? value - 1 : -3 * value - 1000;
+    answer = other(answer.toDouble());
   }
+}
+
+const Tracer::KnownOp& Tracer::known(const c10::OperatorHandle& op) {
+  auto it = known_ops_.find(op.operator_name());
+  if (it == known_ops_.end()) {
+    KnownOp known{parse_schema(schema_text(op.schema())), qualified_name(op.operator_name()), false};
+    known.random = known.schema.random() || op.hasTag(at::Tag::nondeterministic_seeded);
+    it = known_ops_.emplace(op.operator_name(), std::move(known)).first;
+  }
+  return it->second;
 }
 
 size_t Tracer::instruction_count() const {
   return program_.instructions.size() + (outer_ ? outer_->instruction_count() : 0);
 }
 
-void Tracer::record(const c10::OperatorHandle& op, c10::DispatchKeySet below, std::vector<c10::IValue>& stack) {
-  const c10::FunctionSchema& schema = op.schema();
-  const std::string& name = schema.name();
-  const size_t inputs = schema.arguments().size();
-  const size_t first = stack.size() - inputs;
+void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below, std::vector<c10::IValue>& stack) {
   if (limit_ != 0 && instruction_count() > limit_) throw cancelled("probe");
-  if (op.hasTag(at::Tag::data_dependent_output) || name == "aten::equal") {
+  const KnownOp& op = known(handle);
+  const std::string& name = handle.schema().name();
+  const size_t first = stack.size() - op.schema.arguments.size();
+  const at::ArrayRef<c10::IValue> inputs(stack.data() + first, op.schema.arguments.size());
+  const bool from_constants = !op.random && constant(inputs);
+  if (name == "aten::equal" || handle.hasTag(at::Tag::data_dependent_output)) {
+    const bool compares = name == "aten::equal";
+    const bool same = compares && same_memory(inputs[0].toTensor(), inputs[1].toTensor());
     Untraced untraced;
-    op.redispatchBoxed(below, &stack);
+    handle.redispatchBoxed(below, &stack);
+    if (same || from_constants) return;
+    if (compares && called_by_libtorch("MultiheadAttentionImpl::forward")) {
+      stack.back() = false;  // it computes the same in another way when they are equal
+      return;
+    }
     return answer_read(name, stack.back());
   }
-  check_replayable(op, stack, first);
+  check_replayable(op, handle, inputs);
 
-  const std::string qualified = qualified_name(op.operator_name());
-  auto [known, is_new] = op_index_.try_emplace(qualified, 0);
-  if (is_new) known->second = program_.intern_op(qualified, schema_text(schema));
-  Instruction instruction{.op = known->second, .device = program_.intern_device(op_device())};
-  const OpSchema memory = parse_schema(program_.ops[instruction.op].schema);
-  instruction.arguments.reserve(inputs);
-  for (size_t i = 0; i < inputs; ++i) {
-    const c10::IValue& value = stack[first + i];
-    const bool written = memory.arguments[i].written;
-    if (written) for_each_tensor(value, [&](const at::Tensor& tensor) { before_write(qualified, tensor); });
-    const bool reads = !written && memory.arguments[i].aliases.empty() && !reads_no_elements(name);
-    instruction.arguments.push_back(argument(value, reads));
+  Instruction instruction{.device = program_.intern_device(op_device())};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool written = op.schema.arguments[i].written;
+    if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { before_write(op.name, tensor); });
+    const bool reads = !written && op.schema.arguments[i].aliases.empty() && !reads_no_elements(name);
+    instruction.arguments.push_back(argument(inputs[i], reads));
+    if (!written || (from_constants && outer_ == nullptr)) continue;
+    for_each_tensor(inputs[i], [&](const at::Tensor& tensor) {
+      for (Tracer* tracer = this; tracer != nullptr; tracer = tracer->outer_) {
+        if (tracer->values_.knows_storage(tensor)) tracer->values_.set_constant(tensor, false);
+      }
+    });
   }
+  if (name.starts_with("aten::as_strided")) note_offset(inputs[0].toTensor());
   {
     Untraced untraced;
-    op.redispatchBoxed(below, &stack);
+    handle.redispatchBoxed(below, &stack);
   }
-  const size_t outputs = schema.returns().size();
+  const size_t outputs = op.schema.results.size();
   bool has_tensors = false;
   for (size_t i = 0; i < outputs; ++i) {
     std::vector<ValueId>& values = instruction.results.emplace_back();
     auto add = [&](const at::Tensor& tensor) {
-      has_tensors = true;
       values.push_back(tensor.defined() ? program_.new_value() : kNoValue);
       if (!tensor.defined()) return;
+      const bool is_new = !values_.knows_storage(tensor);
       values_.bind(tensor, values.back());
+      // The sizes of packed batches depend on the lengths alone, which are constant.
+      if (is_new) values_.set_constant(tensor, from_constants || (op.name == kPack && i == 1));
       if (makes_unwritten_memory(name) && tensor.numel() > 0) unwritten_.insert(ValueTable::storage_of(tensor));
     };
     const c10::IValue& result = stack[stack.size() - outputs + i];
-    if (result.isTensor()) {
-      add(result.toTensor());
-    } else if (result.isTensorList()) {
-      for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
-      has_tensors = true;
-    }
+    has_tensors = has_tensors || result.isTensor() || result.isTensorList();
+    if (result.isTensor()) add(result.toTensor());
+    if (!result.isTensorList()) continue;
+    for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
   }
-  if (has_tensors || memory.writes())
-    program_.instructions.push_back(std::move(instruction));  // else it was a question
+  // What has neither tensors nor effects was a question; what returns nothing at all is a check.
+  if (!has_tensors && !op.schema.writes() && outputs > 0) return;
+  instruction.op = program_.intern_op(op.name, schema_text(handle.schema()));
+  program_.instructions.push_back(std::move(instruction));
+}
+
+Program Tracer::trace_function(const TensorFunction& function, const std::vector<at::Tensor>& examples) {
+  std::vector<at::Tensor> arguments;
+  for (const at::Tensor& example : examples) {
+    at::Tensor argument;
+    {
+      PlainTensors plain;
+      // A copy with the same strides, from the start of its own storage; element by element would not do, since those of
+      // an expanded tensor share memory.
+      int64_t elements = example.numel() == 0 ? 0 : 1;
+      for (int64_t i = 0; i < example.dim() && elements > 0; ++i) elements += (example.size(i) - 1) * example.stride(i);
+      const at::Tensor memory = at::as_strided(example, {elements}, {1}, example.storage_offset());
+      argument = at::as_strided(memory.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true), example.sizes(),
+                                example.strides(), 0);
+    }
+    argument.set_requires_grad(example.requires_grad());
+    program_.arguments.push_back({program_.new_value(), spec_of(argument), 0});
+    values_.bind(argument, program_.arguments.back().value);
+    argument_storages_.push_back(ValueTable::storage_of(argument));
+    arguments.push_back(std::move(argument));
+  }
+  c10::AutoGradMode gradients(true);
+  struct Restore {
+    Tracer& tracer;
+    ~Restore() { tracer.restore_variables(); }
+  } restore{*this};
+  Active active(*this);
+  return finish(function(arguments));
 }
 
 Program Tracer::finish(const std::vector<at::Tensor>& outputs) {
@@ -396,7 +472,6 @@ Program Tracer::finish(const std::vector<at::Tensor>& outputs) {
 }
 
 // ---- Control flow
-// -------------------------------------------------------------------------------------------------------
 TracedBody Tracer::trace_body(const std::string& name, const TensorFunction& function,
                               const std::vector<at::Tensor>& arguments) {
   TraceOptions options = options_;
@@ -418,6 +493,7 @@ TracedBody Tracer::trace_body(const std::string& name, const TensorFunction& fun
   }
   traced.captures = std::move(body.captures_);
   traced.differentiable = std::move(body.differentiable_);
+  for (const at::Tensor& tensor : traced.differentiable) note_differentiable(tensor);
   // Whatever the body has made is of no use outside of it, but for what it got from there.
   for (const at::Tensor& tensor : traced.captures) value_of(tensor);
   body.values_.forget(traced.captures);
@@ -445,102 +521,6 @@ void Tracer::add_instruction(const ControlOp& op, std::vector<Argument> argument
     }
   }
   program_.instructions.push_back(std::move(instruction));
-}
-
-// ---- trace()
-// ------------------------------------------------------------------------------------------------------------
-namespace {
-
-// While tracing, random numbers come from the global stream, gradients gather in the modules and autocast remembers
-// what it cast: all of that belongs to the caller and is put back.
-class CallersState {
- public:
-  CallersState() : generator_(at::globalContext().defaultGenerator(at::kCPU).clone()) {
-    at::autocast::clear_cache();
-    for (auto& variable : Variable::State::all_adopted()) {
-      if (!variable->adopted.grad().defined()) continue;
-      gradients_.emplace_back(variable, variable->adopted.grad());
-      variable->adopted.mutable_grad().reset();
-    }
-  }
-  ~CallersState() {
-    at::autocast::clear_cache();
-    for (auto& variable : Variable::State::all_adopted()) {
-      if (variable->adopted.grad().defined()) variable->adopted.mutable_grad().reset();
-    }
-    for (auto& [variable, gradient] : gradients_) variable->adopted.mutable_grad() = gradient;
-    at::Generator global = at::globalContext().defaultGenerator(at::kCPU);
-    std::lock_guard lock(global.mutex());
-    global.set_state(generator_.get_state());
-  }
-  CallersState(const CallersState&) = delete;
-  CallersState& operator=(const CallersState&) = delete;
-
- private:
-  at::Generator generator_;
-  std::vector<std::pair<std::shared_ptr<Variable::State>, at::Tensor>> gradients_;
-};
-
-}  // namespace
-
-TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
-                    const TraceOptions& options) {
-  std::lock_guard one_at_a_time(trace_mutex());
-  install_dispatcher_hook();
-
-  auto trace_once = [&](Tracer& tracer) {
-    CallersState callers_state;
-    std::vector<at::Tensor> arguments;
-    for (const at::Tensor& example : examples) {
-      at::Tensor argument;
-      {
-        PlainTensors plain;
-        // A copy with the same strides, from the start of its own storage.
-        argument = at::empty_strided(example.sizes(), example.strides(), example.options().device(at::kCPU));
-        argument.copy_(example);
-      }
-      argument.set_requires_grad(example.requires_grad());
-      tracer.program_.arguments.push_back({tracer.program_.new_value(), spec_of(argument), 0});
-      tracer.values_.bind(argument, tracer.program_.arguments.back().value);
-      arguments.push_back(std::move(argument));
-    }
-    c10::AutoGradMode gradients(true);
-    struct Restore {
-      Tracer& tracer;
-      ~Restore() { tracer.restore_variables(); }
-    } restore{tracer};
-    Tracer::Active active(tracer);
-    return tracer.finish(function(arguments));
-  };
-
-  Tracer tracer(options, nullptr, Tracer::Probe::kNone);
-  TracedProgram traced;
-  traced.program = trace_once(tracer);
-  traced.variables = tracer.variables_;
-  traced.compact.assign(examples.size(), false);
-  for (size_t argument : tracer.compact_arguments_) traced.compact[argument] = true;
-  if (tracer.reads_.empty()) return traced;
-
-  const std::string recorded = serialize(traced.program);
-  for (Tracer::Probe probe : {Tracer::Probe::kPlusOne, Tracer::Probe::kMinusOne, Tracer::Probe::kFar}) {
-    Tracer other(options, nullptr, probe);
-    other.limit_ = 2 * (traced.program.instructions.size() + tracer.reads_.size()) + 1000;
-    bool same = false;
-    try {
-      same = serialize(trace_once(other)) == recorded;
-    } catch (const std::exception&) {  // the function minds the value so much that it fails
-    }
-    if (!same) {
-      throw invalid_argument(options.name, options.place.empty() ? "" : str_cat(" (", options.place, ")"),
-                             ": the value of a tensor decides what the function does, which a program cannot do: ",
-                             tracer.reads_.front(), "; use muster::cond, muster::while_loop or torch::where");
-    }
-  }
-  MUSTER_LOG(warning)
-      << options.name << (options.place.empty() ? "" : str_cat(" (", options.place, ")"))
-      << ": reads the value of a tensor while it is traced (" << tracer.reads_.front()
-      << "); the program does not depend on it, but later calls will not read it again: return the tensor";
-  return traced;
 }
 
 }  // namespace muster

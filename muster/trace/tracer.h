@@ -14,9 +14,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/graph/op_schema.h"
 #include "muster/graph/program.h"
 #include "muster/trace/trace.h"
 #include "muster/trace/value_table.h"
@@ -41,7 +43,6 @@ class Tracer {
   void device_changed(const std::string& device);
 
   // ---- For control flow. Own ops are recorded with tensors that this trace knows.
-  // ---------------------------------------
   TracedBody trace_body(const std::string& name, const TensorFunction& function,
                         const std::vector<at::Tensor>& arguments);
   ValueId value_of(const at::Tensor& tensor);
@@ -53,19 +54,36 @@ class Tracer {
  private:
   friend TracedProgram trace(const TensorFunction&, const std::vector<at::Tensor>&, const TraceOptions&);
   friend class DispatcherHook;
+  friend class ReadCheck;
   class Active;
-  enum class Probe { kNone, kPlusOne, kMinusOne, kFar };  // what a data-dependent read is answered with
+  // What data-dependent reads are answered with: all of them, or only the one with this number.
+  struct Probe {
+    enum Way { kNone, kPlusOne, kMinusOne, kFarUp, kFarDown } way = kNone;
+    std::optional<size_t> only{};
+  };
+  // What is asked of an op again and again.
+  struct KnownOp {
+    OpSchema schema;
+    std::string name;
+    bool random;
+  };
 
   Tracer(const TraceOptions& options, Tracer* outer, Probe probe);
 
+  // Calls `function` on copies of `examples` and returns what it did; once.
+  Program trace_function(const TensorFunction& function, const std::vector<at::Tensor>& examples);
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, std::vector<c10::IValue>& stack);
+  const KnownOp& known(const c10::OperatorHandle& op);
   void answer_read(const std::string& op, c10::IValue& answer);
-  void check_replayable(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack, size_t first) const;
+  void check_replayable(const KnownOp& op, const c10::OperatorHandle& handle, at::ArrayRef<c10::IValue> inputs) const;
+  bool constant(const at::Tensor& tensor) const;
+  bool constant(at::ArrayRef<c10::IValue> inputs) const;
   std::string op_device() const;
 
   Argument argument(const c10::IValue& value, bool reads);
   ValueId lookup(const at::Tensor& tensor, bool reads);
   void note_differentiable(const at::Tensor& tensor);
+  void note_offset(const at::Tensor& tensor);
   ValueId view_of(ValueId whole, const at::Tensor& tensor);
   ValueId capture(const at::Tensor& tensor);
   ValueId add_constant(const at::Tensor& tensor);
@@ -90,8 +108,9 @@ class Tracer {
   uint64_t first_sequence_number_ = 0;  // of autograd nodes made since this trace began
   ValueId own_arguments_ = 0;           // of a body: its first values, the others are captures
   std::vector<std::string> reads_;      // data-dependent reads, "aten::_local_scalar_dense at main"
+  std::vector<const void*> argument_storages_;  // of the outermost trace
   std::vector<size_t> compact_arguments_;
-  absl::flat_hash_map<std::string, int32_t> op_index_;
+  absl::flat_hash_map<c10::OperatorName, KnownOp> known_ops_;
   absl::flat_hash_map<std::string, ValueId> numbers_;
   std::vector<std::shared_ptr<Variable::State>> variables_;
   absl::flat_hash_map<Variable::State*, at::Tensor> stand_ins_;

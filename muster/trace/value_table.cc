@@ -24,8 +24,7 @@ void ValueTable::bind(const at::Tensor& tensor, ValueId value) {
     Storage storage{tensor.has_storage()
                         ? c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl())
                         : c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()),
-                    tensor.has_storage() ? at::Tensor() : tensor,
-                    {}};
+                    tensor.has_storage() ? at::Tensor() : tensor};
     it = storages_.emplace(key.storage, std::move(storage)).first;
   }
   it->second.by_type[key.type] = value;
@@ -44,6 +43,15 @@ std::optional<ValueId> ValueTable::find_sharing(const at::Tensor& tensor) const 
   auto value = storage->second.by_type.find(static_cast<int8_t>(tensor.scalar_type()));
   if (value == storage->second.by_type.end()) return std::nullopt;
   return value->second;
+}
+
+bool ValueTable::constant(const at::Tensor& tensor) const {
+  auto storage = storages_.find(storage_of(tensor));
+  return storage != storages_.end() && storage->second.constant;
+}
+
+void ValueTable::set_constant(const at::Tensor& tensor, bool constant) {
+  storages_.at(storage_of(tensor)).constant = constant;
 }
 
 void ValueTable::forget(const std::vector<at::Tensor>& tensors) {

@@ -163,6 +163,10 @@ std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Varia
                              ") is not trainable or not of a floating-point type");
     }
   }
+  if (!loss.requires_grad()) {
+    throw invalid_argument("gradient: the loss (", spec_of(loss).to_string(),
+                           ") depends on no trainable variable; was it computed under a NoGradGuard or detached?");
+  }
   std::vector<at::Tensor> gradients =
       torch::autograd::grad({loss}, inputs, /*grad_outputs=*/{}, /*retain_graph=*/true, /*create_graph=*/false,
                             /*allow_unused=*/true);

@@ -68,7 +68,8 @@ struct Variable::State {
   static std::vector<std::shared_ptr<State>> all_adopted();
 };
 
-// d loss / d variable, for use inside a traced function; zeros where the loss does not depend on the variable.
+// d loss / d variable, for use inside a traced function; zeros where the loss does not depend on the variable. Throws
+// Error{kInvalidArgument} for a loss that depends on nothing at all and for a variable that is not trainable.
 at::Tensor gradient(const at::Tensor& loss, const Variable& variable);
 std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Variable>& variables);
 template <class... More>

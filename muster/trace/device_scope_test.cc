@@ -1,0 +1,170 @@
+#include "muster/trace/device_scope.h"
+
+#include <map>
+
+#include "muster/base/status.h"
+#include "muster/trace/function.h"
+#include "muster/trace/replay_test.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The devices that the instructions with each op ask for, in their order.
+std::map<std::string, std::vector<std::string>> devices_by_op(const Program& program) {
+  std::map<std::string, std::vector<std::string>> devices;
+  for (const Instruction& instruction : program.instructions) {
+    const std::string& name = program.op_of(instruction).name;
+    devices[name.substr(0, name.find('.'))].push_back(program.devices[instruction.device]);
+  }
+  return devices;
+}
+
+TEST(DeviceScope, NestsAndTheInnerOneWinsPartByPart) {
+  EXPECT_EQ(DeviceScope::current(), "");
+  {
+    DeviceScope gpu("/device:GPU:0");
+    EXPECT_EQ(DeviceScope::current(), "/device:GPU:0");
+    DeviceScope worker("/job:worker");
+    EXPECT_EQ(DeviceScope::current(), "/job:worker/device:GPU:0");
+    {
+      DeviceScope cpu("/device:CPU:0");
+      EXPECT_EQ(DeviceScope::current(), "/job:worker/device:CPU:0");
+      DeviceScope ps("/job:ps");
+      EXPECT_EQ(DeviceScope::current(), "/job:ps/device:CPU:0");
+    }
+    EXPECT_EQ(DeviceScope::current(), "/job:worker/device:GPU:0");
+  }
+  EXPECT_EQ(DeviceScope::current(), "");
+}
+
+TEST(DeviceScope, KeepsTheOrderOfTheParts) {
+  DeviceScope task("/task:1");
+  DeviceScope cpu("/cpu:2");
+  DeviceScope job("/replica:0/job:worker");
+
+  EXPECT_EQ(DeviceScope::current(), "/job:worker/replica:0/task:1/device:CPU:2");
+}
+
+TEST(DeviceScope, RejectsWhatIsNoDeviceAndStaysAsItWas) {
+  DeviceScope outer("/job:worker");
+
+  EXPECT_THROW(DeviceScope("/job:j/replica:foo"), Error);
+  EXPECT_THROW(DeviceScope("/flavour:3"), Error);
+  EXPECT_EQ(DeviceScope::current(), "/job:worker");
+}
+
+TEST(DeviceScope, IsWhereTheOpsInItWantToRun) {
+  auto placed = function([](at::Tensor x) {
+    DeviceScope worker("/job:worker");
+    at::Tensor s = x + 1;
+    at::Tensor p1, p2;
+    {
+      DeviceScope gpu("/gpu:1");
+      p1 = s * 2;
+      {
+        DeviceScope task("/task:1");
+        p2 = p1.exp();
+      }
+      p2 = p2.neg();
+    }
+    return p2.sin();
+  });
+
+  auto devices = devices_by_op(placed.program(torch::ones({2})));
+
+  EXPECT_THAT(devices["aten::add"], ::testing::ElementsAre("/job:worker"));
+  EXPECT_THAT(devices["aten::mul"], ::testing::ElementsAre("/job:worker/device:GPU:1"));
+  EXPECT_THAT(devices["aten::exp"], ::testing::ElementsAre("/job:worker/task:1/device:GPU:1"));
+  EXPECT_THAT(devices["aten::neg"], ::testing::ElementsAre("/job:worker/device:GPU:1"));
+  EXPECT_THAT(devices["aten::sin"], ::testing::ElementsAre("/job:worker"));
+}
+
+TEST(DeviceScope, AroundTheCallCountsToo) {
+  auto plus = function([](at::Tensor x) {
+    DeviceScope cpu("/cpu:0");
+    return x + 1;
+  });
+  DeviceScope scope("/job:worker/task:2");
+
+  auto devices = devices_by_op(plus.program(torch::ones({2})));
+
+  EXPECT_THAT(devices["aten::add"], ::testing::ElementsAre("/job:worker/task:2/device:CPU:0"));
+}
+
+TEST(DeviceScope, OfAForwardOpIsThatOfItsBackwardOps) {
+  Variable w(torch::ones({2}));
+  auto step = function([&](at::Tensor x) {
+    at::Tensor y, z;
+    {
+      DeviceScope first("/job:a");
+      y = (w.value() * x).tanh();
+    }
+    {
+      DeviceScope second("/job:b");
+      z = y.sigmoid();
+    }
+    DeviceScope elsewhere("/job:c");
+    at::Tensor loss = z.sum();
+    return gradient(loss, w);
+  });
+
+  auto devices = devices_by_op(step.program(torch::ones({2})));
+
+  EXPECT_THAT(devices["aten::tanh"], ::testing::ElementsAre("/job:a"));
+  EXPECT_THAT(devices["aten::tanh_backward"], ::testing::ElementsAre("/job:a"));
+  EXPECT_THAT(devices["aten::mul"], ::testing::ElementsAre("/job:a", "/job:a"));  // forward and backward
+  EXPECT_THAT(devices["aten::sigmoid"], ::testing::ElementsAre("/job:b"));
+  EXPECT_THAT(devices["aten::sigmoid_backward"], ::testing::ElementsAre("/job:b"));
+  EXPECT_THAT(devices["aten::sum"], ::testing::ElementsAre("/job:c"));
+  EXPECT_THAT(devices["aten::expand"], ::testing::ElementsAre("/job:c"));  // the gradient of the sum
+}
+
+TEST(DeviceScope, OfANestedScopeIsThatOfItsBackwardOps) {
+  Variable w(torch::ones({2}));
+  auto step = function([&](at::Tensor x) {
+    DeviceScope outer("/job:a");
+    at::Tensor y = (w.value() * x).exp();
+    {
+      DeviceScope inner("/task:1");
+      y = y.tanh();
+    }
+    y = y.sigmoid();
+    return gradient(y.sum(), w);
+  });
+
+  auto devices = devices_by_op(step.program(torch::ones({2})));
+
+  EXPECT_THAT(devices["aten::tanh_backward"], ::testing::ElementsAre("/job:a/task:1"));
+  EXPECT_THAT(devices["aten::sigmoid_backward"], ::testing::ElementsAre("/job:a"));
+}
+
+TEST(DeviceScope, IsWhereVariablesMadeInItLive) {
+  std::optional<DeviceScope> scope("/job:localhost/device:CPU:0");
+  Variable w(torch::ones({2}));
+  scope.reset();
+  DeviceScope elsewhere("/job:worker");
+  auto read = function([&](at::Tensor x) { return w.value() + x; });
+
+  const Program program = read.program(torch::ones({2}));
+
+  ASSERT_EQ(program.variables.size(), 1);
+  EXPECT_EQ(program.devices[program.variables[0].device], "/job:localhost/device:CPU:0");
+}
+
+TEST(DeviceScope, ChangesNoResult) {
+  auto work = [](at::Tensor x) {
+    DeviceScope first("/cpu:0");
+    at::Tensor y = x.exp();
+    DeviceScope second("/device:CPU:1");  // not there: soft placement falls back
+    return y.sum() * 2;
+  };
+  const at::Tensor x = torch::randn({5});
+
+  EXPECT_TRUE(same_bits(work(x), function(work)(x)));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,153 @@
+#include "muster/trace/module_variables.h"
+
+#include "muster/base/status.h"
+#include "muster/trace/function.h"
+#include "muster/trace/replay_test.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace nn = torch::nn;
+
+template <class Call>
+std::string error_of(StatusCode code, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(ModuleVariables, AreTheParametersAndBuffersOfTheModule) {
+  nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
+  net->parameters()[1].requires_grad_(false);
+
+  const ModuleVariables variables = adopt(net, {.prefix = "net"});
+
+  std::vector<std::string> names;
+  for (const Variable& variable : variables.all()) names.push_back(variable.name());
+  EXPECT_THAT(names, ::testing::ElementsAre("net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias",
+                                            "net.1.running_mean", "net.1.running_var", "net.1.num_batches_tracked"));
+  EXPECT_EQ(variables.trainable().size(), 3);
+  EXPECT_TRUE(same_bits(net->parameters()[0].detach(), variables.at("0.weight").value()));
+}
+
+TEST(ModuleVariables, SayWhichNamesThereAre) {
+  nn::Linear linear(2, 3);
+  const ModuleVariables variables = adopt(linear);
+
+  EXPECT_THAT(error_of(StatusCode::kNotFound, [&] { variables.at("wait"); }),
+              AllOf(HasSubstr("\"wait\""), HasSubstr("weight, bias")));
+}
+
+TEST(ModuleVariables, AreWhatATracedFunctionUsesInsteadOfTheModulesTensors) {
+  nn::Linear linear(2, 1);
+  const ModuleVariables variables = adopt(linear);
+  auto forward = function([&](at::Tensor x) { return linear->forward(x); });
+  const at::Tensor x = torch::randn({4, 2});
+
+  const at::Tensor before = forward(x);
+  for (Variable variable : variables.all()) variable.assign(torch::zeros(variable.sizes()));
+  const at::Tensor after = forward(x);
+
+  EXPECT_TRUE(same_bits(linear->forward(x).detach(), before));  // the module itself did not change
+  EXPECT_TRUE(same_bits(torch::zeros({4, 1}), after));
+}
+
+TEST(ModuleVariables, AreWrittenBackOnRequest) {
+  nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
+  const ModuleVariables variables = adopt(net);
+  const at::Tensor weight = net->parameters()[0].detach().clone();
+  auto step = function([&](at::Tensor x) {
+    at::Tensor loss = net->forward(x).pow(2).sum() + net->parameters()[0].sum();
+    auto gradients = gradient(loss, variables.trainable());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      Variable variable = variables.trainable()[i];
+      variable.assign_sub(gradients[i] * 0.1);
+    }
+    return loss;
+  });
+
+  for (int i = 0; i < 3; ++i) step(torch::randn({4, 2}));
+  EXPECT_TRUE(same_bits(weight, net->parameters()[0].detach()));
+  EXPECT_EQ(net->buffers()[2].item<int64_t>(), 0);
+  variables.write_back();
+
+  EXPECT_TRUE(same_bits(variables.at("0.weight").value(), net->parameters()[0].detach()));
+  EXPECT_FALSE(torch::equal(weight, net->parameters()[0].detach()));
+  EXPECT_EQ(net->buffers()[2].item<int64_t>(), 3);
+}
+
+TEST(ModuleVariables, OfOneModuleExistOnce) {
+  nn::Linear linear(2, 1);
+  {
+    const ModuleVariables variables = adopt(linear, {.prefix = "first"});
+
+    EXPECT_THAT(error_of(StatusCode::kAlreadyExists, [&] { adopt(linear, {.prefix = "second"}); }),
+                AllOf(HasSubstr("variable \"second.weight\": its tensor already stands for variable \"first.weight\""),
+                      HasSubstr("a module can be adopted once")));
+    auto forward = function([&](at::Tensor x) { return linear->forward(x); });
+    EXPECT_EQ(forward.program(torch::ones({1, 2})).variables.size(), 2);  // the first ones still work
+  }
+  EXPECT_EQ(adopt(linear, {.prefix = "third"}).all()[0].name(), "third.weight");  // and may come again
+}
+
+TEST(ModuleVariables, OfATensorThatTheModuleHasTwiceAreOneVariable) {
+  Holder tied;
+  const at::Tensor weight = tied.parameter("encoder", torch::randn({3, 3}));
+  tied.parameter("decoder", weight);
+
+  const ModuleVariables variables = adopt(tied);
+  auto update = function([&](at::Tensor x) {
+    Variable variable = variables.all()[0];
+    variable.assign_add(x);
+    return weight.sum();
+  });
+
+  EXPECT_EQ(variables.all().size(), 1);
+  EXPECT_TRUE(same_bits(variables.at("decoder").value(), variables.at("encoder").value()));
+  EXPECT_TRUE(same_bits((weight.detach() + 1).sum(), update(torch::ones({3, 3}))));
+}
+
+TEST(ModuleVariables, LeaveTheGradientsOfTheModuleAsTheyWere) {
+  nn::Linear linear(2, 1);
+  linear->forward(torch::ones({1, 2})).sum().backward();
+  const at::Tensor gradient = linear->weight.grad();
+  linear->bias.mutable_grad().reset();
+  const ModuleVariables variables = adopt(linear);
+  auto step = function([&](at::Tensor x) {
+    linear->forward(x).sum().backward();
+    return linear->weight.grad() * 1;
+  });
+
+  const at::Tensor traced = step(torch::full({1, 2}, 5.0));
+
+  EXPECT_TRUE(same_bits(torch::full({1, 2}, 5.0f), traced));  // without what was there before
+  EXPECT_TRUE(linear->weight.grad().is_same(gradient));
+  EXPECT_TRUE(same_bits(torch::ones({1, 2}), gradient));
+  EXPECT_FALSE(linear->bias.grad().defined());
+}
+
+TEST(ModuleVariables, LeaveTheModuleAsItWasWhenTracingFails) {
+  nn::BatchNorm1d norm(2);
+  const ModuleVariables variables = adopt(norm);
+  auto fails = function([&](at::Tensor x) -> at::Tensor {
+    at::Tensor out = norm->forward(x);
+    out.sum().backward();
+    throw std::runtime_error("no");
+  });
+
+  EXPECT_THROW(fails(torch::randn({4, 2})), std::runtime_error);
+
+  EXPECT_TRUE(same_bits(torch::zeros({2}), norm->running_mean));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_FALSE(norm->weight.grad().defined());
+}
+
+}  // namespace
+}  // namespace muster

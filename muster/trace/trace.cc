@@ -1,0 +1,136 @@
+#include "muster/trace/trace.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Generator.h>
+
+#include <mutex>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/graph/serialize.h"
+#include "muster/trace/dispatcher_hook.h"
+#include "muster/trace/tracer.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostReadsToTryOneByOne = 16;
+
+std::recursive_mutex& trace_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+// While tracing, random numbers come from the global stream, gradients gather in the modules and autocast remembers
+// what it cast: all of that belongs to the caller and is put back.
+class CallersState {
+ public:
+  CallersState() : generator_(at::globalContext().defaultGenerator(at::kCPU).clone()) {
+    at::autocast::clear_cache();
+    for (auto& variable : Variable::State::all_adopted()) {
+      if (!variable->adopted.grad().defined()) continue;
+      gradients_.emplace_back(variable, variable->adopted.grad());
+      variable->adopted.mutable_grad().reset();
+    }
+  }
+  ~CallersState() {
+    at::autocast::clear_cache();
+    for (auto& variable : Variable::State::all_adopted()) {
+      if (variable->adopted.grad().defined()) variable->adopted.mutable_grad().reset();
+    }
+    for (auto& [variable, gradient] : gradients_) variable->adopted.mutable_grad() = gradient;
+    at::Generator global = at::globalContext().defaultGenerator(at::kCPU);
+    std::lock_guard lock(global.mutex());
+    global.set_state(generator_.get_state());
+  }
+  CallersState(const CallersState&) = delete;
+  CallersState& operator=(const CallersState&) = delete;
+
+ private:
+  at::Generator generator_;
+  std::vector<std::pair<std::shared_ptr<Variable::State>, at::Tensor>> gradients_;
+};
+
+}  // namespace
+
+// Traces once for the program and, if C++ has read values of tensors, again with other values in their place: the
+// program must not depend on them. A value that makes the function fail says nothing (one_hot checks its classes so);
+// then each value is changed alone, a little, which a check lets pass in one direction at least.
+class ReadCheck {
+ public:
+  ReadCheck(const TensorFunction& function, const std::vector<at::Tensor>& examples, const TraceOptions& options)
+      : function_(function), examples_(examples), options_(options) {}
+
+  // The read that the program depends on; nothing if there is none.
+  std::optional<std::string> decisive(const Program& program, const std::vector<std::string>& reads) const {
+    const std::string recorded = serialize(program);
+    const size_t limit = 2 * (program.instructions.size() + reads.size()) + 1000;
+    bool failed = false;
+    for (auto way : {Probe::kPlusOne, Probe::kMinusOne, Probe::kFarUp, Probe::kFarDown}) {
+      const Outcome outcome = trace_with({way, {}}, recorded, limit);
+      if (outcome == Outcome::kOther) return reads.front();
+      failed = failed || outcome == Outcome::kFailed;
+    }
+    if (!failed) return std::nullopt;
+    if (reads.size() > kMostReadsToTryOneByOne) return reads.front();
+    for (size_t read = 0; read < reads.size(); ++read) {
+      const Outcome up = trace_with({Probe::kPlusOne, read}, recorded, limit);
+      const Outcome down = trace_with({Probe::kMinusOne, read}, recorded, limit);
+      const bool same = up == Outcome::kSame || down == Outcome::kSame;
+      if (!same || up == Outcome::kOther || down == Outcome::kOther) return reads[read];
+    }
+    return std::nullopt;
+  }
+
+ private:
+  using Probe = Tracer::Probe;
+  enum class Outcome { kSame, kOther, kFailed };
+
+  Outcome trace_with(Probe probe, const std::string& recorded, size_t limit) const {
+    Tracer tracer(options_, nullptr, probe);
+    tracer.limit_ = limit;
+    CallersState callers_state;
+    try {
+      return serialize(tracer.trace_function(function_, examples_)) == recorded ? Outcome::kSame : Outcome::kOther;
+    } catch (const Error& error) {
+      return error.status().code() == StatusCode::kCancelled ? Outcome::kOther : Outcome::kFailed;
+    } catch (const std::exception&) {
+      return Outcome::kFailed;
+    }
+  }
+
+  const TensorFunction& function_;
+  const std::vector<at::Tensor>& examples_;
+  const TraceOptions& options_;
+};
+
+TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
+                    const TraceOptions& options) {
+  std::lock_guard one_at_a_time(trace_mutex());
+  install_dispatcher_hook();
+
+  Tracer tracer(options, nullptr, {});
+  TracedProgram traced;
+  {
+    CallersState callers_state;
+    traced.program = tracer.trace_function(function, examples);
+  }
+  traced.variables = tracer.variables_;
+  traced.compact.assign(examples.size(), false);
+  for (size_t argument : tracer.compact_arguments_) traced.compact[argument] = true;
+  if (tracer.reads_.empty()) return traced;
+
+  const std::string place = options.place.empty() ? "" : str_cat(" (", options.place, ")");
+  if (auto read = ReadCheck(function, examples, options).decisive(traced.program, tracer.reads_)) {
+    throw invalid_argument(options.name, place,
+                           ": the value of a tensor decides what the function does, which a program cannot do: ", *read,
+                           "; use muster::cond, muster::while_loop or torch::where");
+  }
+  MUSTER_LOG(warning) << options.name << place << ": reads the value of a tensor while it is traced ("
+                      << tracer.reads_.front()
+                      << "); the program does not depend on it, but later calls will not read it again: return the tensor";
+  return traced;
+}
+
+}  // namespace muster
