@@ -1,0 +1,156 @@
+#include "bench/measure.h"
+
+#include <absl/strings/str_format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "muster/base/status.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr double kContended = 0.15;  // cores of other programs above which a trial is not trusted
+constexpr int kExtraTrials = 3;      // while there was none to trust
+
+struct CpuTime {
+  double all = 0;   // seconds that cores of the machine were busy
+  double ours = 0;  // of which this process group
+};
+
+// The words of a line of /proc/<pid>/stat after the command's name, which may have spaces and brackets in it.
+std::vector<std::string> stat_words(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream rest(line.substr(name_end + 1));
+  return {std::istream_iterator<std::string>(rest), {}};
+}
+
+CpuTime cpu_time() {
+  const double per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  CpuTime time;
+  std::ifstream in("/proc/stat");
+  std::string cpu;
+  in >> cpu;
+  for (int column = 0; column < 8; ++column) {
+    double ticks = 0;
+    in >> ticks;
+    const bool idle = column == 3 || column == 4;
+    if (!idle) time.all += ticks / per_second;
+  }
+  const std::string group = std::to_string(getpgrp());
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
+    const std::vector<std::string> words = stat_words(entry.path() / "stat");
+    if (words.size() > 12 && words[2] == group) time.ours += (std::stod(words[11]) + std::stod(words[12])) / per_second;
+  }
+  return time;
+}
+
+double five_digits(double value) { return std::strtod(absl::StrFormat("%.5g", value).c_str(), nullptr); }
+
+}  // namespace
+
+Bench::Bench(std::string workload, BenchOptions options) : workload_(std::move(workload)), options_(options) {}
+
+double Bench::rate(const Metric& metric, double count, const std::function<void()>& work) {
+  return best(metric, [&] { return count / seconds(work); }, /*more_is_better=*/true);
+}
+
+double Bench::least(const Metric& metric, const std::function<double()>& measure) {
+  return best(metric, measure, /*more_is_better=*/false);
+}
+
+double Bench::best(const Metric& metric, const std::function<double()>& measure, bool more_is_better) {
+  struct Trial {
+    double value;
+    double others;  // cores that other programs used
+  };
+  std::optional<Trial> quiet, any;
+  for (int i = 0; i < options_.repeats + (quiet ? 0 : kExtraTrials); ++i) {
+    const CpuTime before = cpu_time();
+    const auto begin = std::chrono::steady_clock::now();
+    Trial trial{measure(), 0};
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const CpuTime after = cpu_time();
+    trial.others = std::max(0.0, ((after.all - before.all) - (after.ours - before.ours)) / took);
+    auto better_than = [&](const std::optional<Trial>& known) {
+      return !known || (more_is_better ? trial.value > known->value : trial.value < known->value);
+    };
+    if (better_than(any)) any = trial;
+    if (trial.others <= kContended && better_than(quiet)) quiet = trial;
+  }
+  const Trial& chosen = quiet ? *quiet : *any;
+  nlohmann::ordered_json line{{"peer", metric.peer},
+                              {"workload", workload_},
+                              {"metric", metric.name},
+                              {"value", five_digits(chosen.value)},
+                              {"unit", metric.unit}};
+  std::cout << line.dump() << std::endl;
+  if (chosen.others > kContended) {
+    std::cerr << absl::StrFormat("CONTENDED: %s %s: other programs used %.2f cores", workload_, metric.name,
+                                 chosen.others)
+              << std::endl;
+  }
+  return chosen.value;
+}
+
+double seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double in_child(const std::function<double()>& measure) {
+  int ends[2];
+  if (pipe(ends) != 0) throw internal("pipe: ", strerror(errno));
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child < 0) throw internal("fork: ", strerror(errno));
+  if (child == 0) {
+    close(ends[0]);
+    int code = 1;
+    try {
+      const double value = measure();
+      code = write(ends[1], &value, sizeof value) == sizeof value ? 0 : 1;
+    } catch (const std::exception& error) {
+      std::cerr << error.what() << std::endl;
+    }
+    _exit(code);
+  }
+  close(ends[1]);
+  double value = 0;
+  const bool told = read(ends[0], &value, sizeof value) == sizeof value;
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!told || status != 0) throw internal("the process that measured has failed");
+  return value;
+}
+
+double peak_memory() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024;
+  }
+  throw internal("/proc/self/status has no VmHWM");
+}
+
+void check_fell(const std::string& what, double first, double last) {
+  if (!(last < first)) throw internal(what, ": the loss has not fallen, it was ", first, " and is ", last);
+}
+
+}  // namespace muster::bench

@@ -1,0 +1,37 @@
+#include "bench/workloads.h"
+
+namespace muster::bench {
+
+const std::vector<Workload>& workloads() {
+  static const std::vector<Workload>& table = *new std::vector<Workload>{
+      {"mlp_local",
+       "a multilayer perceptron trained in this process: traced with 1 and 10 steps per call, and eager libtorch",
+       {{"2threads", 2}, {"1threads", 1}},
+       mlp_local},
+      {"cnn_local",
+       "a small convolutional net trained in this process: traced, and eager libtorch",
+       {{"2threads", 2}, {"1threads", 1}},
+       cnn_local},
+      {"trace",
+       "what tracing and replaying cost: time to trace, time per op, peak memory of a deep net",
+       {{"tracing", 1}, {"per_op", 1}, {"memory", 2}},
+       trace},
+  };
+  return table;
+}
+
+const Workload* find_workload(std::string_view name) {
+  for (const Workload& workload : workloads()) {
+    if (workload.name == name) return &workload;
+  }
+  return nullptr;
+}
+
+const Part* find_part(const Workload& workload, std::string_view name) {
+  for (const Part& part : workload.parts) {
+    if (part.name == name) return &part;
+  }
+  return nullptr;
+}
+
+}  // namespace muster::bench

@@ -1,0 +1,36 @@
+// What `muster bench` can measure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/measure.h"
+
+namespace muster::bench {
+
+// A part runs in a process of its own: libtorch has one thread pool per process, and peak memory never falls.
+struct Part {
+  std::string name;
+  int threads;  // of libtorch
+};
+
+struct Workload {
+  std::string name;  // as the peers call it
+  std::string about;
+  std::vector<Part> parts;
+  void (*run)(const Part& part, Bench& bench);
+};
+
+const std::vector<Workload>& workloads();
+
+// Null if there is none of this name.
+const Workload* find_workload(std::string_view name);
+const Part* find_part(const Workload& workload, std::string_view name);
+
+// One function per file of this folder.
+void mlp_local(const Part& part, Bench& bench);
+void cnn_local(const Part& part, Bench& bench);
+void trace(const Part& part, Bench& bench);
+
+}  // namespace muster::bench

@@ -1,0 +1,28 @@
+#include <iostream>
+
+#include "tools/subcommands.h"
+
+// Exit codes: 0 for success, 1 for an error, 2 for a call that was not understood.
+int main(int argc, char** argv) {
+  CLI::App muster("Distributed training for libtorch programs.", "muster");
+  muster.require_subcommand(1);
+  muster.get_formatter()->column_width(34);
+  muster::tools::add_dump(muster);
+  muster::tools::add_bench(muster);
+  try {
+    muster.parse(argc, argv);
+  } catch (const CLI::Success& asked_for_help) {
+    return muster.exit(asked_for_help);
+  } catch (const CLI::RuntimeError& failed) {
+    return failed.get_exit_code();
+  } catch (const CLI::ParseError& misunderstood) {
+    std::cerr << "muster: " << misunderstood.what() << "\n"
+              << "Try \"muster "
+              << (muster.get_subcommands().empty() ? "" : muster.get_subcommands()[0]->get_name() + " ")
+              << "--help\".\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "muster: " << error.what() << "\n";
+    return 1;
+  }
+}
