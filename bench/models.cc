@@ -6,8 +6,8 @@ namespace nn = torch::nn;
 
 namespace {
 
-// The peers' initial values: normal weights of these scales, biases of zero. libtorch's own start so close to zero that the
-// CNN's loss hardly moves in 30 steps.
+// The peers' initial values: normal weights of these scales, biases of zero. libtorch's own start so close to zero that
+// the CNN's loss hardly moves in 30 steps.
 nn::Sequential initialized(nn::Sequential net, const std::vector<double>& scales) {
   torch::manual_seed(1);
   torch::NoGradGuard no_gradients;
@@ -25,8 +25,8 @@ nn::Sequential mlp() {
 }
 
 nn::Sequential cnn() {
-  return initialized(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {1, 28, 28})), nn::Conv2d(1, 32, 3), nn::ReLU(),
-                                    nn::Conv2d(32, 64, 3), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+  return initialized(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {1, 28, 28})), nn::Conv2d(1, 32, 3),
+                                    nn::ReLU(), nn::Conv2d(32, 64, 3), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
                                     nn::Linear(12 * 12 * 64, 128), nn::ReLU(), nn::Linear(128, 10)),
                      {0.1, 0.05, 0.01, 0.05});
 }

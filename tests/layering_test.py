@@ -36,6 +36,10 @@ class Layering(unittest.TestCase):
     def test_refuses_includes_that_are_not_named_from_the_root(self):
         self.assertIn("named from the root", complaints("muster/base/log.cc", '#include "log.h"\n'))
 
+    def test_takes_a_test_for_one_of_its_source_or_of_a_topic_of_it(self):
+        self.assertEqual(layering.stems_tested_by("tracer_layers_test.cc"), ["tracer_layers", "tracer"])
+        self.assertEqual(layering.stems_tested_by("placer_test.cc"), ["placer"])
+
     def test_names_only_folders_that_have_a_row(self):
         for row in layering.MAY_INCLUDE.values():
             for folder in row.split():

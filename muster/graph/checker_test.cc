@@ -174,9 +174,7 @@ TEST(Checker, HoldsBodiesToTheirInstruction) {
   EXPECT_THAT(broken([](Program& p) { p.bodies[0].outputs = {kNoValue}; }), HasSubstr("value -1 is not defined"));
   EXPECT_THAT(broken([](Program& p) { p.bodies[0].instructions[0].arguments[0] = ref(9); }),
               HasSubstr("program \"train\", body 0: instruction 0 (aten::add_.Tensor): argument 0 refers to value 9"));
-  EXPECT_THAT(broken([](Program& p) {
-                p.bodies[0].variables.push_back({p.bodies[0].new_value(), "w", {}, 0});
-              }),
+  EXPECT_THAT(broken([](Program& p) { p.bodies[0].variables.push_back({p.bodies[0].new_value(), "w", {}, 0}); }),
               HasSubstr("a body has variables"));
 }
 

@@ -4,8 +4,8 @@
 namespace muster {
 
 std::string PassReport::to_string() const {
-  return str_cat(dead, " dead, ", views, " views, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ", contracted,
-                 " contracted");
+  return str_cat(dead, " dead, ", views, " views, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ",
+                 contracted, " contracted");
 }
 
 PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate,

@@ -26,8 +26,9 @@ using SchemaLookup = std::function<std::optional<std::string>(const std::string&
 // follows, because it moves the stream for that one. Returns the number of instructions removed.
 int eliminate_dead(Program& program);
 
-// Lets instructions use what a view shows instead of the view, where that is the same: detach(x), t(t(x)), which autograd
-// makes in every backward pass of a linear layer. Returns the number of views passed by; eliminate_dead removes them.
+// Lets instructions use what a view shows instead of the view, where that is the same: detach(x), t(t(x)), which
+// autograd makes in every backward pass of a linear layer. Returns the number of views passed by; eliminate_dead
+// removes them.
 int cancel_views(Program& program);
 
 // Computes equal things once: an instruction with the op, device and operands of an earlier one gives way to it, if no

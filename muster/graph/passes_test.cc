@@ -340,9 +340,7 @@ TEST(FoldConstants, StopsAtItsSize) {
   Program program = b.finish({b.add(x, b.relu(b.constant(1)))});
 
   EXPECT_EQ(fold_constants(program, eight_bytes, 7), 0);
-  EXPECT_EQ(fold_constants(
-                program, [](auto&&...) { return std::nullopt; }, 65536),
-            0);
+  EXPECT_EQ(fold_constants(program, [](auto&&...) { return std::nullopt; }, 65536), 0);
   EXPECT_EQ(fold_constants(program, nullptr, 65536), 0);
   EXPECT_EQ(fold_constants(program, eight_bytes, 8), 1);
 }
@@ -531,8 +529,8 @@ TEST(Optimize, RunsEachPassUnlessItIsSwitchedOff) {
   Program all = make(), none = make(), contracted = make();
 
   PassReport report = optimize(all, {}, eight_bytes, schema_of);
-  PassReport nothing =
-      optimize(none, {.dead = false, .views = false, .repeated = false, .fold = false, .fuse = false}, eight_bytes, schema_of);
+  PassReport nothing = optimize(none, {.dead = false, .views = false, .repeated = false, .fold = false, .fuse = false},
+                                eight_bytes, schema_of);
   PassReport both = optimize(contracted, {.contract = true}, eight_bytes, schema_of);
 
   EXPECT_EQ(report.to_string(), "1 dead, 0 views, 1 repeated, 1 folded, 1 fused, 0 contracted");

@@ -142,8 +142,7 @@ inline constexpr ControlOp kLoopGradient{
     "muster::loop_gradient",
     "muster::loop_gradient(Tensor trips, Tensor[] saved, Tensor[] gradients, Tensor[] inputs) -> "
     "(Tensor[] state_gradients, Tensor[] input_gradients)"};
-inline constexpr ControlOp kElement{"muster::element",
-                                    "muster::element(Tensor(a) values, Tensor index) -> Tensor(a)"};
+inline constexpr ControlOp kElement{"muster::element", "muster::element(Tensor(a) values, Tensor index) -> Tensor(a)"};
 inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> Tensor"};
 
 }  // namespace muster

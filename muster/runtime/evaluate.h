@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// The results of an instruction whose operands are all constants of the program; nothing if it fails. For fold_constants.
+// The results of an instruction whose operands are all constants of the program; nothing if it fails. For
+// fold_constants.
 std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
                                               const Instruction& instruction);
 

@@ -271,7 +271,8 @@ class Planner {
     if (step.kind == Step::Kind::kLoop) {
       step.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
     }
-    // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if not.
+    // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if
+    // not.
     step.gradients = op_name == "aten::mkldnn_rnn_layer" && step.results[3] != std::vector{kNoValue};
     plan_.random = plan_.random || step.generator >= 0;
     bring_constants(step);

@@ -377,8 +377,9 @@ namespace muster {
 
 at::Tensor element(const at::Tensor& values, const at::Tensor& index) {
   if (values.dim() == 0 || index.numel() != 1 || index.scalar_type() != at::kLong) {
-    throw invalid_argument("element: takes a tensor with at least one dimension and an int64 index of one element, got ",
-                           spec_of(values).to_string(), " and ", spec_of(index).to_string());
+    throw invalid_argument(
+        "element: takes a tensor with at least one dimension and an int64 index of one element, got ",
+        spec_of(values).to_string(), " and ", spec_of(index).to_string());
   }
   Tracer* tracer = Tracer::current();
   if (tracer == nullptr) return values.select(0, index.item().toLong());
@@ -389,8 +390,8 @@ at::Tensor element(const at::Tensor& values, const at::Tensor& index) {
     PlainTensors plain;
     result = values.select(0, 0).clone(at::MemoryFormat::Contiguous);
   }
-  tracer->add_instruction(kElement, {{ValueRef{tracer->value_of(values)}}, {ValueRef{tracer->value_of(index)}}}, {{result}},
-                          {});
+  tracer->add_instruction(kElement, {{ValueRef{tracer->value_of(values)}}, {ValueRef{tracer->value_of(index)}}},
+                          {{result}}, {});
   return result;
 }
 

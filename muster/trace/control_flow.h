@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// values[index] along the first dimension; `index` is an int64 tensor of one element. Costs no copy, unlike index_select, so it
-// is how a loop takes its batch out of a pool:
+// values[index] along the first dimension; `index` is an int64 tensor of one element. Costs no copy, unlike
+// index_select, so it is how a loop takes its batch out of a pool:
 //   repeat(10, [&](at::Tensor i) { step(element(xs, i), element(ys, i)); });
 at::Tensor element(const at::Tensor& values, const at::Tensor& index);
 

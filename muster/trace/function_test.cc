@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/base/status.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/replay_test.h"
 #include "muster/trace/variable.h"
@@ -15,20 +14,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// The words of the Error that `call` throws.
-template <class Call>
-std::string error_of(const Call& call, StatusCode code = StatusCode::kInvalidArgument) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status().code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
 
 // ---- The cache
 TEST(Function, IsTracedOnceForArgumentsOfOneKind) {
@@ -133,9 +118,8 @@ struct Scores {
 };
 
 TEST(Function, TakesAndReturnsSmallStructs) {
-  auto step = function([](Batch batch) {
-    return Scores{(batch.features * batch.weight).sum(), (batch.labels > 0).sum(), "train"};
-  });
+  auto step = function(
+      [](Batch batch) { return Scores{(batch.features * batch.weight).sum(), (batch.labels > 0).sum(), "train"}; });
 
   const Scores scores = step(Batch{torch::ones({4}), torch::tensor({1, 0, 1, 0}), 3});
   const Scores again = step(Batch{torch::zeros({4}), torch::tensor({1, 1, 1, 0}), 3});
@@ -150,20 +134,19 @@ TEST(Function, TakesAndReturnsSmallStructs) {
 
 TEST(Function, TakesAndReturnsTuplesVectorsMapsAndOptionals) {
   using Map = std::map<std::string, at::Tensor>;
-  auto mix = function([](std::tuple<at::Tensor, int> pair, std::vector<at::Tensor> list, Map map,
-                         std::optional<at::Tensor> extra) {
-    at::Tensor sum = std::get<0>(pair) * std::get<1>(pair);
-    for (const at::Tensor& tensor : list) sum = sum + tensor;
-    for (auto& [name, tensor] : map) tensor = tensor * 2;
-    return std::make_tuple(sum, map, extra ? std::optional(*extra + 1) : std::nullopt, std::vector<int>{1, 2});
-  });
+  auto mix = function(
+      [](std::tuple<at::Tensor, int> pair, std::vector<at::Tensor> list, Map map, std::optional<at::Tensor> extra) {
+        at::Tensor sum = std::get<0>(pair) * std::get<1>(pair);
+        for (const at::Tensor& tensor : list) sum = sum + tensor;
+        for (auto& [name, tensor] : map) tensor = tensor * 2;
+        return std::make_tuple(sum, map, extra ? std::optional(*extra + 1) : std::nullopt, std::vector<int>{1, 2});
+      });
   const at::Tensor one = torch::ones({2});
 
-  auto [sum, map, extra, numbers] =
-      mix(std::make_tuple(one, 5), std::vector<at::Tensor>{one, one}, Map{{"a", one}, {"b", one * 3}},
-          std::optional<at::Tensor>(one));
-  auto without = mix(std::make_tuple(one, 5), std::vector<at::Tensor>{one}, Map{{"a", one}},
-                     std::optional<at::Tensor>());
+  auto [sum, map, extra, numbers] = mix(std::make_tuple(one, 5), std::vector<at::Tensor>{one, one},
+                                        Map{{"a", one}, {"b", one * 3}}, std::optional<at::Tensor>(one));
+  auto without =
+      mix(std::make_tuple(one, 5), std::vector<at::Tensor>{one}, Map{{"a", one}}, std::optional<at::Tensor>());
 
   EXPECT_TRUE(same_bits(one * 7, sum));
   EXPECT_TRUE(same_bits(one * 6, map.at("b")));
@@ -175,7 +158,8 @@ TEST(Function, TakesAndReturnsTuplesVectorsMapsAndOptionals) {
 }
 
 TEST(Function, TellsApartContainersOfOneTensorEach) {
-  auto last = function([](std::map<std::string, at::Tensor> map) { return map.begin()->second * (map.contains("a") ? 1 : 2); });
+  auto last =
+      function([](std::map<std::string, at::Tensor> map) { return map.begin()->second * (map.contains("a") ? 1 : 2); });
 
   EXPECT_EQ(last(std::map<std::string, at::Tensor>{{"a", torch::ones({})}}).item<float>(), 1);
   EXPECT_EQ(last(std::map<std::string, at::Tensor>{{"b", torch::ones({})}}).item<float>(), 2);
@@ -223,7 +207,8 @@ TEST(Function, ReadsTransposedAndSteppedArguments) {
   auto sum = function([](at::Tensor x) { return std::make_tuple(x.sum(0), x.contiguous().view({-1})); });
   const at::Tensor base = torch::arange(24).to(torch::kFloat).view({4, 6});
 
-  for (const at::Tensor& x : {base.t(), base.slice(1, 1, 6, 2), base.t().slice(0, 2, 5), base.select(0, 1).expand({3, 6})}) {
+  for (const at::Tensor& x :
+       {base.t(), base.slice(1, 1, 6, 2), base.t().slice(0, 2, 5), base.select(0, 1).expand({3, 6})}) {
     auto [summed, flat] = sum(x);
 
     EXPECT_TRUE(same_bits(x.sum(0), summed));
@@ -278,7 +263,8 @@ TEST(Function, MayRecurOverAPlainValue) {
     std::function<at::Tensor(at::Tensor, int)> self;
   };
   auto power = std::make_shared<Power>();
-  auto traced = function([power](at::Tensor x, int n) { return n == 0 ? torch::ones_like(x) : x * power->self(x, n - 1); });
+  auto traced =
+      function([power](at::Tensor x, int n) { return n == 0 ? torch::ones_like(x) : x * power->self(x, n - 1); });
   power->self = [&](at::Tensor x, int n) { return traced(x, n); };
 
   EXPECT_EQ(traced(torch::full({}, 2.0), 10).item<float>(), 1024);
@@ -334,9 +320,10 @@ TEST(Function, NamesTheOpThatFailsWhenItIsReplayed) {
 TEST(Function, RejectsAValueThatDecidesWhatItDoes) {
   auto branch = function([](at::Tensor x) { return x.sum().item<float>() > 0 ? x * 2 : x - 1; }, {.name = "branch"});
 
-  EXPECT_THAT(error_of([&] { branch(torch::ones({2})); }),
-              AllOf(HasSubstr("branch (function_test.cc:"), HasSubstr("the value of a tensor decides what the function does"),
-                    HasSubstr("aten::_local_scalar_dense"), HasSubstr("muster::cond")));
+  EXPECT_THAT(
+      error_of([&] { branch(torch::ones({2})); }),
+      AllOf(HasSubstr("branch (function_test.cc:"), HasSubstr("the value of a tensor decides what the function does"),
+            HasSubstr("aten::_local_scalar_dense"), HasSubstr("muster::cond")));
   EXPECT_FALSE(tracing());
 }
 
@@ -387,7 +374,8 @@ TEST(Function, RejectsOpsWhoseShapesDependOnTheData) {
   const at::Tensor x = torch::ones({3});
 
   EXPECT_THAT(error_of([&] { nonzero(x); }),
-              AllOf(HasSubstr("find: the shape of the result of aten::nonzero depends on the data"), HasSubstr("torch::where")));
+              AllOf(HasSubstr("find: the shape of the result of aten::nonzero depends on the data"),
+                    HasSubstr("torch::where")));
   EXPECT_THAT(error_of([&] { masked(x); }), HasSubstr("aten::index.Tensor"));
   EXPECT_THAT(error_of([&] { selected(x); }), HasSubstr("aten::masked_select"));
   EXPECT_THAT(error_of([&] { unique(x); }), HasSubstr("aten::_unique2"));
@@ -408,9 +396,11 @@ TEST(Function, RejectsAWriteToACapturedTensor) {
   at::Tensor captured = torch::ones({2});
   auto add = function([&](at::Tensor x) { captured.add_(x); }, {.name = "add"});
 
-  EXPECT_THAT(error_of([&] { add(torch::ones({2})); }),
-              AllOf(HasSubstr("add: op aten::add_.Tensor writes to a tensor (float32[2]) that is neither an argument nor a variable"),
-                    HasSubstr("muster::Variable"), HasSubstr("muster::adopt")));
+  EXPECT_THAT(
+      error_of([&] { add(torch::ones({2})); }),
+      AllOf(HasSubstr(
+                "add: op aten::add_.Tensor writes to a tensor (float32[2]) that is neither an argument nor a variable"),
+            HasSubstr("muster::Variable"), HasSubstr("muster::adopt")));
   EXPECT_TRUE(same_bits(torch::ones({2}), captured));
 }
 
@@ -443,8 +433,10 @@ TEST(Function, RejectsATensorThatLeftTheBodyThatMadeIt) {
       },
       {.name = "leak"});
 
-  EXPECT_THAT(error_of([&] { leak(torch::ones({2})); }),
-              HasSubstr("a tensor made inside the body of cond, while_loop or repeat is used outside of it; let the body return it"));
+  EXPECT_THAT(
+      error_of([&] { leak(torch::ones({2})); }),
+      HasSubstr(
+          "a tensor made inside the body of cond, while_loop or repeat is used outside of it; let the body return it"));
   EXPECT_FALSE(tracing());
 }
 

@@ -1,6 +1,5 @@
 #include "muster/trace/module_variables.h"
 
-#include "muster/base/status.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
 
@@ -10,18 +9,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace nn = torch::nn;
-
-template <class Call>
-std::string error_of(StatusCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status().code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 TEST(ModuleVariables, AreTheParametersAndBuffersOfTheModule) {
   nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));

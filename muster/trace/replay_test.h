@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/graph/program.h"
+#include "muster/base/status.h"
 
 namespace muster {
 
@@ -22,9 +22,9 @@ struct Subject {
   std::function<Tensors(const Tensors& inputs)> step;
 };
 
-// Calls `make` twice, with the same random numbers, and runs three steps of each: one as libtorch does, the other traced,
-// in this process and, as bytes, in another one. Expects outputs, parameters and buffers to be the same after each step.
-// `inputs` is called before each step for fresh ones. Random ops see the stream of the step on both sides.
+// Calls `make` twice, with the same random numbers, and runs three steps of each: one as libtorch does, the other
+// traced, in this process and, as bytes, in another one. Expects outputs, parameters and buffers to be the same after
+// each step. `inputs` is called before each step for fresh ones. Random ops see the stream of the step on both sides.
 void expect_replay_equals_eager(const std::function<Subject()>& make, const std::function<Tensors()>& inputs);
 
 // A training step: the loss is the first result of `forward`; parameters go down its gradient. Returns the results and
@@ -49,6 +49,23 @@ class Holder : public torch::nn::Module {
 // As ::testing::AssertionResult, so that a failure says which tensor differs where.
 ::testing::AssertionResult same_bits(const at::Tensor& expected, const at::Tensor& got);
 ::testing::AssertionResult same_bits(const Tensors& expected, const Tensors& got);
+
+// The words of the Error that `call` throws, which must have this code.
+template <class Call>
+std::string error_of(StatusCode code, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+template <class Call>
+std::string error_of(const Call& call) {
+  return error_of(StatusCode::kInvalidArgument, call);
+}
 
 // The program that this binary becomes when it is started to replay for its parent.
 int replay_for_parent();

@@ -58,7 +58,7 @@ std::vector<Tensors> read_lists(const std::string& path) {
 }
 
 Answer replay(const Job& job) {
-  LocalWorker worker({.exact = true});
+  LocalWorker worker({.devices = {.gpus = false}, .exact = true});
   const Program program = parse_program(job.program);
   const ProgramHandle handle = worker.register_program(program);
   std::vector<std::shared_ptr<VariableCell>> cells;
@@ -161,8 +161,8 @@ Tensors values_of(const ModuleVariables& variables) {
   return values;
 }
 
-// The values of a program's variables in the order in which the module has them; those that the program does not use stay
-// as they were.
+// The values of a program's variables in the order in which the module has them; those that the program does not use
+// stay as they were.
 Tensors in_module_order(const Program& program, const ModuleVariables& variables, const Tensors& initial,
                         const Tensors& values) {
   Tensors ordered = initial;
@@ -231,8 +231,8 @@ void expect_replay_equals_eager(const std::function<Subject()>& make, const std:
     EXPECT_TRUE(same_bits(eager.variables[step], values_of(variables))) << "variables after step " << step;
     EXPECT_TRUE(same_bits(eager.outputs[step], elsewhere.outputs[step]))
         << "outputs of step " << step << " in the other process";
-    EXPECT_TRUE(same_bits(eager.variables[step],
-                          in_module_order(program, variables, initial, elsewhere.variables[step])))
+    EXPECT_TRUE(
+        same_bits(eager.variables[step], in_module_order(program, variables, initial, elsewhere.variables[step])))
         << "variables after step " << step << " in the other process";
   }
 }

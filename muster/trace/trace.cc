@@ -52,6 +52,30 @@ class CallersState {
   std::vector<std::pair<std::shared_ptr<Variable::State>, at::Tensor>> gradients_;
 };
 
+// Attention and LSTM ask the context which of their implementations are welcome. One trace at a time runs, but libtorch
+// has one context: eager code on other threads sees these switches, too, while a trace lasts.
+class WithoutCpuOps {
+ public:
+  explicit WithoutCpuOps(bool portable) : portable_(portable) {
+    if (!portable_) return;
+    context_.setUserEnabledMkldnn(false);
+    context_.setSDPUseFlash(false);
+  }
+  ~WithoutCpuOps() {
+    if (!portable_) return;
+    context_.setUserEnabledMkldnn(mkldnn_);
+    context_.setSDPUseFlash(flash_);
+  }
+  WithoutCpuOps(const WithoutCpuOps&) = delete;
+  WithoutCpuOps& operator=(const WithoutCpuOps&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  const bool portable_;
+  const bool mkldnn_ = context_.userEnabledMkldnn();
+  const bool flash_ = context_.userEnabledFlashSDP();
+};
+
 }  // namespace
 
 // Traces once for the program and, if C++ has read values of tensors, again with other values in their place: the
@@ -109,6 +133,7 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
                     const TraceOptions& options) {
   std::lock_guard one_at_a_time(trace_mutex());
   install_dispatcher_hook();
+  WithoutCpuOps without_cpu_ops(options.portable);
 
   Tracer tracer(options, nullptr, {});
   TracedProgram traced;
@@ -127,9 +152,9 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
                            ": the value of a tensor decides what the function does, which a program cannot do: ", *read,
                            "; use muster::cond, muster::while_loop or torch::where");
   }
-  MUSTER_LOG(warning) << options.name << place << ": reads the value of a tensor while it is traced ("
-                      << tracer.reads_.front()
-                      << "); the program does not depend on it, but later calls will not read it again: return the tensor";
+  MUSTER_LOG(warning)
+      << options.name << place << ": reads the value of a tensor while it is traced (" << tracer.reads_.front()
+      << "); the program does not depend on it, but later calls will not read it again: return the tensor";
   return traced;
 }
 

@@ -29,6 +29,8 @@ struct TraceOptions {
   std::string name = "function";
   uint64_t seed = 0;
   std::string place{};  // of the function in the source, for messages: "train.cc:12"
+  // Record only ops that every kind of device has. Attention and LSTM have fast ones that exist for the CPU alone.
+  bool portable = false;
 };
 
 // Calls `function` on copies of `examples`, with variables at their current values, and returns what it did. Variables,

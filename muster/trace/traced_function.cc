@@ -21,8 +21,9 @@ thread_local int inlined_depth = 0;
 // The same memory as a storage of its own, so that offsets count from the tensor's first element.
 at::Tensor from_its_start(const at::Tensor& tensor) {
   PlainTensors plain;
-  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
-                       tensor.options().requires_grad(false), tensor.device());
+  return at::from_blob(
+      tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+      tensor.options().requires_grad(false), tensor.device());
 }
 
 uint64_t next_seed() {
@@ -82,7 +83,10 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& si
     last_descriptions_ = call.descriptions();
     if (!options_.seed) options_.seed = next_seed();
   }
-  TracedProgram traced = trace(call.function, tensors, {.name = name(), .seed = *options_.seed, .place = place_});
+  const LocalDevices& devices = local_worker().devices();
+  const bool portable = options_.portable.value_or(!devices.device(devices.default_name()).is_cpu());
+  TracedProgram traced =
+      trace(call.function, tensors, {.name = name(), .seed = *options_.seed, .place = place_, .portable = portable});
   auto entry = std::make_shared<Entry>(std::move(traced), call.result());
   absl::MutexLock lock(&mu_);
   entries_.emplace(signature, entry);

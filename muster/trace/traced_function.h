@@ -20,6 +20,7 @@ namespace muster {
 struct FunctionOptions {
   std::string name{};              // for messages and dumps; else the place in the source
   std::optional<uint64_t> seed{};  // of its random ops; else drawn from libtorch's global seed
+  std::optional<bool> portable{};  // see TraceOptions; else true where the local default device is no CPU
 };
 
 struct FunctionStats {

@@ -1,4 +1,5 @@
-// What the random ops of a function draw: its numbers depend on its seed, the step and the replica, and on nothing else.
+// What the random ops of a function draw: its numbers depend on its seed, the step and the replica, and on nothing
+// else.
 #include "muster/trace/traced_function.h"
 
 #include "muster/trace/function.h"

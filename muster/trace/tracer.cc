@@ -36,9 +36,9 @@ bool shows_whole_storage(const at::Tensor& tensor) {
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) || (a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.scalar_type() == b.scalar_type() &&
-                          a.sizes() == b.sizes() && a.strides() == b.strides() &&
-                          a.storage_offset() == b.storage_offset());
+  return a.is_same(b) ||
+         (a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.scalar_type() == b.scalar_type() &&
+          a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset());
 }
 
 // All elements of the tensor's storage, in a row.
@@ -441,8 +441,8 @@ Program Tracer::trace_function(const TensorFunction& function, const std::vector
     at::Tensor argument;
     {
       PlainTensors plain;
-      // A copy with the same strides, from the start of its own storage; element by element would not do, since those of
-      // an expanded tensor share memory.
+      // A copy with the same strides, from the start of its own storage; element by element would not do, since those
+      // of an expanded tensor share memory.
       int64_t elements = example.numel() == 0 ? 0 : 1;
       for (int64_t i = 0; i < example.dim() && elements > 0; ++i) elements += (example.size(i) - 1) * example.stride(i);
       const at::Tensor memory = at::as_strided(example, {elements}, {1}, example.storage_offset());

@@ -105,9 +105,9 @@ class Tracer {
   std::map<uint64_t, std::string> device_at_sequence_number_;
   std::vector<at::Tensor> captures_;  // of a body
   std::vector<at::Tensor> differentiable_;
-  uint64_t first_sequence_number_ = 0;  // of autograd nodes made since this trace began
-  ValueId own_arguments_ = 0;           // of a body: its first values, the others are captures
-  std::vector<std::string> reads_;      // data-dependent reads, "aten::_local_scalar_dense at main"
+  uint64_t first_sequence_number_ = 0;          // of autograd nodes made since this trace began
+  ValueId own_arguments_ = 0;                   // of a body: its first values, the others are captures
+  std::vector<std::string> reads_;              // data-dependent reads, "aten::_local_scalar_dense at main"
   std::vector<const void*> argument_storages_;  // of the outermost trace
   std::vector<size_t> compact_arguments_;
   absl::flat_hash_map<c10::OperatorName, KnownOp> known_ops_;

@@ -49,8 +49,8 @@ TEST(ReplayAutograd, TheSgdOfLibtorchUpdatesVariables) {
   expect_replay_equals_eager(
       [] {
         nn::Linear net(4, 2);
-        auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
-                                                       torch::optim::SGDOptions(0.1).weight_decay(0.01));
+        auto sgd =
+            std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1).weight_decay(0.01));
         return Subject{net.ptr(), [net, sgd](const Tensors& in) mutable {
                          sgd->zero_grad();
                          at::Tensor loss = net->forward(in[0]).square().sum();

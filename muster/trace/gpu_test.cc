@@ -1,0 +1,113 @@
+// Programs that were recorded on the CPU, replayed on a GPU. Skipped on machines without one.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/runtime/local_worker.h"
+#include "muster/trace/device_scope.h"
+#include "muster/trace/function.h"
+#include "muster/trace/module_variables.h"
+
+namespace muster {
+namespace {
+
+namespace nn = torch::nn;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "this machine has no GPU";
+  }
+
+  // Runs a step on a worker with two logical devices per GPU and compares it with the same step on the CPU.
+  template <class Step>
+  static void compare(nn::Sequential net, const Step& make_step, const std::vector<at::Tensor>& arguments) {
+    ModuleVariables variables = adopt(net);
+    auto step = make_step(net, variables);
+    LocalWorker worker({.devices = {.per_gpu = 2}});
+    ASSERT_NE(worker.devices().default_name().find("GPU:0"), std::string::npos);
+    Program program = step.program(arguments[0], arguments[1]);
+    for (const Variable& variable : variables.all()) {
+      worker.variables()
+          .declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))
+          ->assign(variable.value());
+    }
+    ProgramHandle handle = worker.register_program(program);
+
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor there = worker.run(handle, arguments).at(0);
+      at::Tensor here = step(arguments[0], arguments[1]);
+
+      EXPECT_TRUE(there.is_cuda());
+      EXPECT_TRUE(torch::allclose(there.cpu(), here, 1e-3, 1e-4)) << "step " << i << ": " << there << here;
+    }
+    for (const Variable& variable : variables.all()) {
+      at::Tensor there = worker.variables().find(variable.name())->read().cpu();
+      EXPECT_TRUE(torch::allclose(there, variable.value(), 1e-2, 1e-3)) << variable.name();
+    }
+  }
+
+  static at::Tensor train(const at::Tensor& loss, const ModuleVariables& variables) {
+    const std::vector<Variable> trainable = variables.trainable();
+    const std::vector<at::Tensor> gradients = gradient(loss, trainable);
+    for (size_t i = 0; i < trainable.size(); ++i) {
+      Variable variable = trainable[i];
+      variable.assign_sub(gradients[i] * 0.01);
+    }
+    return loss;
+  }
+};
+
+TEST_F(Gpu, TrainsAConvolutionalNetAsTheCpuDoes) {
+  torch::manual_seed(1);
+  compare(nn::Sequential(nn::Conv2d(1, 8, 3), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+                         nn::Linear(8 * 7 * 7, 10)),
+          [](nn::Sequential net, const ModuleVariables& variables) {
+            return function([net, &variables](at::Tensor x, at::Tensor y) mutable {
+              return train(torch::cross_entropy_loss(net->forward(x), y), variables);
+            });
+          },
+          {torch::rand({16, 1, 16, 16}), torch::randint(10, {16}, torch::kLong)});
+}
+
+TEST_F(Gpu, SplitsANetOverTwoLogicalDevicesOfOneGpu) {
+  torch::manual_seed(1);
+  compare(nn::Sequential(nn::Linear(16, 32), nn::Linear(32, 4)),
+          [](nn::Sequential net, const ModuleVariables& variables) {
+            return function([net, &variables](at::Tensor x, at::Tensor y) mutable {
+              at::Tensor hidden;
+              {
+                DeviceScope first("/device:GPU:0");
+                hidden = torch::relu(net[0]->as<nn::Linear>()->forward(x));
+              }
+              DeviceScope second("/device:GPU:1");
+              return train(torch::mse_loss(net[1]->as<nn::Linear>()->forward(hidden), y), variables);
+            });
+          },
+          {torch::rand({8, 16}), torch::rand({8, 4})});
+}
+
+TEST_F(Gpu, RunsAttentionAndLstmThatWereTracedToBePortable) {
+  torch::manual_seed(1);
+  nn::LSTM lstm(nn::LSTMOptions(8, 8).batch_first(true));
+  ModuleVariables variables = adopt(*lstm);
+  auto forward = function(
+      [&](at::Tensor x) {
+        at::Tensor out = std::get<0>(lstm->forward(x));
+        return at::scaled_dot_product_attention(out.unsqueeze(1), out.unsqueeze(1), out.unsqueeze(1)).sum();
+      },
+      {.portable = true});
+  at::Tensor x = torch::rand({4, 5, 8});
+  LocalWorker worker;
+  for (const Variable& variable : variables.all()) {
+    worker.variables()
+        .declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))
+        ->assign(variable.value());
+  }
+
+  at::Tensor there = worker.run(worker.register_program(forward.program(x)), {x}).at(0);
+
+  EXPECT_TRUE(torch::allclose(there.cpu(), forward(x), 1e-3, 1e-4));
+}
+
+}  // namespace
+}  // namespace muster
