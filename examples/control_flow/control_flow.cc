@@ -38,9 +38,8 @@ int main(int argc, char** argv) {
 
   // Ten updates of a variable as one execution.
   muster::Variable total(torch::zeros({}), {.name = "total", .trainable = false});
-  auto add_ten = muster::function([&](torch::Tensor first) {
-    muster::repeat(10, [&](torch::Tensor i) { total.assign_add(first + i); });
-  });
+  auto add_ten = muster::function(
+      [&](torch::Tensor first) { muster::repeat(10, [&](torch::Tensor i) { total.assign_add(first + i); }); });
   add_ten(torch::tensor(1.0));
   std::cout << "1 + 2 + ... + 10 = " << total.value().item<float>() << "\n";
 

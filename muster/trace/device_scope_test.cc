@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
@@ -154,16 +155,47 @@ TEST(DeviceScope, IsWhereVariablesMadeInItLive) {
   EXPECT_EQ(program.devices[program.variables[0].device], "/job:localhost/device:CPU:0");
 }
 
-TEST(DeviceScope, ChangesNoResult) {
+TEST(DeviceScope, ChangesNoResultEvenOnDevicesThatAreNotThere) {
   auto work = [](at::Tensor x) {
     DeviceScope first("/cpu:0");
     at::Tensor y = x.exp();
-    DeviceScope second("/device:CPU:1");  // not there: soft placement falls back
+    DeviceScope second("/device:CPU:7");  // not there: soft placement falls back
     return y.sum() * 2;
   };
   const at::Tensor x = torch::randn({5});
+  LogCapture log;
 
   EXPECT_TRUE(same_bits(work(x), function(work)(x)));
+  EXPECT_TRUE(log.contains("device:CPU:7 does not exist"));
+}
+
+TEST(DeviceScope, TrainsOverTwoDevicesAsOnOne) {
+  auto train = [](const std::string& front, const std::string& back) {
+    torch::manual_seed(5);
+    Variable w(torch::randn({6, 6}), {.device = front}), v(torch::randn({6, 2}), {.device = back});
+    auto step = function([&](at::Tensor x) {
+      at::Tensor hidden, loss;
+      {
+        DeviceScope on(front);
+        hidden = torch::tanh(torch::matmul(x, w));
+      }
+      {
+        DeviceScope on(back);
+        loss = torch::matmul(hidden, v).square().mean();
+      }
+      auto gradients = gradient(loss, w, v);
+      w.assign_sub(gradients[0] * 0.1);
+      v.assign_sub(gradients[1] * 0.1);
+      return loss;
+    });
+    Tensors results;
+    for (int i = 0; i < 5; ++i) results.push_back(step(torch::randn({4, 6})));
+    results.push_back(w.value());
+    results.push_back(v.value());
+    return results;
+  };
+
+  EXPECT_TRUE(same_bits(train("/device:CPU:0", "/device:CPU:0"), train("/device:CPU:0", "/device:CPU:1")));
 }
 
 }  // namespace

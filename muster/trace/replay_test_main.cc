@@ -9,7 +9,7 @@
 int main(int argc, char** argv) {
   if (std::getenv(muster::kReplayerVariable) != nullptr) return muster::replay_for_parent();
   at::set_num_threads(1);
-  muster::set_local_options({.devices = {.gpus = false}, .exact = true});
+  muster::set_local_options({.devices = {.cpus = 2, .gpus = false}, .exact = true});
   testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -197,6 +197,16 @@ TEST(Variable, ShowsNobodyHalfAnUpdate) {
   EXPECT_EQ(variable.value()[0].item<float>(), 402);
 }
 
+TEST(Variable, ReturnedFromAFunctionIsASnapshot) {
+  Variable variable(torch::zeros({3}));
+  auto next = function([&] { return variable.assign_add(torch::ones({3})).value(); });
+
+  const at::Tensor first = next(), second = next();
+
+  EXPECT_TRUE(same_bits(torch::ones({3}), first));
+  EXPECT_TRUE(same_bits(torch::full({3}, 2.0f), second));
+}
+
 // ---- Gradients
 TEST(Gradient, IsThatOfTheLossByTheVariable) {
   Variable w(torch::tensor({1.0f, 2.0f})), unused(torch::ones({3}));
