@@ -21,13 +21,14 @@ void one_step_per_call(const Part& part, const Pool& pool, Bench& bench) {
   ModuleVariables parameters = adopt(net);
   const std::vector<Variable> variables = parameters.trainable();
   auto loss = function([&](at::Tensor x, at::Tensor y) { return loss_of(net, x, y); });
+  auto value = [&](const at::Tensor& x, const at::Tensor& y) { return loss(x, y).item<double>(); };
   auto step = function([&](at::Tensor x, at::Tensor y) { return train(net, variables, x, y); });
-  const double first = loss(batches.x(), batches.y()).item<double>();
+  const double first = batches.mean(value);
   batches.feed(kWarmUp, step);
 
   bench.rate({metric_name(part, 1), "samples/s"}, kSamples, [&] { batches.feed(kSteps, step); });
 
-  check_fell("mlp_local", first, loss(batches.x(), batches.y()).item<double>());
+  check_fell("mlp_local", first, batches.mean(value));
 }
 
 // The pool is an argument, and each step takes its batch out of it.
@@ -37,40 +38,43 @@ void many_steps_per_call(const Part& part, const Pool& pool, Bench& bench) {
   ModuleVariables parameters = adopt(net);
   const std::vector<Variable> variables = parameters.trainable();
   auto loss = function([&](at::Tensor x, at::Tensor y) { return loss_of(net, x, y); });
-  auto steps = function([&](at::Tensor xs, at::Tensor ys, at::Tensor first) {
+  auto value = [&](const at::Tensor& x, const at::Tensor& y) { return loss(x, y).item<double>(); };
+  auto steps = function([&](at::Tensor xs, at::Tensor ys, at::Tensor order) {
     return repeat(
         kStepsPerCall,
         [&](at::Tensor index, at::Tensor) {
-          const at::Tensor batch = (first + index).remainder(kPool);
+          const at::Tensor batch = order.index_select(0, index);
           return train(net, variables, element(xs, batch), element(ys, batch)).detach();
         },
         torch::zeros({}));
   });
+  const at::Tensor turns = torch::arange(kPool + kStepsPerCall).remainder(kPool);
   int64_t done = 0;
   auto call = [&] {
-    steps(pool.x, pool.y, torch::scalar_tensor(done, torch::kLong));
+    steps(pool.x, pool.y, turns.narrow(0, done, kStepsPerCall));
     done = (done + kStepsPerCall) % kPool;
   };
-  const double first = loss(batches.x(), batches.y()).item<double>();
+  const double first = batches.mean(value);
   for (int i = 0; i < kWarmUp; ++i) call();
 
   bench.rate({metric_name(part, kStepsPerCall), "samples/s"}, kSamples, [&] {
     for (int i = 0; i < kSteps / kStepsPerCall; ++i) call();
   });
 
-  check_fell("mlp_local", first, loss(batches.x(), batches.y()).item<double>());
+  check_fell("mlp_local", first, batches.mean(value));
 }
 
 void eager(const Part& part, const Pool& pool, Bench& bench) {
   Batches batches(pool);
   EagerTrainer trainer(mlp());
   auto step = [&](const at::Tensor& x, const at::Tensor& y) { trainer.step(x, y); };
-  const double first = trainer.loss(batches.x(), batches.y());
+  auto loss = [&](const at::Tensor& x, const at::Tensor& y) { return trainer.loss(x, y); };
+  const double first = batches.mean(loss);
   batches.feed(kWarmUp, step);
 
   bench.rate({part.name + "_eager", "samples/s", "libtorch"}, kSamples, [&] { batches.feed(kSteps, step); });
 
-  check_fell("mlp_local", first, trainer.loss(batches.x(), batches.y()));
+  check_fell("mlp_local", first, batches.mean(loss));
 }
 
 }  // namespace

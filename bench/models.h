@@ -32,8 +32,13 @@ class Batches {
   void feed(int steps, const Step& step) {
     for (int i = 0; i < steps; ++i, next_ = (next_ + 1) % x_.size()) step(x_[next_], y_[next_]);
   }
-  const torch::Tensor& x() const { return x_[0]; }
-  const torch::Tensor& y() const { return y_[0]; }
+  // The mean of a loss over a quarter of the batches: after a few steps the loss of a single batch may well have risen.
+  template <class Loss>
+  double mean(const Loss& loss) const {
+    double sum = 0;
+    for (size_t i = 0; i < x_.size(); i += 4) sum += loss(x_[i], y_[i]);
+    return sum / (static_cast<double>(x_.size()) / 4);
+  }
 
  private:
   std::vector<torch::Tensor> x_, y_;
