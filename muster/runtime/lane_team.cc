@@ -6,6 +6,8 @@
 #include <semaphore>
 #include <thread>
 
+#include "muster/runtime/memory_pool.h"
+
 namespace muster {
 
 struct LaneTeam::Lane {
@@ -24,6 +26,7 @@ LaneTeam::LaneTeam(int lanes) {
       for (;;) {
         lane.go.acquire();
         if (lane.stop) return;
+        MemoryPool::Use pool(pooled_);
         (*work_)(i);
         lane.done.release();
       }
@@ -40,6 +43,7 @@ LaneTeam::~LaneTeam() {
 
 void LaneTeam::run(const std::function<void(int)>& work) {
   work_ = &work;
+  pooled_ = MemoryPool::used_here();
   for (auto& lane : lanes_) lane->go.release();
   for (auto& lane : lanes_) lane->done.acquire();
 }

@@ -23,6 +23,7 @@ class LaneTeam {
  private:
   struct Lane;
   const std::function<void(int)>* work_ = nullptr;
+  bool pooled_ = false;  // the caller's tensors come from the MemoryPool, so the lanes' do, too
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

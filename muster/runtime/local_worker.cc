@@ -1,16 +1,12 @@
 #include "muster/runtime/local_worker.h"
 
-#include <malloc.h>
-
-#include <cstdlib>
-#include <limits>
-
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/op_catalog.h"
 
 namespace muster {
@@ -29,12 +25,6 @@ LocalWorkerSlot& local_worker_slot() {
   return slot;
 }
 
-void keep_freed_memory() {
-  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-}
-
 }  // namespace
 
 LocalWorker::LocalWorker(LocalWorkerOptions options)
@@ -42,7 +32,7 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
       devices_(options_.devices),
       catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
       kernels_(std::make_unique<KernelTable>()) {
-  if (options_.keep_memory) keep_freed_memory();
+  if (options_.keep_memory) MemoryPool::instance();
 }
 
 LocalWorker::~LocalWorker() = default;
@@ -81,6 +71,7 @@ void LocalWorker::deregister_program(ProgramHandle handle) {
 
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                          const RunOptions& options) {
+  MemoryPool::Use pool(options_.keep_memory);
   return executor(handle)->run(std::move(arguments), options);
 }
 

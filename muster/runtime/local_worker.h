@@ -27,8 +27,8 @@ struct LocalWorkerOptions {
   // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
   // fastest on this machine, measured once per shape, whose results may differ in the last bits.
   bool exact = false;
-  // Memory of tensors that were freed stays with the process: asking the kernel for the same pages again in every step
-  // costs a CNN 10 % of its time. Changes malloc's settings for the whole process, unless its environment sets them.
+  // Tensors of a program get their memory from a pool (memory_pool.h): asking the kernel for the same pages in every
+  // step is slow. Makes the pool libtorch's CPU allocator.
   bool keep_memory = true;
   bool soft_placement = true;
   bool log_device_placement = false;

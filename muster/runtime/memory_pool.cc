@@ -1,0 +1,105 @@
+#include "muster/runtime/memory_pool.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <algorithm>
+#include <new>
+
+namespace muster {
+namespace {
+
+constexpr size_t kAlignment = 64;            // libtorch's own
+constexpr size_t kSmallestKept = 32 * 1024;  // malloc is good at what is smaller
+
+thread_local bool in_use = false;
+
+}  // namespace
+
+// Stands in front of the elements.
+struct alignas(kAlignment) MemoryPool::Block {
+  size_t bytes;  // of the elements
+  bool pooled;
+
+  void* data() { return this + 1; }
+  static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+  static Block* make(size_t bytes, bool pooled) {
+    return new (c10::alloc_cpu(sizeof(Block) + bytes)) Block{bytes, pooled};
+  }
+};
+
+MemoryPool& MemoryPool::instance() {
+  // Never destroyed: tensors with static lifetime come back after everything else has gone.
+  static MemoryPool& pool = [&]() -> MemoryPool& {
+    auto* made = new MemoryPool;
+    c10::SetCPUAllocator(made, /*priority=*/100);
+    return *made;
+  }();
+  return pool;
+}
+
+bool MemoryPool::used_here() { return in_use; }
+
+MemoryPool::Use::Use(bool on) : outer_(in_use) { in_use = on; }
+MemoryPool::Use::~Use() { in_use = outer_; }
+
+c10::DataPtr MemoryPool::allocate(size_t bytes) {
+  if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  Block* block = in_use && bytes >= kSmallestKept ? take(rounded) : Block::make(rounded, /*pooled=*/false);
+  return {block->data(), block->data(), &release, c10::Device(c10::DeviceType::CPU)};
+}
+
+c10::DeleterFnPtr MemoryPool::raw_deleter() const { return &release; }
+
+void MemoryPool::copy_data(void* to, const void* from, std::size_t bytes) const { default_copy_data(to, from, bytes); }
+
+MemoryPool::Usage MemoryPool::usage() const {
+  absl::MutexLock lock(&mu_);
+  return usage_;
+}
+
+MemoryPool::Block* MemoryPool::take(size_t bytes) {
+  std::vector<Block*> unwanted;
+  Block* block = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    usage_.live += bytes;
+    usage_.peak = std::max(usage_.peak, usage_.live);
+    if (auto same = kept_.find(bytes); same != kept_.end() && !same->second.empty()) {
+      block = same->second.back();
+      same->second.pop_back();
+      usage_.kept -= bytes;
+      return block;
+    }
+    ++usage_.fresh;
+    for (auto& [size, blocks] : kept_) {
+      while (usage_.live + usage_.kept > usage_.peak && !blocks.empty()) {
+        unwanted.push_back(blocks.back());
+        blocks.pop_back();
+        usage_.kept -= size;
+      }
+    }
+  }
+  for (Block* old : unwanted) c10::free_cpu(old);
+  return Block::make(bytes, /*pooled=*/true);
+}
+
+void MemoryPool::give_back(Block* block) {
+  absl::MutexLock lock(&mu_);
+  usage_.live -= block->bytes;
+  usage_.kept += block->bytes;
+  kept_[block->bytes].push_back(block);
+}
+
+void MemoryPool::release(void* data) {
+  if (data == nullptr) return;
+  Block* block = Block::of(data);
+  if (block->pooled) {
+    instance().give_back(block);
+  } else {
+    c10::free_cpu(block);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,63 @@
+// Memory for the tensors of a step, used again in the next one.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace muster {
+
+// libtorch's CPU allocator, which gives large blocks back to the system as soon as they are freed. A step needs the
+// same blocks again at once, and asking the kernel for their pages costs a CNN a third of its time. While a program
+// runs, freed blocks stay here for the next tensor of their size. Invariant: what is in use and what is kept together
+// are at most what was once in use at the same time; a new size takes the place of kept blocks. Thread-safe. Ops
+// outside of programs get their memory from the system, as ever.
+class MemoryPool : public c10::Allocator {
+ public:
+  // The pool of this process. The first call makes it libtorch's allocator for the CPU.
+  static MemoryPool& instance();
+
+  // While one of these lives, tensors made by this thread come from the pool.
+  class [[nodiscard]] Use {
+   public:
+    explicit Use(bool on);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    const bool outer_;
+  };
+
+  static bool used_here();  // by this thread
+
+  c10::DataPtr allocate(size_t bytes) override ABSL_LOCKS_EXCLUDED(mu_);
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+
+  struct Usage {
+    size_t live = 0;    // in tensors, of blocks that come back here
+    size_t kept = 0;    // waiting for the next tensor
+    size_t peak = 0;    // the most that was ever live
+    int64_t fresh = 0;  // blocks that the system was asked for
+  };
+  Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Block;
+  MemoryPool() = default;
+
+  static void release(void* data);
+  Block* take(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void give_back(Block* block) ABSL_LOCKS_EXCLUDED(mu_);
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<size_t, std::vector<Block*>> kept_ ABSL_GUARDED_BY(mu_);
+  Usage usage_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

@@ -1,0 +1,73 @@
+#include "muster/runtime/memory_pool.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+namespace muster {
+namespace {
+
+TEST(MemoryPool, UsesABlockAgainForATensorOfItsSize) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+  const void* first = torch::empty({100'000}).data_ptr();
+  const int64_t fresh = pool.usage().fresh;
+
+  const void* second = torch::empty({100'000}).data_ptr();
+
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(pool.usage().fresh, fresh);
+}
+
+TEST(MemoryPool, NeverHoldsMoreThanWasOnceInUse) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+
+  for (int64_t size = 50'000; size < 80'000; size += 1'000) {
+    at::Tensor a = torch::empty({size}), b = torch::empty({size});
+    EXPECT_LE(pool.usage().live + pool.usage().kept, pool.usage().peak);
+  }
+
+  EXPECT_LE(pool.usage().kept, pool.usage().peak);
+}
+
+TEST(MemoryPool, LeavesTensorsOutsideOfProgramsToTheSystem) {
+  MemoryPool& pool = MemoryPool::instance();
+  const MemoryPool::Usage before = pool.usage();
+
+  at::Tensor tensor = torch::ones({1'000'000});
+
+  EXPECT_EQ(pool.usage().live, before.live);
+  EXPECT_EQ(tensor.sum().item<float>(), 1'000'000);
+}
+
+TEST(MemoryPool, TakesBackATensorThatAnotherThreadFrees) {
+  MemoryPool& pool = MemoryPool::instance();
+  const size_t live = pool.usage().live;
+  at::Tensor tensor;
+  {
+    MemoryPool::Use use(true);
+    tensor = torch::ones({50'000});
+  }
+
+  std::jthread([moved = std::move(tensor)]() mutable { moved.reset(); }).join();
+
+  EXPECT_EQ(pool.usage().live, live);
+}
+
+TEST(MemoryPool, AlignsAndResizesLikeLibtorchsOwn) {
+  MemoryPool::instance();
+  MemoryPool::Use use(true);
+  at::Tensor tensor = torch::ones({10});
+
+  tensor.resize_({100'000});
+  at::Tensor nothing = torch::empty({0});
+
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u);
+  EXPECT_EQ(tensor[9].item<float>(), 1);
+  EXPECT_EQ(nothing.numel(), 0);
+}
+
+}  // namespace
+}  // namespace muster
