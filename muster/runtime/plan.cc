@@ -342,14 +342,15 @@ class Planner {
     for_each_operand(step, [&](ValueId& value) {
       auto it = constant_of_value_.find(value);
       if (it == constant_of_value_.end() || program_.constants[it->second].is_number) return;
+      const size_t number = it->second;  // the iterator does not survive the insertion below
       ValueId& moved = moved_constants_[{value, step.device.str()}];
       if (moved == 0) {
         moved = program_.new_value();
-        Constant constant = program_.constants[it->second];
+        Constant constant = program_.constants[number];
         constant.value = moved;
         constant_of_value_[moved] = plan_.constants.size();
-        plan_.constants.push_back(plan_.constants[it->second].to(step.device));
-        plan_.constant_written.push_back(plan_.constant_written[it->second]);
+        plan_.constants.push_back(plan_.constants[number].to(step.device));
+        plan_.constant_written.push_back(plan_.constant_written[number]);
         program_.constants.push_back(std::move(constant));
         home_.push_back(-1);
         producer_lane_.push_back(-1);
