@@ -65,9 +65,7 @@ uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint6
 struct Executor::Frame {
   explicit Frame(const Plan& p)
       : plan(p), values(p.program.num_values), stacks(p.lanes.size()), bodies(p.bodies.size()) {
-    for (size_t i = 0; i < plan.constants.size(); ++i) {
-      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = plan.constants[i];
-    }
+    put_constants();
     if (plan.random) {
       for (at::Device device : plan.lane_torch_devices) {
         generators.push_back(at::globalContext().defaultGenerator(device).clone());
@@ -79,19 +77,21 @@ struct Executor::Frame {
     }
   }
 
-  // What is kept would keep memory alive, and writers from working in place.
+  // What is left of a run would keep memory alive, and writers from working in place.
   void clear() {
-    for (const Constant& constant : plan.program.constants) keep.push_back(std::move(values[constant.value]));
     std::fill(values.begin(), values.end(), at::Tensor());
+    put_constants();
+  }
+
+  // Those that the program writes to are copied for every run.
+  void put_constants() {
     for (size_t i = 0; i < plan.constants.size(); ++i) {
-      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = std::move(keep[i]);
+      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = plan.constants[i];
     }
-    keep.clear();
   }
 
   const Plan& plan;
   std::vector<at::Tensor> values;
-  std::vector<at::Tensor> keep{};
   std::vector<std::vector<c10::IValue>> stacks;  // one per lane
   std::vector<at::Generator> generators{};       // one per lane
   std::vector<std::unique_ptr<Frame>> bodies;    // made when first used

@@ -16,23 +16,12 @@ struct KernelChoice::Rule {
   std::string_view op;
   std::vector<int> images;
   const char* native = nullptr;
+  const char* overload = "";  // of `native`
 };
 
 namespace {
 
 constexpr int kTrials = 3;
-
-const c10::OperatorHandle& native_op(const char* name, const char* overload) {
-  static absl::flat_hash_map<std::string, c10::OperatorHandle>& handles =
-      *new absl::flat_hash_map<std::string, c10::OperatorHandle>;
-  static absl::Mutex mu;
-  absl::MutexLock lock(&mu);
-  auto it = handles.find(name);
-  if (it == handles.end()) {
-    it = handles.emplace(name, c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)).first;
-  }
-  return it->second;
-}
 
 bool is_image(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4 &&
@@ -71,7 +60,7 @@ std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, 
                                                  std::shared_ptr<ImageOrder> channels_last) {
   static const std::array rules = {
       Rule{"aten::convolution", {0}, "aten::_slow_conv2d_forward"},
-      Rule{"aten::convolution_backward", {0, 1}, "aten::_slow_conv2d_backward"},
+      Rule{"aten::convolution_backward", {0, 1}, "aten::_slow_conv2d_backward", "output_mask"},
       Rule{"aten::max_pool2d_with_indices", {0}},
       Rule{"aten::max_pool2d_with_indices_backward", {0, 1, 7}},
       Rule{"aten::avg_pool2d", {0}},
@@ -83,6 +72,12 @@ std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, 
     return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, table, std::move(channels_last)));
   }
   return nullptr;
+}
+
+KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
+                           std::shared_ptr<ImageOrder> channels_last)
+    : op_(op), rule_(rule), table_(table), channels_last_(std::move(channels_last)) {
+  if (rule.native != nullptr) native_ = c10::Dispatcher::singleton().findSchemaOrThrow(rule.native, rule.overload);
 }
 
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
@@ -99,7 +94,7 @@ void KernelChoice::call(std::vector<c10::IValue>& stack) {
 }
 
 bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
-  if (rule_.native == nullptr) return false;
+  if (!native_) return false;
   // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
   // the gradient in front and the sizes of the bias in place of the bias.
   const size_t shift = rule_.images.size() - 1;
@@ -118,11 +113,10 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack) con
   std::vector<c10::IValue> native;
   if (rule_.images.size() == 1) {
     native = {stack[0], stack[1], stack[1].toTensor().sizes().slice(2).vec(), stack[2], stack[3], stack[4]};
-    native_op(rule_.native, "").callBoxed(native);
   } else {
     native = {stack[0], stack[1], stack[2], stack[2].toTensor().sizes().slice(2).vec(), stack[4], stack[5], stack[10]};
-    native_op(rule_.native, "output_mask").callBoxed(native);
   }
+  native_->callBoxed(native);
   stack = std::move(native);
 }
 

@@ -51,8 +51,7 @@ class KernelChoice {
  private:
   struct Rule;
   KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
-               std::shared_ptr<ImageOrder> channels_last)
-      : op_(op), rule_(rule), table_(table), channels_last_(std::move(channels_last)) {}
+               std::shared_ptr<ImageOrder> channels_last);
 
   void call_with(Kernel kernel, std::vector<c10::IValue>& stack) const;
   Kernel measure(const std::vector<c10::IValue>& stack) const;
@@ -60,6 +59,7 @@ class KernelChoice {
   std::string key(const std::vector<c10::IValue>& stack) const;
 
   const c10::OperatorHandle op_;
+  std::optional<c10::OperatorHandle> native_;  // libtorch's own convolution, where the op has one
   const Rule& rule_;
   KernelTable& table_;
   const std::shared_ptr<ImageOrder> channels_last_;
