@@ -27,7 +27,7 @@ class Command(unittest.TestCase):
         before, after = done.stdout.split("\nAfter the passes (")
         self.assertTrue(before.startswith('As it was traced:\nprogram "square_root"'), before)
         self.assertIn("muster::loop(trips=None", before)
-        self.assertRegex(after, r"^\d+ dead, \d+ views, \d+ repeated, ")
+        self.assertRegex(after, r"^\d+ dead, \d+ views, \d+ pooled, \d+ repeated, ")
         self.assertIn("muster::loop(trips=None", after)
 
     def test_dump_shows_the_optimized_program_alone(self):

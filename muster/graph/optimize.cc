@@ -4,8 +4,8 @@
 namespace muster {
 
 std::string PassReport::to_string() const {
-  return str_cat(dead, " dead, ", views, " views, ", repeated, " repeated, ", folded, " folded, ", fused, " fused, ",
-                 contracted, " contracted");
+  return str_cat(dead, " dead, ", views, " views, ", pooled, " pooled, ", repeated, " repeated, ", folded, " folded, ",
+                 fused, " fused, ", contracted, " contracted");
 }
 
 PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate,
@@ -16,6 +16,7 @@ PassReport optimize(Program& program, const PassOptions& options, const Evaluate
   // Folding before merging: what it leaves behind are equal constants, which make more instructions equal.
   if (options.fold) report.folded += fold_constants(program, evaluate, options.fold_max_bytes);
   if (options.repeated) report.repeated += merge_repeated(program);
+  if (options.pool) report.pooled += pool_first(program);
   if (options.contract) report.contracted += contract_updates(program, schema_of);
   if (options.fuse) report.fused += fuse_updates(program, schema_of);
   // Constants and inputs that nobody needs any more.

@@ -48,9 +48,14 @@ int fuse_updates(Program& program, const SchemaLookup& schema_of);
 // Returns the number of instructions removed.
 int contract_updates(Program& program, const SchemaLookup& schema_of);
 
+// Lets relu follow a max pooling instead of preceding it, which changes no value and leaves it, and its gradient, a
+// fraction of the elements. Returns the number of pairs that changed places.
+int pool_first(Program& program);
+
 struct PassOptions {
   bool dead = true;
   bool views = true;
+  bool pool = true;
   bool repeated = true;
   bool fold = true;
   bool fuse = true;
@@ -61,12 +66,13 @@ struct PassOptions {
 struct PassReport {
   int dead = 0;
   int views = 0;
+  int pooled = 0;
   int repeated = 0;
   int folded = 0;
   int fused = 0;
   int contracted = 0;
 
-  std::string to_string() const;  // "3 dead, 2 views, 2 repeated, 1 folded, 4 fused, 0 contracted"
+  std::string to_string() const;  // "3 dead, 2 views, 1 pooled, 2 repeated, 1 folded, 4 fused, 0 contracted"
   bool operator==(const PassReport&) const = default;
 };
 

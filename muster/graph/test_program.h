@@ -29,6 +29,13 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)",
              "aten::mm(Tensor self, Tensor mat2) -> Tensor",
              "aten::relu(Tensor self) -> Tensor",
+             "aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
+             "int[2] "
+             "dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+             "aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] "
+             "stride, "
+             "int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+             "aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor",
              "aten::relu_(Tensor(a!) self) -> Tensor(a!)",
              "aten::t(Tensor(a) self) -> Tensor(a)",
              "aten::t_(Tensor(a!) self) -> Tensor(a!)",

@@ -269,6 +269,24 @@ TEST(Executor, RunsALoopAsOneExecution) {
   EXPECT_TRUE(torch::equal(counter->read(), torch::full({2, 2}, 6.0F)));
 }
 
+TEST(Executor, OverwritesAnOperandOnlyIfNobodySeesItAgain) {
+  Bench bench;
+  Builder builder;
+  ValueId x = builder.argument();
+  ValueId sum = builder.add(x, x);
+  ValueId view = builder.op("aten::t", {ref(sum)});
+  ValueId rectified = builder.relu(sum);            // the last use of `sum`, but `view` shows its memory
+  ValueId again = builder.relu(builder.add(x, x));  // nobody else sees this sum
+  auto executor = bench.make(builder.finish({view, rectified, again}));
+  at::Tensor input = torch::tensor({{-1.0F, 2.0F}, {3.0F, -4.0F}});
+
+  std::vector<at::Tensor> outputs = executor->run({input});
+
+  EXPECT_TRUE(torch::equal(outputs.at(0), (input + input).t()));
+  EXPECT_TRUE(torch::equal(outputs.at(1), torch::relu(input + input)));
+  EXPECT_TRUE(torch::equal(outputs.at(2), outputs.at(1)));
+}
+
 TEST(Executor, FreesTensorsAtTheirLastUse) {
   Bench bench;
   Builder builder;

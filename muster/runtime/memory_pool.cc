@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <new>
@@ -12,7 +13,17 @@ namespace {
 constexpr size_t kAlignment = 64;            // libtorch's own
 constexpr size_t kSmallestKept = 32 * 1024;  // malloc is good at what is smaller
 
+constexpr size_t kPage = 4096;
+constexpr size_t kSmallestHuge = 4 * 1024 * 1024;
+
 thread_local bool in_use = false;
+
+// Fewer entries for the processor to look up: a few percent of a convolution's time. A hint; nothing depends on it.
+void ask_for_huge_pages(void* memory, size_t bytes) {
+  const auto begin = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
+  const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
 
 }  // namespace
 
@@ -24,7 +35,9 @@ struct alignas(kAlignment) MemoryPool::Block {
   void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
   static Block* make(size_t bytes, bool pooled) {
-    return new (c10::alloc_cpu(sizeof(Block) + bytes)) Block{bytes, pooled};
+    void* memory = c10::alloc_cpu(sizeof(Block) + bytes);
+    if (pooled && bytes >= kSmallestHuge) ask_for_huge_pages(memory, sizeof(Block) + bytes);
+    return new (memory) Block{bytes, pooled};
   }
 };
 

@@ -304,6 +304,7 @@ class Planner {
     }
     if (free_results) step.choice = KernelChoice::make(*step.op, *kernels_, image_order_);
     const bool passes_on = any && free_results && any_memory_order(op_name);
+    step.one_order = passes_on && step.slots.size() > 1;
     if (step.choice || passes_on) {
       for (const auto& values : step.results) {
         for (ValueId value : values) {
@@ -399,6 +400,22 @@ class Planner {
     for (ValueId value = 0; value < program_.num_values; ++value) {
       if (last[value] && !kept[value]) last[value]->kills.push_back(value);
     }
+    for (auto& lane : plan_.lanes) {
+      for (Step& step : lane) overwrite_last_operand(step);
+    }
+  }
+
+  // An operand that nobody reads afterwards is a place for the result that is already in the cache.
+  void overwrite_last_operand(Step& step) {
+    if (step.kind != Step::Kind::kOp || step.slots.empty() || step.slots[0].position != 0) return;
+    if (std::find(step.kills.begin(), step.kills.end(), step.slots[0].value) == step.kills.end()) return;
+    static const std::map<std::string, std::pair<const char*, const char*>> forms = {
+        {"aten::relu", {"aten::relu_", ""}},
+        {"aten::threshold_backward", {"aten::threshold_backward", "grad_input"}},
+    };
+    auto form = forms.find(program_.op_of(program_.instructions[step.instruction]).name);
+    if (form == forms.end()) return;
+    step.in_place = c10::Dispatcher::singleton().findSchemaOrThrow(form->second.first, form->second.second);
   }
 
   Plan& plan_;

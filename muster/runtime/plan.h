@@ -48,10 +48,13 @@ struct Step {
   int32_t signals = -1;                    // event that this step makes happen
   std::shared_ptr<KernelChoice> choice{};  // kOp: null if there is only one way to call it
   std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
-  bool share = false;                      // kCopy: nobody writes to either side and both are on one device
-  bool save = false;                       // kLoop: somebody wants the saved states
-  bool gradients = false;                  // kOp: what it returns for its backward pass is wanted
-  std::vector<int32_t> bodies{};           // indices into Plan::bodies
+  bool one_order = false;                  // kOp: operands in different orders of memory are brought to one
+  std::optional<c10::OperatorHandle>
+      in_place{};                 // kOp: the form that overwrites its first operand, whose last use this is
+  bool share = false;             // kCopy: nobody writes to either side and both are on one device
+  bool save = false;              // kLoop: somebody wants the saved states
+  bool gradients = false;         // kOp: what it returns for its backward pass is wanted
+  std::vector<int32_t> bodies{};  // indices into Plan::bodies
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
