@@ -232,7 +232,8 @@ Aliases::Aliases(const Program& program, const std::vector<int>& argument_classe
     writes_[i].erase(std::unique(writes_[i].begin(), writes_[i].end()), writes_[i].end());
 
     const Instruction& instruction = program.instructions[i];
-    acts_[i] = schema(instruction).results.empty() && !schema(instruction).writes();
+    acts_[i] = (schema(instruction).results.empty() && !schema(instruction).writes()) ||
+               is_communication(schema(instruction).name);
     draws_[i] = is_random(schema(instruction));
     for (int32_t body : instruction.bodies) {
       acts_[i] = acts_[i] || analysis.effects(body).acts;

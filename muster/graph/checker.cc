@@ -80,6 +80,7 @@ struct Totals {
   int64_t values = 0;
   int64_t bodies = 0;
   int64_t constant_bytes = 0;
+  const std::vector<Program>* parts = nullptr;  // of the outermost program
 };
 
 // Checks one program, and its bodies after it.
@@ -108,6 +109,7 @@ class Checker {
       if (!is_defined(output)) fail("value ", output, " is not defined");
     }
     check_bodies();
+    check_parts();
   }
 
  private:
@@ -167,7 +169,7 @@ class Checker {
         fail(error.status().message());
       }
       if (schemas_.back().name != op.name) fail("\"", op.name, "\" has the schema of \"", schemas_.back().name, "\"");
-      for (const ControlOp& control : {kCond, kLoop, kLoopGradient, kElement, kCopy}) {
+      for (const ControlOp& control : {kCond, kLoop, kLoopGradient, kElement, kCopy, kRemote, kSend, kReceive}) {
         if (op.name == control.name && op.schema != control.schema) fail("the schema of ", op.name, " is not ours");
       }
     }
@@ -261,6 +263,20 @@ class Checker {
     }
     check_results(instruction, schema);
     check_control(instruction, schema.name);
+    if (schema.name == kRemote.name) check_remote(instruction);
+  }
+
+  void check_remote(const Instruction& instruction) const {
+    const int64_t number = std::get<int64_t>(instruction.arguments[0].value);
+    if (number < 0 || static_cast<size_t>(number) >= totals_.parts->size()) {
+      fail("part number ", number, ", but there are ", totals_.parts->size());
+    }
+    const Program& part = (*totals_.parts)[number];
+    if (list_size(instruction.arguments[1]) != part.arguments.size()) {
+      fail("part ", number, " has ", part.arguments.size(), " arguments, but is given ",
+           list_size(instruction.arguments[1]));
+    }
+    check_length(instruction, 0, part.outputs.size());
   }
 
   void check_argument(size_t number, const Argument& argument, const SchemaArgument& expected) const {
@@ -389,6 +405,15 @@ class Checker {
     }
   }
 
+  void check_parts() const {
+    if (program_.parts.empty()) return;
+    if (&program_.parts != totals_.parts) fail("a body or a part has parts of its own");
+    limit("number of parts", program_.parts.size(), limits_.bodies);
+    for (size_t i = 0; i < program_.parts.size(); ++i) {
+      Checker(program_.parts[i], limits_, totals_, str_cat(where_, ", part ", i), 0, false).run();
+    }
+  }
+
   const Program& program_;
   const Limits& limits_;
   Totals& totals_;
@@ -403,7 +428,7 @@ class Checker {
 }  // namespace
 
 void check(const Program& program, const Limits& limits) {
-  Totals totals;
+  Totals totals{.parts = &program.parts};
   Checker(program, limits, totals, str_cat("program ", quoted(program.name)), 0, false).run();
 }
 

@@ -115,6 +115,10 @@ bool is_control(std::string_view op_name) {
   return op_name == kCond.name || op_name == kLoop.name || op_name == kLoopGradient.name;
 }
 
+bool is_communication(std::string_view op_name) {
+  return op_name == kRemote.name || op_name == kSend.name || op_name == kReceive.name;
+}
+
 bool is_random(const OpSchema& schema) {
   return schema.random() || contains(kRandom, schema.name) ||
          // With a dropout of zero they are not, but that is an argument.
@@ -129,7 +133,7 @@ bool changes_shape_in_place(std::string_view op_name) { return contains(kShapeCh
 
 bool is_pure(const OpSchema& schema) {
   return !schema.results.empty() && !schema.writes() && !is_random(schema) && !leaves_memory_unset(schema.name) &&
-         !is_control(schema.name);
+         !is_control(schema.name) && !is_communication(schema.name);
 }
 
 }  // namespace muster

@@ -9,6 +9,8 @@ namespace muster {
 
 bool is_control(std::string_view op_name);  // kCond, kLoop, kLoopGradient: what has bodies
 
+bool is_communication(std::string_view op_name);  // kRemote, kSend, kReceive
+
 // Takes random numbers. libtorch has ops that do so without a Generator among their arguments.
 bool is_random(const OpSchema& schema);
 

@@ -10,6 +10,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/op_traits.h"
+#include "muster/graph/split.h"
 
 namespace muster {
 namespace {
@@ -143,7 +144,8 @@ class ProgramPlacer {
     if (count++ == 0) first = str_cat("program \"", in_.name, "\", ", who(number));
   }
 
-  // Control flow runs where it wishes, else where the first memory is that its bodies write.
+  // Control flow runs where it wishes, else where the first memory is that its bodies write, if that is this task's: a
+  // training loop belongs to its worker, not to a parameter server.
   void place_control(size_t number, Instruction instruction) {
     Place device = resolve(instruction.device, who(number));
     const char* why = instruction.device ? "requested" : "default device";
@@ -151,7 +153,7 @@ class ProgramPlacer {
     bool found = instruction.device != 0;
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId id) {
-        if (found || !stays(id)) return;
+        if (found || !stays(id) || task_of_device(*where_[id]) != task_of_device(*default_device_)) return;
         found = true;
         device = where_[id];
         why = "with its memory";

@@ -96,6 +96,7 @@ struct ProgramArgument {
   ValueId value = kNoValue;
   TensorSpec spec{};
   int32_t device = 0;
+  bool any = false;  // of a part: whatever the task that sends it has made; `spec` says nothing
 };
 
 // Invariants (see checker.h): every value has one definition, by an argument, a variable, a constant or an instruction,
@@ -113,6 +114,9 @@ struct Program {
   std::vector<Instruction> instructions{};
   std::vector<ValueId> outputs{};
   std::vector<Program> bodies{};
+  // After the split over tasks (split.h), in the outermost program only: what other tasks do for it. `task` says which.
+  std::string task{};
+  std::vector<Program> parts{};
 
   int32_t intern_device(const std::string& device);
   int32_t intern_op(const std::string& name, const std::string& schema);
@@ -130,6 +134,8 @@ struct Program {
 //                  run from the last trip to the first; the gradients of the inputs are summed over the trips.
 //   element        values[index] along the first dimension, without a copy; libtorch would have to know the index.
 //   copy           brings a value to the device of the instruction.
+//   remote         has another task run a part of the program. Begins at once; whoever uses a result waits for it.
+//   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there.
 struct ControlOp {
   const char* name;
   const char* schema;
@@ -144,5 +150,8 @@ inline constexpr ControlOp kLoopGradient{
     "(Tensor[] state_gradients, Tensor[] input_gradients)"};
 inline constexpr ControlOp kElement{"muster::element", "muster::element(Tensor(a) values, Tensor index) -> Tensor(a)"};
 inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> Tensor"};
+inline constexpr ControlOp kRemote{"muster::remote", "muster::remote(int part, Tensor[] inputs) -> Tensor[]"};
+inline constexpr ControlOp kSend{"muster::send", "muster::send(Tensor value, int edge) -> ()"};
+inline constexpr ControlOp kReceive{"muster::receive", "muster::receive(int edge, str task) -> Tensor"};
 
 }  // namespace muster

@@ -128,6 +128,7 @@ void write(const Program& program, proto::Program& out) {
     written->set_value(argument.value);
     write(argument.spec, *written->mutable_spec());
     written->set_device(argument.device);
+    written->set_any(argument.any);
   }
   for (const VariableRef& variable : program.variables) {
     auto* written = out.add_variables();
@@ -146,6 +147,8 @@ void write(const Program& program, proto::Program& out) {
   for (const Instruction& instruction : program.instructions) write(instruction, *out.add_instructions());
   out.mutable_outputs()->Add(program.outputs.begin(), program.outputs.end());
   for (const Program& body : program.bodies) write(body, *out.add_bodies());
+  out.set_task(program.task);
+  for (const Program& part : program.parts) write(part, *out.add_parts());
 }
 
 Program read(proto::Program& in) {
@@ -153,7 +156,7 @@ Program read(proto::Program& in) {
   program.devices.assign(in.devices().begin(), in.devices().end());
   for (const auto& op : in.ops()) program.ops.push_back({op.name(), op.schema()});
   for (const auto& argument : in.arguments()) {
-    program.arguments.push_back({argument.value(), read(argument.spec(), "an argument"), argument.device()});
+    program.arguments.push_back({argument.value(), read(argument.spec(), "an argument"), argument.device(), argument.any()});
   }
   for (const auto& variable : in.variables()) {
     program.variables.push_back({variable.value(), variable.name(),
@@ -167,6 +170,8 @@ Program read(proto::Program& in) {
   for (const auto& instruction : in.instructions()) program.instructions.push_back(read(instruction));
   program.outputs.assign(in.outputs().begin(), in.outputs().end());
   for (auto& body : *in.mutable_bodies()) program.bodies.push_back(read(body));
+  program.task = in.task();
+  for (auto& part : *in.mutable_parts()) program.parts.push_back(read(part));
   return program;
 }
 

@@ -1,0 +1,583 @@
+#include "muster/graph/split.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "muster/base/check.h"
+#include "muster/base/status.h"
+#include "muster/graph/aliases.h"
+#include "muster/graph/op_traits.h"
+
+namespace muster {
+namespace {
+
+// In place of the number of a segment.
+constexpr int kDriver = -1;
+constexpr int kNowhere = -2;  // a view: made again in every segment that looks through it
+
+// A run of instructions that become one part.
+struct Segment {
+  std::string task;
+  std::vector<size_t> instructions{};
+  std::set<int> needs{};                                         // segments that must come before this one
+  std::vector<ValueId> inputs{};                                 // values of the driver
+  std::vector<ValueId> outputs{};                                // values that the driver wants
+  std::map<std::pair<ValueId, int>, int64_t> sent{};             // value and the segment that wants it -> edge
+  std::map<ValueId, std::pair<std::string, int64_t>> fetched{};  // value -> the task that has it, edge
+};
+
+// What the splits of a program and of its bodies share.
+struct Whole {
+  std::string driver;
+  std::vector<Program> parts{};
+  int64_t edges = 0;
+};
+
+// Copies instructions of one program into another, whose values have their own numbers.
+class PartWriter {
+ public:
+  PartWriter(const Program& from, std::string name, std::string task) : from_(from) {
+    to_.name = std::move(name);
+    to_.task = std::move(task);
+    to_.seed = from.seed;
+  }
+
+  bool knows(ValueId value) const { return numbers_.contains(value); }
+
+  ValueId define(ValueId value) {
+    if (value == kNoValue) return kNoValue;
+    return numbers_[value] = to_.new_value();
+  }
+  ValueId use(ValueId value) {
+    if (value < 0) return value;
+    if (auto known = numbers_.find(value); known != numbers_.end()) return known->second;
+    for (const Constant& constant : from_.constants) {
+      if (constant.value != value) continue;
+      Constant copy = constant;
+      copy.value = define(value);
+      to_.constants.push_back(std::move(copy));
+      return numbers_[value];
+    }
+    MUSTER_CHECK(false) << "value " << value << " of program " << from_.name << " is not in its part";
+    return kNoValue;
+  }
+
+  void add_argument(ValueId value, const std::string& device) {
+    to_.arguments.push_back({.value = define(value), .device = to_.intern_device(device), .any = true});
+  }
+  void add_variable(ValueId value, const VariableRef& variable, const std::string& device) {
+    if (knows(value)) return;
+    to_.variables.push_back({define(value), variable.name, variable.spec, to_.intern_device(device)});
+  }
+  void add_instruction(const Instruction& original) {
+    Instruction copy = original;
+    for (Argument& argument : copy.arguments) {
+      for_each_value(argument, [&](ValueId& id) { id = use(id); });
+    }
+    const Op& op = from_.op_of(original);
+    copy.op = to_.intern_op(op.name, op.schema);
+    copy.device = to_.intern_device(from_.devices[original.device]);
+    for (auto& values : copy.results) {
+      for (ValueId& value : values) value = define(value);
+    }
+    for (int32_t& body : copy.bodies) {
+      to_.bodies.push_back(from_.bodies[body]);
+      body = static_cast<int32_t>(to_.bodies.size() - 1);
+    }
+    to_.instructions.push_back(std::move(copy));
+  }
+  void add(const ControlOp& op, std::vector<Argument> arguments, std::vector<std::vector<ValueId>> results,
+           const std::string& device) {
+    to_.instructions.push_back({.op = to_.intern_op(op.name, op.schema),
+                                .device = to_.intern_device(device),
+                                .arguments = std::move(arguments),
+                                .results = std::move(results)});
+  }
+  // The value as it is now, whatever is written to its memory later.
+  ValueId snapshot(ValueId value, const std::string& device) {
+    const ValueId now = to_.new_value();
+    add(kCopy, {{ValueRef{use(value)}}}, {{now}}, device);
+    return now;
+  }
+
+  Program& program() { return to_; }
+
+ private:
+  const Program& from_;
+  Program to_;
+  std::map<ValueId, ValueId> numbers_;
+};
+
+// Splits one program, the outermost or a body that the driver runs.
+class Splitter {
+ public:
+  // `variables` says which arguments of a body stand for variables of other tasks.
+  Splitter(const Program& program, Whole& whole, std::map<ValueId, VariableRef> variables)
+      : in_(program),
+        whole_(whole),
+        aliases_(program),
+        remote_variables_(std::move(variables)),
+        home_(program.num_values),
+        device_(program.num_values),
+        segment_(program.num_values, kDriver),
+        seen_(program.num_values, 0) {}
+
+  Program run() {
+    bind_inputs();
+    for (size_t i = 0; i < in_.instructions.size(); ++i) assign(i);
+    for (ValueId output : in_.outputs) {
+      if (output >= 0) want(output, kDriver);
+    }
+    return emit();
+  }
+
+ private:
+  bool is_constant(ValueId value) const { return home_[value].empty(); }
+  const std::string& device_name(int32_t device) const { return in_.devices[device]; }
+
+  void set_home(ValueId value, const std::string& device) {
+    device_[value] = device;
+    home_[value] = task_of_device(device);
+  }
+
+  void bind_inputs() {
+    for (const ProgramArgument& argument : in_.arguments) {
+      set_home(argument.value, device_name(argument.device));
+      // What the driver is given it has, wherever it is wanted.
+      if (!remote_variables_.contains(argument.value)) home_[argument.value] = whole_.driver;
+    }
+    for (const VariableRef& variable : in_.variables) {
+      set_home(variable.value, device_name(variable.device));
+      if (home_[variable.value] != whole_.driver) remote_variables_.emplace(variable.value, variable);
+    }
+  }
+
+  // The tasks on which the bodies of an instruction run.
+  void tasks_inside(const Instruction& instruction, std::set<std::string>& tasks) const {
+    for (int32_t body : instruction.bodies) tasks_of(in_.bodies[body], tasks);
+  }
+  static void tasks_of(const Program& program, std::set<std::string>& tasks) {
+    for (const Instruction& instruction : program.instructions) {
+      tasks.insert(task_of_device(program.devices[instruction.device]));
+    }
+    for (const Program& body : program.bodies) tasks_of(body, tasks);
+  }
+
+  std::string task_of(const Instruction& instruction) const {
+    const std::string task = task_of_device(device_name(instruction.device));
+    const std::string& op = in_.op_of(instruction).name;
+    if (op == kCopy.name) {
+      // A copy to another task is a snapshot where the value is; the way is added where it is used.
+      const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
+      return is_constant(source) ? task : home_[source];
+    }
+    if (!is_control(op)) return task;
+    std::set<std::string> tasks{task};
+    tasks_inside(instruction, tasks);
+    return tasks.size() == 1 ? task : whole_.driver;
+  }
+
+  void assign(size_t number) {
+    const Instruction& instruction = in_.instructions[number];
+    const std::string task = task_of(instruction);
+    if (task != whole_.driver && is_view(in_.op_of(instruction).name) && shows_its_task(instruction, task)) {
+      where_.push_back(kNowhere);
+      for (const auto& values : instruction.results) {
+        for (ValueId value : values) {
+          if (value == kNoValue) continue;
+          set_home(value, device_name(instruction.device));
+          view_[value] = number;
+        }
+      }
+      return;
+    }
+    const int segment = task == whole_.driver ? kDriver : segment_for(number, task);
+    where_.push_back(segment);
+    if (segment != kDriver) segments_[segment].instructions.push_back(number);
+    const bool whole_here = !is_split_control(instruction, task);
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId id) {
+        if (whole_here || !stands_for_variable(id)) want(id, segment);
+      });
+    }
+    const bool moved =
+        in_.op_of(instruction).name == kCopy.name && task_of_device(device_name(instruction.device)) != task;
+    for (const auto& values : instruction.results) {
+      for (ValueId value : values) {
+        if (value == kNoValue) continue;
+        set_home(value, device_name(instruction.device));
+        if (moved || !whole_here) home_[value] = task;
+        if (moved) device_[value] = device_[std::get<ValueRef>(instruction.arguments[0].value).id];
+        segment_[value] = segment;
+        seen_[value] = driver_needs_.size();
+      }
+    }
+    for_each_group(number, [&](int group, bool write) {
+      Touch& touch = touched_[{task, group}];
+      (write ? touch.written : touch.read) = std::max(write ? touch.written : touch.read, segment);
+    });
+    if (segment == kDriver) return;
+    // What is written is from now on found where it was written.
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId id) {
+        const ValueId memory = root(id);
+        if (!stands_for_variable(memory) && aliases_.writes(number, aliases_.group(id))) segment_[memory] = segment;
+      });
+    }
+  }
+
+  bool shows_its_task(const Instruction& view, const std::string& task) const {
+    const auto* ref = std::get_if<ValueRef>(&view.arguments[0].value);
+    return ref != nullptr && home_[ref->id] == task;
+  }
+
+  // The value that a view, or a view of a view, shows.
+  ValueId root(ValueId value) const {
+    for (auto view = view_.find(value); view != view_.end(); view = view_.find(value)) {
+      value = std::get<ValueRef>(in_.instructions[view->second].arguments[0].value).id;
+    }
+    return value;
+  }
+
+  bool is_split_control(const Instruction& instruction, const std::string& task) const {
+    if (!is_control(in_.op_of(instruction).name)) return false;
+    std::set<std::string> tasks{task};
+    tasks_inside(instruction, tasks);
+    return tasks.size() > 1;
+  }
+  bool stands_for_variable(ValueId value) const { return remote_variables_.contains(value); }
+
+  template <class Visit>
+  void for_each_group(size_t number, const Visit& visit) const {
+    for (const Argument& argument : in_.instructions[number].arguments) {
+      for_each_value(argument, [&](ValueId id) {
+        const int group = aliases_.group(id);
+        visit(group, aliases_.writes(number, group));
+      });
+    }
+  }
+
+  // The first segment of the task that the instruction may join, or a new one.
+  int segment_for(size_t number, const std::string& task) {
+    std::vector<int>& mine = by_task_[task];
+    int first = mine.empty() ? kDriver : mine.front();
+    std::set<int> needs;
+    for (const Argument& argument : in_.instructions[number].arguments) {
+      for_each_value(argument, [&](ValueId id) {
+        if (is_constant(id)) return;
+        if (home_[id] == task) {
+          first = std::max(first, segment_[root(id)]);
+        } else {
+          needs.merge(needs_of(id));
+        }
+      });
+    }
+    for_each_group(number, [&](int group, bool write) {
+      auto touch = touched_.find({task, group});
+      if (touch == touched_.end()) return;
+      first = std::max(first, touch->second.written);
+      if (write) first = std::max(first, touch->second.read);
+    });
+    const std::set<int> before = closure(needs);
+    for (int candidate : mine) {
+      if (candidate < first || before.contains(candidate)) continue;
+      segments_[candidate].needs.insert(needs.begin(), needs.end());
+      return candidate;
+    }
+    const int made = static_cast<int>(segments_.size());
+    if (!mine.empty()) needs.insert(mine.back());
+    segments_.push_back({.task = task, .needs = std::move(needs)});
+    mine.push_back(made);
+    return made;
+  }
+
+  // The segments that must have run before `value` is there. The driver works in order, so a value of its own needs
+  // all that the driver has waited for until then.
+  std::set<int> needs_of(ValueId value) const {
+    if (home_[value] != whole_.driver) {
+      const int maker = segment_[root(value)];
+      return maker == kDriver ? std::set<int>{} : std::set<int>{maker};
+    }
+    return {driver_needs_.begin(), driver_needs_.begin() + static_cast<std::ptrdiff_t>(seen_[value])};
+  }
+  std::set<int> closure(std::set<int> segments) const {
+    std::vector<int> open(segments.begin(), segments.end());
+    while (!open.empty()) {
+      const int segment = open.back();
+      open.pop_back();
+      for (int need : segments_[segment].needs) {
+        if (segments.insert(need).second) open.push_back(need);
+      }
+    }
+    return segments;
+  }
+
+  // Notes that `value` must get to the segment, or to the driver.
+  void want(ValueId value, int segment) {
+    if (is_constant(value)) return;
+    const std::string& to = segment == kDriver ? whole_.driver : segments_[segment].task;
+    if (home_[value] == to) {
+      const ValueId memory = root(value);  // the segment looks at it through views of its own
+      const int maker = segment_[memory];
+      if (segment == kDriver || maker == segment || stands_for_variable(memory)) return;
+      return fetch(memory, maker, segment);
+    }
+    if (home_[value] == whole_.driver) {
+      auto& inputs = segments_[segment].inputs;
+      if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return;
+      // A task that has been given it once keeps it for its later parts.
+      if (auto earlier = holder(value, segment)) return fetch(value, *earlier, segment);
+      inputs.push_back(value);
+      return;
+    }
+    int maker = segment_[root(value)];
+    if (maker == kDriver) maker = reader_of(root(value));
+    if (segment != kDriver) {
+      if (auto earlier = holder(value, segment)) maker = *earlier;
+      segments_[segment].needs.insert(maker);
+      return fetch(value, maker, segment);
+    }
+    auto& outputs = segments_[maker].outputs;
+    if (std::find(outputs.begin(), outputs.end(), value) == outputs.end()) outputs.push_back(value);
+    if (std::find(driver_needs_.begin(), driver_needs_.end(), maker) == driver_needs_.end()) {
+      driver_needs_.push_back(maker);
+    }
+  }
+
+  void fetch(ValueId value, int from, int to) {
+    if (from == to || segments_[to].fetched.contains(value)) return;
+    segments_[from].sent[{value, to}] = whole_.edges;
+    segments_[to].fetched[value] = {segments_[from].task, whole_.edges};
+    ++whole_.edges;
+  }
+
+  // An earlier segment of the same task that was given the value.
+  std::optional<int> holder(ValueId value, int segment) const {
+    for (int earlier : by_task_.at(segments_[segment].task)) {
+      if (earlier >= segment) break;
+      const auto& inputs = segments_[earlier].inputs;
+      if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return earlier;
+      if (segments_[earlier].fetched.contains(value)) return earlier;
+    }
+    return std::nullopt;
+  }
+
+  // A variable that is wanted elsewhere without a copy instruction: the last part of its task that may touch it shows
+  // it.
+  int reader_of(ValueId variable) {
+    const std::string& task = home_[variable];
+    std::vector<int>& mine = by_task_[task];
+    auto touch = touched_.find({task, aliases_.group(variable)});
+    const int after = touch == touched_.end() ? kDriver : touch->second.written;
+    for (int candidate : mine) {
+      if (candidate >= after) return candidate;
+    }
+    segments_.push_back({.task = task});
+    mine.push_back(static_cast<int>(segments_.size() - 1));
+    return mine.back();
+  }
+
+  // ---- Writing
+  Program emit() {
+    PartWriter driver(in_, in_.name, whole_.driver);
+    for (const ProgramArgument& argument : in_.arguments) {
+      if (remote_variables_.contains(argument.value)) continue;
+      driver.add_argument(argument.value, driver_device(device_[argument.value]));
+      driver.program().arguments.back().spec = argument.spec;
+      driver.program().arguments.back().any = argument.any;
+    }
+    for (const VariableRef& variable : in_.variables) {
+      if (home_[variable.value] == whole_.driver)
+        driver.add_variable(variable.value, variable, device_[variable.value]);
+    }
+    std::vector<bool> begun(segments_.size());
+    auto begin_ready = [&] {
+      for (bool again = true; again;) {
+        again = false;
+        for (size_t s = 0; s < segments_.size(); ++s) {
+          if (begun[s] || !ready(static_cast<int>(s), begun, driver)) continue;
+          begin(static_cast<int>(s), driver);
+          begun[s] = again = true;
+        }
+      }
+    };
+    begin_ready();
+    for (size_t i = 0; i < in_.instructions.size(); ++i) {
+      if (where_[i] != kDriver) continue;
+      add_driver_instruction(in_.instructions[i], driver);
+      begin_ready();
+    }
+    MUSTER_CHECK(std::all_of(begun.begin(), begun.end(), [](bool b) { return b; })) << "split of " << in_.name;
+    Program made = std::move(driver.program());
+    for (ValueId output : in_.outputs) made.outputs.push_back(output < 0 ? output : driver.use(output));
+    return made;
+  }
+
+  bool ready(int segment, const std::vector<bool>& begun, const PartWriter& driver) const {
+    for (int need : segments_[segment].needs) {
+      if (!begun[need]) return false;
+    }
+    const auto& inputs = segments_[segment].inputs;
+    return std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) { return driver.knows(value); });
+  }
+
+  // Values that are not the driver's appear on the device where the driver's own work is done.
+  std::string driver_device(const std::string& wish) const {
+    if (task_of_device(wish) == whole_.driver) return wish;
+    for (const std::string& device : in_.devices) {
+      if (task_of_device(device) == whole_.driver) return device;
+    }
+    return whole_.driver + "/device:CPU:0";
+  }
+
+  void begin(int number, PartWriter& driver) {
+    const Segment& segment = segments_[number];
+    const std::string here = device_of(segment);
+    PartWriter part(in_, str_cat(in_.name, " at ", segment.task), segment.task);
+    ArgumentList inputs;
+    for (ValueId value : segment.inputs) {
+      part.add_argument(value, here);
+      inputs.push_back({ValueRef{driver.use(value)}});
+    }
+    for (const auto& [value, source] : segment.fetched) {
+      part.add(kReceive, {{source.second}, {source.first}}, {{part.define(value)}}, here);
+    }
+    for (size_t i : segment.instructions) {
+      for (const Argument& argument : in_.instructions[i].arguments) {
+        for_each_value(argument, [&](ValueId id) { show(id, part); });
+      }
+      add_at_home(in_.instructions[i], part);
+    }
+    std::map<ValueId, ValueId> now;  // snapshots, one for all who want it
+    auto at_the_end = [&](ValueId value) {
+      show(value, part);
+      auto [known, is_new] = now.try_emplace(value, kNoValue);
+      if (is_new) known->second = part.snapshot(value, here);
+      return known->second;
+    };
+    for (const auto& [reader, edge] : segment.sent) {
+      part.add(kSend, {{ValueRef{at_the_end(reader.first)}}, {edge}}, {}, here);
+    }
+    for (ValueId value : segment.outputs) part.program().outputs.push_back(at_the_end(value));
+    std::vector<ValueId> results;
+    for (ValueId value : segment.outputs) results.push_back(driver.define(value));
+    part.program().seed = in_.seed + whole_.parts.size() + 1;
+    driver.add(kRemote, {{static_cast<int64_t>(whole_.parts.size())}, {std::move(inputs)}}, {std::move(results)},
+               driver_device(""));
+    whole_.parts.push_back(std::move(part.program()));
+  }
+
+  // Makes sure that the part has the value: a variable of its task, or a view.
+  void show(ValueId id, PartWriter& part) const {
+    if (part.knows(id)) return;
+    if (auto view = view_.find(id); view != view_.end()) {
+      const Instruction& instruction = in_.instructions[view->second];
+      show(std::get<ValueRef>(instruction.arguments[0].value).id, part);
+      return part.add_instruction(instruction);
+    }
+    auto variable = remote_variables_.find(id);
+    if (variable != remote_variables_.end() && home_[id] == part.program().task) {
+      part.add_variable(id, variable->second, device_[id]);
+    }
+  }
+
+  std::string device_of(const Segment& segment) const {
+    for (size_t i : segment.instructions) {
+      const std::string& device = device_name(in_.instructions[i].device);
+      if (task_of_device(device) == segment.task) return device;
+    }
+    for (const auto& [value, variable] : remote_variables_) {
+      if (home_[value] == segment.task) return device_[value];
+    }
+    return segment.task + "/device:CPU:0";
+  }
+
+  // A copy to another task becomes a copy on its own.
+  void add_at_home(const Instruction& instruction, PartWriter& part) const {
+    const std::string& home = part.program().task;
+    if (in_.op_of(instruction).name == kCopy.name && task_of_device(device_name(instruction.device)) != home) {
+      const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
+      part.add(kCopy, {{ValueRef{part.use(source)}}}, {{part.define(instruction.results[0][0])}}, device_[source]);
+      return;
+    }
+    part.add_instruction(instruction);
+  }
+
+  void add_driver_instruction(const Instruction& instruction, PartWriter& driver) {
+    if (!is_split_control(instruction, whole_.driver)) return add_at_home(instruction, driver);
+    Instruction copy = instruction;
+    const std::string here = driver_device(device_name(instruction.device));
+    // Inputs that are variables of other tasks are known there by name.
+    std::vector<Program> bodies;
+    for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+      const Program& body = in_.bodies[instruction.bodies[b]];
+      const std::vector<ValueId> inputs = body_inputs(in_, instruction, b);
+      const Aliases inside(body);
+      std::map<ValueId, VariableRef> variables;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i] == kNoValue) continue;
+        const ValueId argument = body.arguments[i].value;
+        if (auto variable = remote_variables_.find(inputs[i]); variable != remote_variables_.end()) {
+          variables.emplace(argument, variable->second);
+        } else if (inside.written(inside.group(argument)) &&
+                   task_of_device(body.devices[body.arguments[i].device]) != whole_.driver) {
+          throw invalid_argument("program \"", in_.name, "\": a body of ", in_.op_of(instruction).name,
+                                 " writes to memory on ", body.devices[body.arguments[i].device],
+                                 ", which is not a variable; control flow over several tasks can only write variables");
+        }
+      }
+      bodies.push_back(Splitter(body, whole_, std::move(variables)).run());
+    }
+    auto drop_variables = [&](Argument& argument) {
+      auto* list = std::get_if<ArgumentList>(&argument.value);
+      if (list == nullptr) return;
+      std::erase_if(*list, [&](const Argument& element) {
+        const auto* ref = std::get_if<ValueRef>(&element.value);
+        return ref != nullptr && stands_for_variable(ref->id);
+      });
+    };
+    for (Argument& argument : copy.arguments) drop_variables(argument);
+    copy.bodies.clear();
+    driver.add_instruction(copy);
+    Program& made = driver.program();
+    made.instructions.back().device = made.intern_device(here);
+    for (Program& body : bodies) {
+      made.instructions.back().bodies.push_back(static_cast<int32_t>(made.bodies.size()));
+      made.bodies.push_back(std::move(body));
+    }
+  }
+
+  struct Touch {
+    int read = kDriver, written = kDriver;
+  };
+
+  const Program& in_;
+  Whole& whole_;
+  const Aliases aliases_;
+  std::map<ValueId, VariableRef> remote_variables_;
+  std::vector<std::string> home_;    // by value: its task; empty for a constant
+  std::vector<std::string> device_;  // by value
+  std::vector<int> segment_;         // by value: the segment that makes it
+  std::vector<size_t> seen_;         // by value of the driver: how many of driver_needs_ came before it
+  std::vector<int> where_;           // by instruction
+  std::vector<Segment> segments_;
+  std::map<std::string, std::vector<int>> by_task_;
+  std::vector<int> driver_needs_;  // segments that the driver has waited for, in order
+  std::map<std::pair<std::string, int>, Touch> touched_;
+  std::map<ValueId, size_t> view_;  // a view of another task's memory -> its instruction
+};
+
+}  // namespace
+
+std::string task_of_device(const std::string& device) { return device.substr(0, device.rfind("/device:")); }
+
+Program split(Program program, const std::string& driver) {
+  Whole whole{.driver = driver};
+  Program made = Splitter(program, whole, {}).run();
+  made.parts = std::move(whole.parts);
+  return made;
+}
+
+}  // namespace muster
