@@ -82,7 +82,7 @@ Status Cancellation::status() const {
   return state_->why;
 }
 
-Cancellation::Registration Cancellation::on_cancel(Callback callback) {
+Cancellation::Registration Cancellation::on_cancel(Callback callback) const {
   Status why;
   {
     absl::MutexLock lock(&state_->mu);

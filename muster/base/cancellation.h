@@ -57,7 +57,7 @@ class Cancellation {
   Status status() const;
 
   // Calls back when cancelled; at once, on this thread, if that has happened.
-  Registration on_cancel(Callback callback);
+  Registration on_cancel(Callback callback) const;
 
  private:
   std::atomic<bool> cancelled_ = false;

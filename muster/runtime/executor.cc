@@ -9,7 +9,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <mutex>
@@ -17,48 +16,21 @@
 
 #include "muster/base/check.h"
 #include "muster/base/status.h"
+#include "muster/runtime/held_variables.h"
 #include "muster/runtime/lane_team.h"
+#include "muster/runtime/op_failure.h"
 #include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
 
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 void reseed(at::Generator& generator, uint64_t seed) {
   std::lock_guard lock(generator.mutex());
   generator.set_current_seed(seed);
 }
 
-Status status_of_op_failure() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error.status();
-  } catch (const c10::OutOfMemoryError& error) {
-    return {StatusCode::kResourceExhausted, error.what_without_backtrace()};
-  } catch (const c10::NotImplementedError& error) {
-    return {StatusCode::kUnimplemented, error.what_without_backtrace()};
-  } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    const bool memory = what.find("DefaultCPUAllocator") != std::string::npos;
-    return {memory ? StatusCode::kResourceExhausted : StatusCode::kInvalidArgument, what};
-  } catch (...) {
-    return muster::status_of(std::current_exception());
-  }
-}
-
 }  // namespace
-
-uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane) {
-  return mix(mix(mix(mix(program_seed) ^ step) ^ replica) ^ lane);
-}
 
 // The values of one run of one plan; kept between runs, since its constants, stacks, random streams and threads are
 // reused.
@@ -73,8 +45,8 @@ struct Executor::Frame {
     }
     if (plan.lanes.size() > 1) {
       team.emplace(static_cast<int>(plan.lanes.size()));
-      events = std::vector<std::atomic<uint64_t>>(plan.num_events);
     }
+    events = std::vector<std::atomic<uint64_t>>(plan.num_events);
   }
 
   // What is left of a run would keep memory alive, and writers from working in place.
@@ -103,8 +75,9 @@ struct Executor::Frame {
 // One run of a plan in a frame; bodies of control flow are runs of their own.
 class Executor::Run {
  public:
-  Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators)
-      : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators) {}
+  Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators,
+      const ExecutorLinks& links)
+      : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators), links_(links) {}
 
   // The outputs of the program, after its run.
   static void collect(const Frame& frame, std::vector<at::Tensor>& outputs) {
@@ -120,34 +93,70 @@ class Executor::Run {
     for (size_t i = 0; i < plan_.constants.size(); ++i) {
       if (plan_.constant_written[i]) frame_.values[plan_.program.constants[i].value] = plan_.constants[i].clone();
     }
-    if (plan_.lanes.size() == 1) {
-      run_lane(0);
-    } else {
-      run_lanes();
-    }
+    if (plan_.lanes.size() == 1 && !plan_.communicates) return run_lane(0);
+    ++frame_.epoch;
+    if (plan_.communicates) return run_with_others();
+    run_lanes();
+    if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
   void run_lanes() {
-    ++frame_.epoch;
-    frame_.team->run([this](int lane) {
+    auto run = [this](int lane) {
       try {
         PlainTensors plain;
         run_lane(lane);
       } catch (...) {
         fail(std::current_exception());
       }
-    });
-    if (failure_) std::rethrow_exception(failure_);
+    };
+    if (plan_.lanes.size() == 1) {
+      run(0);
+    } else {
+      frame_.team->run(run);
+    }
   }
 
-  // The first failure is the one that counts; whoever waits for an event is let go and stops at its next step.
+  // Other tasks take part: nothing that they send may arrive after the frame is used for something else.
+  void run_with_others() {
+    Cancellation others;
+    remote_options_ = options_;
+    remote_options_.cancellation = &others;
+    remote_options_.profile = nullptr;
+    if (options_.meeting == 0) remote_options_.meeting = random_id();
+    others_ = &others;
+    Cancellation::Registration outer;
+    if (options_.cancellation != nullptr) {
+      outer = options_.cancellation->on_cancel([&](const Status& why) { fail(std::make_exception_ptr(Error(why))); });
+    }
+    run_lanes();
+    {
+      absl::MutexLock lock(&calls_mu_);
+      calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
+    }
+    outer.reset();
+    if (!failure_) return;
+    links_.parts->abort(remote_options_.meeting, muster::status_of(failure_));
+    std::rethrow_exception(failure_);
+  }
+
+  // The first failure is the one that counts, but what was only cancelled because of another one never does. Whoever
+  // waits for an event is let go and stops at its next step.
   void fail(std::exception_ptr failure) {
+    const Status why = muster::status_of(failure);
+    const bool consequence = why.code() == StatusCode::kCancelled;
     {
       std::lock_guard lock(failure_mu_);
-      if (!failure_) failure_ = std::move(failure);
+      if (!failure_ || (failure_cancelled_ && !consequence)) {
+        failure_ = std::move(failure);
+        failure_cancelled_ = consequence;
+      }
     }
     failed_.store(true, std::memory_order_release);
+    if (others_ != nullptr) {
+      others_->cancel(Status(StatusCode::kCancelled, "another part of the step has failed"));
+      links_.rendezvous->abort(remote_options_.meeting, why);
+    }
     for (auto& event : frame_.events) {
       event.store(frame_.epoch, std::memory_order_release);
       event.notify_all();
@@ -173,12 +182,14 @@ class Executor::Run {
       if (options_.profile != nullptr) {
         options_.profile->add({op_name(step), plan_.lane_devices[lane], begin, Profile::Clock::now()});
       }
-      if (step.signals >= 0) {
-        frame_.events[step.signals].store(frame_.epoch, std::memory_order_release);
-        frame_.events[step.signals].notify_all();
-      }
+      if (step.signals >= 0 && step.kind == Step::Kind::kCopy) signal(step.signals);
       for (ValueId value : step.kills) frame_.values[value].reset();
     }
+  }
+
+  void signal(int32_t event) {
+    frame_.events[event].store(frame_.epoch, std::memory_order_release);
+    frame_.events[event].notify_all();
   }
 
   void await(int32_t event) const {
@@ -210,6 +221,9 @@ class Executor::Run {
       case Step::Kind::kCond: return choose(step);
       case Step::Kind::kLoop: return loop(step);
       case Step::Kind::kLoopGradient: return loop_gradient(step);
+      case Step::Kind::kRemote: return begin_remote(step);
+      case Step::Kind::kSend: return send(step);
+      case Step::Kind::kReceive: return begin_receive(step);
     }
   }
 
@@ -319,6 +333,46 @@ class Executor::Run {
     frame_.values[step.results[0][0]] = values.select(0, index);
   }
 
+  // ---- Other tasks
+  void begin_call() {
+    absl::MutexLock lock(&calls_mu_);
+    ++calls_;
+  }
+  // The last thing that touches the run: it may be gone as soon as the lock is.
+  void end_call(const Step& step, const Status& status) {
+    if (!status.ok()) fail(std::make_exception_ptr(Error(status)));
+    signal(step.signals);
+    absl::MutexLock lock(&calls_mu_);
+    --calls_;
+  }
+
+  void begin_remote(const Step& step) {
+    begin_call();
+    links_.parts->start(step.number, tensors_at(step, 1), remote_options_,
+                        [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
+                          if (status.ok()) store_all(step.results[0], std::move(outputs));
+                          end_call(step, status);
+                        });
+  }
+
+  void begin_receive(const Step& step) {
+    begin_call();
+    auto done = [this, &step](const Status& status, at::Tensor value) {
+      if (status.ok()) frame_.values[step.results[0][0]] = std::move(value);
+      end_call(step, status);
+    };
+    if (step.task == task_) {
+      // Left here by an earlier part; if it is not there yet, only a failed step keeps us waiting.
+      links_.rendezvous->receive(remote_options_.meeting, step.number, std::move(done));
+    } else {
+      links_.parts->receive(step.task, remote_options_.meeting, step.number, remote_options_, std::move(done));
+    }
+  }
+
+  void send(const Step& step) {
+    links_.rendezvous->send(remote_options_.meeting, step.number, frame_.values[step.slots[0].value]);
+  }
+
   // ---- Control flow
   std::vector<at::Tensor> tensors_at(const Step& step, int32_t position) const {
     std::vector<at::Tensor> tensors;
@@ -359,7 +413,7 @@ class Executor::Run {
       }
       generators = &frame->generators;
     }
-    Run(*frame, task_, options_, *generators).execute();
+    Run(*frame, task_, options_, *generators, links_).execute();
     std::vector<at::Tensor> outputs;
     collect(*frame, outputs);
     frame->clear();
@@ -423,50 +477,23 @@ class Executor::Run {
   const std::string& task_;
   const RunOptions& options_;
   std::vector<at::Generator>& generators_;
+  const ExecutorLinks& links_;
+  RunOptions remote_options_;
+  Cancellation* others_ = nullptr;
+  absl::Mutex calls_mu_;
+  int calls_ ABSL_GUARDED_BY(calls_mu_) = 0;
   uint64_t body_runs_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex failure_mu_;
   std::exception_ptr failure_;
+  bool failure_cancelled_ = false;
 };
-
-namespace {
-
-// Takes the variables of a run and gives them back, written or not, however the run ends.
-class HeldVariables {
- public:
-  HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells)
-      : plan_(plan), cells_(cells) {}
-  ~HeldVariables() {
-    for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_overwritten[i]);
-  }
-  HeldVariables(const HeldVariables&) = delete;
-  HeldVariables& operator=(const HeldVariables&) = delete;
-
-  void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
-    for (size_t i : order) {
-      at::Tensor& value = values[plan_.program.variables[i].value];
-      if (plan_.variable_written[i]) {
-        value = cells_[i]->begin_write(plan_.variable_overwritten[i]);
-        written_.push_back(i);
-      } else {
-        value = cells_[i]->read();
-      }
-    }
-  }
-  void complete() { complete_ = true; }
-
- private:
-  const Plan& plan_;
-  const std::vector<std::shared_ptr<VariableCell>>& cells_;
-  std::vector<size_t> written_;
-  bool complete_ = false;
-};
-
-}  // namespace
 
 Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
-                   KernelTable* kernels)
-    : plan_(std::make_unique<Plan>(std::move(program), devices, catalog, kernels)), task_(devices.task()) {
+                   KernelTable* kernels, ExecutorLinks links)
+    : links_(std::move(links)),
+      plan_(std::make_unique<Plan>(std::move(program), devices, catalog, kernels)),
+      task_(devices.task()) {
   for (size_t i = 0; i < plan_->program.variables.size(); ++i) {
     const VariableRef& variable = plan_->program.variables[i];
     cells_.push_back(variables.declare(variable.name, variable.spec, plan_->variable_devices[i]));
@@ -508,6 +535,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     const TensorSpec& expected = program.arguments[i].spec;
     if (!arguments[i].defined())
       throw invalid_argument("program \"", program.name, "\": argument ", i, " is undefined");
+    if (program.arguments[i].any) continue;
     if (scalar_type_of(expected.dtype) != arguments[i].scalar_type() || arguments[i].sizes() != expected.sizes) {
       throw invalid_argument("program \"", program.name, "\": argument ", i, " is ", spec_of(arguments[i]).to_string(),
                              ", expected ", expected.to_string());
@@ -530,7 +558,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   {
     HeldVariables held(*plan_, cells_);
     held.take(cell_order_, frame->values);
-    Run(*frame, task_, options, frame->generators).execute();
+    Run(*frame, task_, options, frame->generators, links_).execute();
     Run::collect(*frame, outputs);
     frame->clear();
     held.complete();

@@ -14,10 +14,18 @@
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
+#include "muster/runtime/remote_parts.h"
+#include "muster/runtime/rendezvous.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
+
+// How the program of an executor reaches other tasks. Both outlive the executor.
+struct ExecutorLinks {
+  Rendezvous* rendezvous = nullptr;            // of this task
+  std::shared_ptr<const RemoteParts> parts{};  // where its parts and their values are
+};
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.
 // Thread-safe: each run has its own values. Runs that write the same variable take turns.
@@ -28,7 +36,7 @@ class Executor {
   // With `kernels`, ops that libtorch has several implementations of are measured and the fastest one is used; without,
   // every op is called as it was recorded and gives the same bits as eager libtorch.
   Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
-           KernelTable* kernels = nullptr);
+           KernelTable* kernels = nullptr, ExecutorLinks links = {});
   ~Executor();
 
   const Program& program() const;
@@ -44,6 +52,7 @@ class Executor {
   std::unique_ptr<Frame> take_frame() ABSL_LOCKS_EXCLUDED(mu_);
   void return_frame(std::unique_ptr<Frame> frame) ABSL_LOCKS_EXCLUDED(mu_);
 
+  const ExecutorLinks links_;
   const std::unique_ptr<struct Plan> plan_;
   const std::string task_;
   std::vector<std::shared_ptr<VariableCell>> cells_;  // as in Program::variables

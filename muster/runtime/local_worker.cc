@@ -1,5 +1,11 @@
 #include "muster/runtime/local_worker.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
@@ -8,6 +14,7 @@
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/op_catalog.h"
+#include "muster/runtime/remote_parts.h"
 
 namespace muster {
 namespace {
@@ -37,9 +44,22 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
 
 LocalWorker::~LocalWorker() = default;
 
-ProgramHandle LocalWorker::register_program(const Program& program) {
+ProgramHandle LocalWorker::register_program(const Program& program, const ProgramOwner& owner) {
+  std::vector<Registered> forgotten;  // destroyed without the lock
+  {
+    absl::MutexLock lock(&mu_);
+    if (programs_.size() >= options_.max_programs) {
+      throw resource_exhausted(devices_.task(), " has ", programs_.size(), " programs registered, which is its limit");
+    }
+    forgotten = take_those_of_earlier(owner);
+  }
+  if (!forgotten.empty()) {
+    MUSTER_LOG(info) << devices_.task() << ": " << owner.name << " was restarted; dropped the " << forgotten.size()
+                     << " programs that it had registered before";
+  }
   check(program, options_.limits);
   Program ready = program;
+  ready.parts.clear();
   optimize(
       ready, options_.passes,
       [this](const Program& p, const Instruction& instruction) { return evaluate(*catalog_, p, instruction); },
@@ -48,25 +68,48 @@ ProgramHandle LocalWorker::register_program(const Program& program) {
                                    .default_device = devices_.default_name(),
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
-  auto executor = std::make_shared<Executor>(std::move(ready), devices_, *catalog_, variables_,
-                                             options_.exact ? nullptr : kernels_.get());
+  ready.parts = program.parts;
+  ExecutorLinks links{.rendezvous = &rendezvous_};
+  if (options_.peers != nullptr) {
+    links.parts =
+        std::make_shared<RemoteParts>(program.parts, *options_.peers, ProgramOwner{devices_.task(), incarnation_});
+  } else if (!program.parts.empty()) {
+    throw failed_precondition("program \"", program.name, "\" has parts on other tasks, but ", devices_.task(),
+                              " is not in a cluster");
+  }
+  auto executor = std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_,
+                                             options_.exact ? nullptr : kernels_.get(), std::move(links));
   absl::MutexLock lock(&mu_);
   ProgramHandle handle{next_handle_++};
-  executors_[handle.id] = std::move(executor);
+  programs_[handle.id] = {std::move(executor), owner};
   return handle;
+}
+
+std::vector<LocalWorker::Registered> LocalWorker::take_those_of_earlier(const ProgramOwner& owner) {
+  std::vector<Registered> taken;
+  if (owner.name.empty()) return taken;
+  auto [known, is_new] = incarnations_.try_emplace(owner.name, owner.incarnation);
+  if (is_new || known->second == owner.incarnation) return taken;
+  known->second = owner.incarnation;
+  absl::erase_if(programs_, [&](auto& entry) {
+    if (entry.second.owner.name != owner.name) return false;
+    taken.push_back(std::move(entry.second));
+    return true;
+  });
+  return taken;
 }
 
 std::shared_ptr<Executor> LocalWorker::executor(ProgramHandle handle) const {
   absl::MutexLock lock(&mu_);
-  auto it = executors_.find(handle.id);
-  if (it == executors_.end()) throw not_found("program ", handle.id, " is not registered at ", devices_.task());
-  return it->second;
+  auto it = programs_.find(handle.id);
+  if (it == programs_.end()) throw not_found("program ", handle.id, " is not registered at ", devices_.task());
+  return it->second.executor;
 }
 
 void LocalWorker::deregister_program(ProgramHandle handle) {
   std::shared_ptr<Executor> last = executor(handle);
   absl::MutexLock lock(&mu_);
-  executors_.erase(handle.id);
+  programs_.erase(handle.id);
 }
 
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
@@ -75,18 +118,84 @@ std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::T
   return executor(handle)->run(std::move(arguments), options);
 }
 
-WorkerStatus LocalWorker::status() const {
-  WorkerStatus status{.task = devices_.task(), .devices = devices_.names()};
-  for (const auto& cell : variables_.all()) {
+void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
+                        RunDone done) {
+  pool_.submit([this, handle, arguments = std::move(arguments), options, done = std::move(done)]() mutable {
+    std::vector<at::Tensor> outputs;
+    Status status;
+    try {
+      outputs = run(handle, std::move(arguments), options);
+    } catch (...) {
+      status = status_of(std::current_exception()).from(devices_.task());
+    }
+    done(status, std::move(outputs));
+  });
+}
+
+void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
+  // Whoever gives up waiting has aborted its step, and so told us.
+  static_cast<void>(options);
+  rendezvous_.receive(meeting, edge, std::move(done));
+}
+
+void LocalWorker::abort(uint64_t meeting, const Status& why) { rendezvous_.abort(meeting, why); }
+
+std::vector<VariableInfo> LocalWorker::variables() {
+  std::vector<VariableInfo> infos;
+  for (const auto& cell : store_.all()) {
+    infos.push_back(
+        {cell->name(), cell->spec(), devices_.task() + "/device:CPU:0", cell->version(), cell->initialized()});
+  }
+  return infos;
+}
+
+void LocalWorker::reset(const std::vector<std::string>& containers) {
+  const std::set<std::string> chosen(containers.begin(), containers.end());
+  std::vector<Registered> dropped;  // destroyed without the lock
+  {
+    absl::MutexLock lock(&mu_);
+    absl::erase_if(programs_, [&](auto& entry) {
+      const auto& used = entry.second.executor->program().variables;
+      const bool uses = std::any_of(used.begin(), used.end(), [&](const VariableRef& variable) {
+        return chosen.contains(container_of(variable.name));
+      });
+      if (uses) dropped.push_back(std::move(entry.second));
+      return uses;
+    });
+  }
+  for (const auto& cell : store_.all()) {
+    if (chosen.contains(container_of(cell->name()))) store_.erase(cell->name());
+  }
+}
+
+WorkerStatus LocalWorker::status(bool) {
+  WorkerStatus status{.task = devices_.task(),
+                      .incarnation = incarnation_,
+                      .devices = devices_.names(),
+                      .default_device = devices_.default_name()};
+  for (const auto& cell : store_.all()) {
     ++status.variables;
     status.variable_bytes += cell->spec().bytes();
   }
+  std::ifstream memory("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  if (memory >> total >> resident) status.resident_bytes = resident * sysconf(_SC_PAGESIZE);
+  status.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   absl::MutexLock lock(&mu_);
-  status.programs = executors_.size();
+  status.programs = programs_.size();
   return status;
 }
 
 Program LocalWorker::prepared_program(ProgramHandle handle) const { return executor(handle)->program(); }
+
+std::string name_in_container(const std::string& container, const std::string& name) {
+  return container.empty() ? name : str_cat(container, "//", name);
+}
+
+std::string container_of(const std::string& name) {
+  const size_t end = name.find("//");
+  return end == std::string::npos ? "" : name.substr(0, end);
+}
 
 LocalWorker& local_worker() {
   LocalWorkerSlot& slot = local_worker_slot();

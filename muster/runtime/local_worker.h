@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "muster/base/elastic_pool.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/passes.h"
 #include "muster/runtime/devices.h"
@@ -31,6 +32,8 @@ struct LocalWorkerOptions {
   // step is slow. Makes the pool libtorch's CPU allocator.
   bool keep_memory = true;
   bool soft_placement = true;
+  size_t max_programs = 10'000;  // registered at the same time
+  Peers* peers = nullptr;        // outlives the worker; without it a program cannot have parts on other tasks
   bool log_device_placement = false;
 };
 
@@ -39,31 +42,50 @@ class LocalWorker : public Worker {
   explicit LocalWorker(LocalWorkerOptions options = {});
   ~LocalWorker() override;
 
-  ProgramHandle register_program(const Program& program) override ABSL_LOCKS_EXCLUDED(mu_);
+  ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   void deregister_program(ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
-  WorkerStatus status() const override ABSL_LOCKS_EXCLUDED(mu_);
+  void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
+  void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
+  void abort(uint64_t meeting, const Status& why) override;
+  std::vector<VariableInfo> variables() override;
+  void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
+  WorkerStatus status(bool wait = false) override ABSL_LOCKS_EXCLUDED(mu_);
 
   const LocalDevices& devices() const { return devices_; }
-  VariableStore& variables() { return variables_; }
+  VariableStore& store() { return store_; }
+  const Rendezvous& rendezvous() const { return rendezvous_; }
+  uint64_t incarnation() const { return incarnation_; }
   const KernelTable& kernels() const { return *kernels_; }
   // The program as it runs: after the passes and placed.
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Registered {
+    std::shared_ptr<Executor> executor;
+    ProgramOwner owner;
+  };
+
+  std::vector<Registered> take_those_of_earlier(const ProgramOwner& owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<Executor> executor(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const LocalWorkerOptions options_;
   const LocalDevices devices_;
-  VariableStore variables_;
+  const uint64_t incarnation_ = random_id();
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  VariableStore store_;
+  Rendezvous rendezvous_;
   // Behind pointers, to keep libtorch's dispatcher out of every file that uses Muster.
   const std::unique_ptr<const OpCatalog> catalog_;
   const std::unique_ptr<KernelTable> kernels_;
 
   mutable absl::Mutex mu_;
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = 1;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Executor>> executors_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // of the owners
+  ElasticPool pool_{"worker"};  // last: what it runs uses all of the above
 };
 
 // The worker that functions run on when they are called directly. It is made at the first use, with one CPU device and

@@ -179,7 +179,7 @@ TEST(LocalWorker, RunsFusedUpdatesWithTheSameBits) {
     Builder builder;
     std::vector<at::Tensor> gradients;
     for (const char* name : {"a", "b", "c"}) {
-      worker.variables().declare(name, {DType::kFloat, {2, 2}}, at::kCPU)->assign(torch::rand({2, 2}));
+      worker.store().declare(name, {DType::kFloat, {2, 2}}, at::kCPU)->assign(torch::rand({2, 2}));
       ValueId gradient = builder.argument();
       builder.op("aten::add_.Tensor", {ref(builder.variable(name)), ref(gradient), {-0.1}});
       gradients.push_back(torch::rand({2, 2}));
@@ -188,7 +188,7 @@ TEST(LocalWorker, RunsFusedUpdatesWithTheSameBits) {
     EXPECT_EQ(worker.prepared_program(handle).instructions.size(), fuse ? 1u : 3u);
     for (int i = 0; i < 3; ++i) worker.run(handle, gradients);
     std::vector<at::Tensor> values;
-    for (const auto& cell : worker.variables().all()) values.push_back(cell->read());
+    for (const auto& cell : worker.store().all()) values.push_back(cell->read());
     return torch::stack(values);
   };
 
@@ -197,7 +197,7 @@ TEST(LocalWorker, RunsFusedUpdatesWithTheSameBits) {
 
 TEST(LocalWorker, CountsItsVariables) {
   LocalWorker worker(two_cpus());
-  worker.variables().declare("w", {DType::kFloat, {10, 10}}, at::kCPU);
+  worker.store().declare("w", {DType::kFloat, {10, 10}}, at::kCPU);
 
   EXPECT_EQ(worker.status().variables, 1u);
   EXPECT_EQ(worker.status().variable_bytes, 400);

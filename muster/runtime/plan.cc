@@ -136,8 +136,11 @@ void prepare_control(Step& step, const Instruction& instruction) {
       Step::ListSlot slot{position, false, {}};
       for (const Argument& element : *list) slot.values.push_back(element_id(element));
       step.lists.push_back(std::move(slot));
-    } else if (const auto* trips = std::get_if<int64_t>(&argument.value)) {
-      step.stack.back() = *trips;
+    } else if (const auto* number = std::get_if<int64_t>(&argument.value)) {
+      step.stack.back() = *number;
+      step.number = *number;
+    } else if (const auto* text = std::get_if<std::string>(&argument.value)) {
+      step.task = *text;
     }
   }
 }
@@ -148,6 +151,9 @@ Step::Kind kind_of(const std::string& op) {
   if (op == kCond.name) return Step::Kind::kCond;
   if (op == kLoop.name) return Step::Kind::kLoop;
   if (op == kLoopGradient.name) return Step::Kind::kLoopGradient;
+  if (op == kRemote.name) return Step::Kind::kRemote;
+  if (op == kSend.name) return Step::Kind::kSend;
+  if (op == kReceive.name) return Step::Kind::kReceive;
   return Step::Kind::kOp;
 }
 
@@ -164,8 +170,10 @@ void for_each_operand(Step& step, const Visit& visit) {
 // Builds the lanes of a plan.
 class Planner {
  public:
-  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels)
+  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+          const std::vector<Program>& parts)
       : plan_(plan),
+        parts_(parts),
         program_(plan.program),
         devices_(devices),
         catalog_(catalog),
@@ -178,7 +186,7 @@ class Planner {
       ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
     }
     for (const Program& body : program_.bodies) {
-      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_, kernels_));
+      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_, kernels_, &parts_));
       plan_.random = plan_.random || plan_.bodies.back()->random;
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) add_step(i);
@@ -209,6 +217,7 @@ class Planner {
     producer_lane_.assign(program_.num_values, -1);
     event_of_.assign(program_.num_values, -1);
     unordered_.assign(program_.num_values, false);
+    begun_elsewhere_.assign(program_.num_values, false);
     for (const ProgramArgument& argument : program_.arguments) {
       plan_.argument_devices.push_back(devices_.device(device_name(argument.device)));
       home_[argument.value] = argument.device;
@@ -278,11 +287,28 @@ class Planner {
     bring_constants(step);
     await_producers(step);
     choose_kernel(step, op_name);
+    const bool begins = step.kind == Step::Kind::kRemote || step.kind == Step::Kind::kReceive;
+    plan_.communicates = plan_.communicates || begins || step.kind == Step::Kind::kSend;
+    if (begins) {
+      step.signals = plan_.num_events++;
+      for (const auto& values : step.results) {
+        for (ValueId value : values) {
+          if (value >= 0) event_of_[value] = step.signals;
+        }
+      }
+    }
+    if (step.kind == Step::Kind::kRemote) {
+      // The parts of one task run in turn: what one reads, a later one may write.
+      const std::string& task = parts_[step.number].task;
+      if (auto before = last_part_.find(task); before != last_part_.end()) step.awaits.push_back(before->second);
+      last_part_[task] = step.signals;
+    }
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value < 0) continue;
         home_[value] = instruction.device;
         producer_lane_[value] = step.lane;
+        begun_elsewhere_[value] = begins;
         if (step.kind == Step::Kind::kCopy && device_name(lane_device) != device_name(instruction.device)) {
           step.signals = event_of_[value] = plan_.num_events++;
         }
@@ -357,6 +383,7 @@ class Planner {
         producer_lane_.push_back(-1);
         event_of_.push_back(-1);
         unordered_.push_back(false);
+        begun_elsewhere_.push_back(false);
       }
       value = moved;
     });
@@ -365,7 +392,7 @@ class Planner {
   void await_producers(Step& step) {
     for_each_operand(step, [&](ValueId value) {
       const int32_t event = event_of_[value];
-      if (event < 0 || producer_lane_[value] == step.lane) return;
+      if (event < 0 || (producer_lane_[value] == step.lane && !begun_elsewhere_[value])) return;
       if (awaited_.insert({event, step.lane}).second) step.awaits.push_back(event);
     });
   }
@@ -377,6 +404,8 @@ class Planner {
         for_each_operand(step, [&](ValueId value) { last[value] = &step; });
         for (const auto& values : step.results) {
           for (ValueId value : values) {
+            // What comes later than its step cannot be dropped by it.
+            if (value >= 0 && begun_elsewhere_[value]) continue;
             if (value >= 0 && (!last[value] || last[value]->lane == step.lane)) last[value] = &step;
           }
         }
@@ -419,6 +448,7 @@ class Planner {
   }
 
   Plan& plan_;
+  const std::vector<Program>& parts_;  // of the outermost program
   Program& program_;
   const LocalDevices& devices_;
   const OpCatalog& catalog_;
@@ -428,7 +458,9 @@ class Planner {
   std::vector<int32_t> home_;           // value -> index of its device
   std::vector<int32_t> producer_lane_;  // value -> lane that makes it
   std::vector<int32_t> event_of_;       // value -> event, for values that cross lanes
-  std::vector<bool> unordered_;         // value -> a chosen kernel may have left it in another order of memory
+  std::vector<bool> begun_elsewhere_;   // value -> it comes from another task, some time after its step
+  absl::flat_hash_map<std::string, int32_t> last_part_;  // task -> the event of its last part so far
+  std::vector<bool> unordered_;  // value -> a chosen kernel may have left it in another order of memory
   std::shared_ptr<ImageOrder> image_order_ = std::make_shared<ImageOrder>(false);
   std::vector<bool> fixed_order_;  // alias group -> viewed by strides
   std::set<std::pair<int32_t, int32_t>> awaited_;
@@ -438,9 +470,10 @@ class Planner {
 
 }  // namespace
 
-Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels)
+Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+           const std::vector<Program>* parts)
     : program(std::move(p)) {
-  Planner(*this, devices, catalog, kernels).build();
+  Planner(*this, devices, catalog, kernels, parts != nullptr ? *parts : program.parts).build();
 }
 
 }  // namespace muster

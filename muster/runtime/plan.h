@@ -22,7 +22,7 @@ inline constexpr ValueId kUndefinedElement = -2;
 
 // One instruction: the op, the stack with all constant arguments in place, and where the tensors go.
 struct Step {
-  enum class Kind { kOp, kCopy, kElement, kCond, kLoop, kLoopGradient };
+  enum class Kind { kOp, kCopy, kElement, kCond, kLoop, kLoopGradient, kRemote, kSend, kReceive };
   struct Slot {
     int32_t position;
     ValueId value;
@@ -54,13 +54,17 @@ struct Step {
   bool share = false;             // kCopy: nobody writes to either side and both are on one device
   bool save = false;              // kLoop: somebody wants the saved states
   bool gradients = false;         // kOp: what it returns for its backward pass is wanted
+  int64_t number = 0;             // kRemote: the part; kSend, kReceive: the edge
+  std::string task{};             // kReceive: who has it
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
 struct Plan {
   // Without `kernels` every op is called as it was recorded.
-  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels);
+  // `parts` are those of the outermost program, if this is a body of it.
+  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+       const std::vector<Program>* parts = nullptr);
 
   Program program;
   std::vector<std::vector<Step>> lanes{};   // steps in program order, by device
@@ -76,7 +80,8 @@ struct Plan {
   std::vector<bool> output_unordered{};  // as Step::unordered, for outputs
   std::vector<bool> output_constant{};   // the receiver may write to it, so it gets a copy
   int32_t num_events = 0;
-  bool random = false;  // has a random op, bodies included
+  bool random = false;        // has a random op, bodies included
+  bool communicates = false;  // has a kRemote, kSend or kReceive, not counting bodies
 };
 
 }  // namespace muster

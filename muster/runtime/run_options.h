@@ -1,6 +1,7 @@
 // How one run of a program differs from the next.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -14,9 +15,15 @@ struct RunOptions {
   uint64_t replica = 0;            // replicas of one step draw different numbers
   const Cancellation* cancellation = nullptr;
   Profile* profile = nullptr;
+  // Of the whole run, over all tasks. A remote worker always has one: its own limit if this is not given.
+  std::optional<std::chrono::milliseconds> timeout{};
+  uint64_t meeting = 0;  // of the parts of one step: names the values that they hand to each other
 };
 
 // The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
 uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane = 0);
+
+// Different from all others, in this process and very likely in others.
+uint64_t random_id();
 
 }  // namespace muster

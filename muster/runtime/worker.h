@@ -4,10 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "muster/graph/program.h"
+#include "muster/runtime/rendezvous.h"
 #include "muster/runtime/run_options.h"
 
 namespace muster {
@@ -18,26 +21,76 @@ struct ProgramHandle {
   bool operator==(const ProgramHandle&) const = default;
 };
 
+// Who registers a program. When a task comes back with another incarnation, what the one before it had registered is
+// dropped.
+struct ProgramOwner {
+  std::string name{};
+  uint64_t incarnation = 0;
+};
+
+struct VariableInfo {
+  std::string name{};
+  TensorSpec spec{};
+  std::string device{};
+  uint64_t version = 0;
+  bool initialized = false;
+};
+
 struct WorkerStatus {
   std::string task{};
+  uint64_t incarnation = 0;  // another one after every start
   std::vector<std::string> devices{};
+  std::string default_device{};
   size_t programs = 0;
   size_t variables = 0;
   int64_t variable_bytes = 0;
+  size_t sessions = 0;
+  uint64_t requests = 0;       // since it was started
+  int64_t resident_bytes = 0;  // of the process
+  double uptime_seconds = 0;
 };
 
-// Thread-safe. Every method throws Error.
+using RunDone = std::function<void(const Status&, std::vector<at::Tensor>)>;
+
+// Thread-safe. Every method throws Error unless it says otherwise.
 class Worker {
  public:
   virtual ~Worker() = default;
 
-  // Checks, places and prepares the program, once for any number of runs.
-  virtual ProgramHandle register_program(const Program& program) = 0;
+  // Checks, places and prepares the program, once for any number of runs. Its parts are registered with their tasks.
+  virtual ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) = 0;
   // Runs that are under way end as they would have. NotFound if there is no such program.
   virtual void deregister_program(ProgramHandle handle) = 0;
+
   virtual std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                       const RunOptions& options = {}) = 0;
-  virtual WorkerStatus status() const = 0;
+  // The same without waiting: `done` is called once, on any thread. What `options` points to lives until then. Throws
+  // nothing.
+  virtual void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
+                     RunDone done) = 0;
+
+  // Fetches what a part of a step has left here, or will. Throws nothing.
+  virtual void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) = 0;
+  // Ends a step that has failed elsewhere: nobody waits for its values any more. Throws nothing, waits for nothing.
+  virtual void abort(uint64_t meeting, const Status& why) = 0;
+
+  virtual std::vector<VariableInfo> variables() = 0;
+  // Drops the variables of these containers ("": those without one), and the programs that use them.
+  virtual void reset(const std::vector<std::string>& containers) = 0;
+  // `wait`: for a task that is not up yet, until its time to connect is over.
+  virtual WorkerStatus status(bool wait = false) = 0;
 };
+
+// Finds the workers of other tasks. Thread-safe.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  // Throws Error{kInvalidArgument} if the cluster has no such task. Does not wait for it to be there.
+  virtual std::shared_ptr<Worker> worker(const std::string& task) = 0;
+};
+
+// A variable in a container has another name than one outside: "container//name".
+std::string name_in_container(const std::string& container, const std::string& name);
+std::string container_of(const std::string& name);
 
 }  // namespace muster

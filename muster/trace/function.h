@@ -31,16 +31,25 @@ class Function {
   // With a step number, a profile, a way to cancel.
   template <class... Args>
   std::invoke_result_t<F&, Args&...> run(const RunOptions& options, const Args&... args) const {
-    using Result = std::invoke_result_t<F&, Args&...>;
     static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
     if (tracing()) {
       TracedFunction::Inlined inlined(*traces_);
       std::tuple<Args...> copies(args...);
       return std::apply(*function_, copies);
     }
+    return run_by([&](const std::shared_ptr<TracedFunction::Entry>& entry,
+                      std::vector<at::Tensor> tensors) { return traces_->run(*entry, std::move(tensors), options); },
+                  args...);
+  }
+
+  // Lets `run(entry, tensors)` run the program: for those that run functions elsewhere.
+  template <class Run, class... Args>
+  std::invoke_result_t<F&, Args&...> run_by(const Run& run, const Args&... args) const {
+    using Result = std::invoke_result_t<F&, Args&...>;
+    static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
     std::vector<at::Tensor> tensors;
     auto entry = find(tensors, args...);
-    std::vector<at::Tensor> outputs = traces_->run(*entry, std::move(tensors), options);
+    std::vector<at::Tensor> outputs = run(entry, std::move(tensors));
     if constexpr (!std::is_void_v<Result>) {
       Result result = *static_cast<const Result*>(entry->result.get());
       size_t next = 0;

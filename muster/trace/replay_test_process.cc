@@ -64,7 +64,7 @@ Answer replay(const Job& job) {
   std::vector<std::shared_ptr<VariableCell>> cells;
   for (size_t i = 0; i < program.variables.size(); ++i) {
     const VariableRef& variable = program.variables[i];
-    cells.push_back(worker.variables().declare(variable.name, variable.spec, at::kCPU));
+    cells.push_back(worker.store().declare(variable.name, variable.spec, at::kCPU));
     cells.back()->assign(job.variables[i]);
   }
   Answer answer;

@@ -229,7 +229,7 @@ at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
   if (!stand_in.defined()) {
     Untraced untraced;
     c10::AutoGradMode no_gradients(false);
-    at::Tensor value = variable->cell->read();
+    at::Tensor value = variable->tracing_value();
     stand_in = value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     if (variable->options.trainable && stand_in.is_floating_point()) stand_in.requires_grad_();
     add_variable(variable, stand_in);

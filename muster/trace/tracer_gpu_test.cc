@@ -27,7 +27,7 @@ class Gpu : public ::testing::Test {
     ASSERT_NE(worker.devices().default_name().find("GPU:0"), std::string::npos);
     Program program = step.program(arguments[0], arguments[1]);
     for (const Variable& variable : variables.all()) {
-      worker.variables()
+      worker.store()
           .declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))
           ->assign(variable.value());
     }
@@ -41,7 +41,7 @@ class Gpu : public ::testing::Test {
       EXPECT_TRUE(torch::allclose(there.cpu(), here, 1e-3, 1e-4)) << "step " << i << ": " << there << here;
     }
     for (const Variable& variable : variables.all()) {
-      at::Tensor there = worker.variables().find(variable.name())->read().cpu();
+      at::Tensor there = worker.store().find(variable.name())->read().cpu();
       EXPECT_TRUE(torch::allclose(there, variable.value(), 1e-2, 1e-3)) << variable.name();
     }
   }
@@ -99,7 +99,7 @@ TEST_F(Gpu, RunsAttentionAndLstmThatWereTracedToBePortable) {
   at::Tensor x = torch::rand({4, 5, 8});
   LocalWorker worker;
   for (const Variable& variable : variables.all()) {
-    worker.variables()
+    worker.store()
         .declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))
         ->assign(variable.value());
   }

@@ -3,10 +3,12 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros_like.h>
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
+#include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
@@ -26,6 +28,32 @@ Adopted& adopted_registry() {
   return registry;
 }
 
+// Names of variables that live with other tasks. A program that makes the same variables in the same order in another
+// process names them alike, and so finds them.
+struct RemoteNames {
+  absl::Mutex mu;
+  absl::flat_hash_set<std::string> taken ABSL_GUARDED_BY(mu);
+};
+
+RemoteNames& remote_names() {
+  static RemoteNames& names = *new RemoteNames;  // never destroyed, as above
+  return names;
+}
+
+std::string take_remote_name(const std::string& wish) {
+  RemoteNames& names = remote_names();
+  absl::MutexLock lock(&names.mu);
+  std::string name = wish;
+  for (int suffix = 1; !names.taken.insert(name).second; ++suffix) name = str_cat(wish, "_", suffix);
+  return name;
+}
+
+void give_back_remote_name(const std::string& name) {
+  RemoteNames& names = remote_names();
+  absl::MutexLock lock(&names.mu);
+  names.taken.erase(name);
+}
+
 }  // namespace
 
 Variable::State::State(const at::Tensor& initial, VariableOptions given, at::Tensor module_tensor)
@@ -39,14 +67,32 @@ Variable::State::State(const at::Tensor& initial, VariableOptions given, at::Ten
   LocalWorker& worker = local_worker();
   const std::string& here = worker.devices().default_name();
   DeviceSet devices(worker.devices().names(), here, /*soft_placement=*/true);
+  const DeviceSpec wish = DeviceSpec::parse(options.device);
+  if (wish.job && *wish.job != *DeviceSpec::parse(worker.devices().task()).job) {
+    options.name = take_remote_name(options.name);
+    this->initial = initial.detach().clone();
+    return;
+  }
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
-  cell = worker.variables().declare_new(options.name, spec, worker.devices().device(device));
+  cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
   cell->assign(initial.detach());
 }
 
+VariableCell& Variable::State::local() const {
+  if (!cell) {
+    throw failed_precondition("variable \"", options.name, "\" lives on ", options.device,
+                              "; read or write it in a function that a session runs");
+  }
+  return *cell;
+}
+
 Variable::State::~State() {
-  local_worker().variables().erase(cell->name());
+  if (cell) {
+    local_worker().store().erase(cell->name());
+  } else {
+    give_back_remote_name(options.name);
+  }
   if (!adopted.defined()) return;
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
@@ -95,7 +141,7 @@ at::ScalarType Variable::dtype() const { return scalar_type_of(state_->spec.dtyp
 
 at::Tensor Variable::value() const {
   if (Tracer* tracer = Tracer::current()) return tracer->stand_in(state_);
-  return state_->cell->read();
+  return state_->local().read();
 }
 
 namespace {
@@ -107,15 +153,16 @@ void write(const std::shared_ptr<Variable::State>& state, bool whole, const Writ
     write(tracer->stand_in(state));
     return;
   }
-  at::Tensor target = state->cell->begin_write(whole);
+  VariableCell& cell = state->local();
+  at::Tensor target = cell.begin_write(whole);
   try {
     PlainTensors plain;
     write(target);
   } catch (...) {
-    state->cell->end_write(/*keep=*/false);
+    cell.end_write(/*keep=*/false);
     throw;
   }
-  state->cell->end_write();
+  cell.end_write();
 }
 
 void check_shape(const Variable& variable, const at::Tensor& value) {

@@ -21,8 +21,9 @@ struct VariableOptions {
 // A handle, cheap to copy, like at::Tensor.
 // Inside a traced function it is a tensor of the step: reading it gives that tensor, assigning writes to it in place,
 // and gradient() differentiates by it. Outside, `value()` is the value at this moment and assigning takes effect at
-// once. A local variable lives as long as its handles and the functions that use it. Thread-safe: a run that writes a
-// variable has it to itself, and what a reader holds never changes.
+// once. A local variable lives as long as its handles and the functions that use it. One whose device is of another job
+// lives there, gets its value by its initializer, and is read and written by functions that a session runs.
+// Thread-safe: a run that writes a variable has it to itself, and what a reader holds never changes.
 class Variable {
  public:
   explicit Variable(const at::Tensor& initial, VariableOptions options = {});
@@ -58,8 +59,14 @@ struct Variable::State {
 
   VariableOptions options;
   TensorSpec spec;
-  std::shared_ptr<VariableCell> cell;
-  at::Tensor adopted;  // the module's tensor that stands for the variable while tracing, if it has one
+  std::shared_ptr<VariableCell> cell;  // null: it lives with another task
+  at::Tensor initial;                  // of a variable of another task: what its initializer gives it
+  at::Tensor adopted;                  // the module's tensor that stands for the variable while tracing, if it has one
+
+  // What stands for the variable while a function is traced.
+  at::Tensor tracing_value() const { return cell ? cell->read() : initial; }
+  // Throws Error{kFailedPrecondition} if the variable lives with another task.
+  VariableCell& local() const;
 
   // A variable for which `tensor` stands while tracing. Error{kAlreadyExists} if it stands for another one.
   static std::shared_ptr<State> adopt(at::Tensor tensor, VariableOptions options);

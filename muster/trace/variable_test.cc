@@ -48,10 +48,10 @@ TEST(Variable, GivesItsNameBackWithItsLastHandle) {
   {
     Variable first(torch::zeros({1}), {.name = "short_lived"});
     Variable copy = first;
-    EXPECT_NE(local_worker().variables().find("short_lived"), nullptr);
+    EXPECT_NE(local_worker().store().find("short_lived"), nullptr);
   }
 
-  EXPECT_EQ(local_worker().variables().find("short_lived"), nullptr);
+  EXPECT_EQ(local_worker().store().find("short_lived"), nullptr);
   EXPECT_EQ(Variable(torch::zeros({2}), {.name = "short_lived"}).name(), "short_lived");
 }
 
@@ -64,7 +64,7 @@ TEST(Variable, LivesOnInTheFunctionThatUsesIt) {
   }();
 
   EXPECT_EQ(count().item<float>(), 2);
-  EXPECT_NE(local_worker().variables().find("hidden"), nullptr);
+  EXPECT_NE(local_worker().store().find("hidden"), nullptr);
 }
 
 TEST(Variable, KeepsTheDeviceThatItWasGivenElseThatOfTheScope) {
@@ -80,7 +80,7 @@ TEST(Variable, NamesADeviceThatIsNotThere) {
   EXPECT_THAT(error_of(StatusCode::kInvalidArgument,
                        [] { Variable(torch::zeros({1}), {.name = "far", .device = "/job:ps/task:3"}); }),
               AllOf(HasSubstr("variable \"far\" asked for \"/job:ps/task:3\""), HasSubstr("does not exist")));
-  EXPECT_EQ(local_worker().variables().find("far"), nullptr);
+  EXPECT_EQ(local_worker().store().find("far"), nullptr);
 }
 
 TEST(Variable, IsAssignedOutsideOfAFunctionAtOnce) {
@@ -145,7 +145,7 @@ TEST(Variable, CannotBeMadeInsideATracedFunction) {
 
   EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, [&] { make(); }),
               AllOf(HasSubstr("variable \"inner\" is made inside a traced function"), HasSubstr("make it outside")));
-  EXPECT_EQ(local_worker().variables().find("inner"), nullptr);
+  EXPECT_EQ(local_worker().store().find("inner"), nullptr);
 }
 
 TEST(Variable, ReaderKeepsWhatItHasReadWhileAWriterGoesOn) {

@@ -1,0 +1,91 @@
+#include "muster/base/elastic_pool.h"
+
+#include <absl/synchronization/blocking_counter.h>
+#include <absl/synchronization/notification.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+
+namespace muster {
+namespace {
+
+TEST(ElasticPool, RunsEverythingBeforeItIsDestroyed) {
+  std::atomic<int> ran = 0;
+
+  {
+    ElasticPool pool("pool", 2);
+    for (int i = 0; i < 100; ++i) pool.submit([&] { ++ran; });
+  }
+
+  EXPECT_EQ(ran, 100);
+}
+
+TEST(ElasticPool, LetsATaskWaitForALaterOne) {
+  constexpr int kChain = 20;
+  std::vector<absl::Notification> done(kChain + 1);
+
+  ElasticPool pool("pool");
+  for (int i = 0; i < kChain; ++i) {
+    pool.submit([&, i] {
+      done[i + 1].WaitForNotification();
+      done[i].Notify();
+    });
+  }
+  done[kChain].Notify();
+  done[0].WaitForNotification();
+
+  SUCCEED();
+}
+
+TEST(ElasticPool, RunsWhatItsTasksSubmitWhileItIsDestroyed) {
+  std::atomic<int> ran = 0;
+
+  {
+    ElasticPool pool("pool", 2);
+    pool.submit([&] {
+      for (int i = 0; i < 10; ++i) {
+        pool.submit([&] {
+          pool.submit([&] { ++ran; });
+          ++ran;
+        });
+      }
+    });
+  }
+
+  EXPECT_EQ(ran, 20);
+}
+
+TEST(ElasticPool, QueuesWhatIsOverItsLimit) {
+  std::atomic<int> now = 0, most = 0;
+  absl::BlockingCounter left(50);
+
+  ElasticPool pool("pool", 3);
+  for (int i = 0; i < 50; ++i) {
+    pool.submit([&] {
+      int running = ++now;
+      for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
+      }
+      --now;
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+
+  EXPECT_LE(most, 3);
+}
+
+TEST(ElasticPool, EndsWhatATaskOwnsWithTheTask) {
+  auto owned = std::make_shared<int>(1);
+  std::weak_ptr<int> watch = owned;
+
+  {
+    ElasticPool pool("pool");
+    pool.submit([owned = std::move(owned)] {});
+  }
+
+  EXPECT_TRUE(watch.expired());
+}
+
+}  // namespace
+}  // namespace muster

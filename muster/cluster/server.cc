@@ -1,0 +1,136 @@
+#include "muster/cluster/server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/rpc/master_service.h"
+#include "muster/rpc/rpc_server.h"
+#include "muster/rpc/worker_service.h"
+
+namespace muster {
+namespace {
+
+// A signal handler may do little more than write a byte to a pipe; whoever joins a server reads it.
+int signal_pipe[2] = {-1, -1};
+
+void on_signal(int) {
+  const int saved = errno;
+  const char byte = 's';
+  [[maybe_unused]] ssize_t written = ::write(signal_pipe[1], &byte, 1);
+  errno = saved;
+}
+
+// SIGTERM and SIGINT go to the pipe while one of these lives.
+class SignalGuard {
+ public:
+  SignalGuard() {
+    if (signal_pipe[0] < 0 && ::pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) throw internal("no pipe for signals");
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    ::sigaction(SIGTERM, &action, &term_);
+    ::sigaction(SIGINT, &action, &interrupt_);
+  }
+  ~SignalGuard() {
+    ::sigaction(SIGTERM, &term_, nullptr);
+    ::sigaction(SIGINT, &interrupt_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+
+ private:
+  struct sigaction term_ {
+  }, interrupt_{};
+};
+
+LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
+  LocalWorkerOptions worker = options.worker;
+  worker.devices.task = options.task.to_string();
+  worker.peers = &peers;
+  return worker;
+}
+
+std::vector<std::string> others(const std::vector<std::string>& tasks, const std::string& own) {
+  std::vector<std::string> rest;
+  for (const std::string& task : tasks) {
+    if (task != own) rest.push_back(task);
+  }
+  return rest;
+}
+
+ServerOptions options_from(const ClusterResolver& resolver) {
+  const std::optional<TaskId> task = resolver.task();
+  if (!task) {
+    throw invalid_argument(
+        "Server: nobody says which task this process is; give --task_type and --task_index, or \"task\" in TF_CONFIG");
+  }
+  return {.cluster = resolver.cluster_spec(), .task = *task};
+}
+
+}  // namespace
+
+Server::Server(const ClusterResolver& resolver) : Server(options_from(resolver)) {}
+
+Server::Server(ServerOptions options)
+    : task_(options.task.to_string()),
+      peers_(std::make_unique<ClusterPeers>(
+          options.cluster,
+          ChannelOptions{.credentials = options.credentials, .connect_timeout = options.connect_timeout})),
+      worker_(std::make_unique<LocalWorker>(worker_options(options, *peers_))),
+      master_(std::make_shared<LocalMaster>(
+          *worker_, LocalMasterOptions{.tasks = others(peers_->tasks(), task_), .peers = peers_.get()})) {
+  std::string address = options.address;
+  if (address.empty()) address = options.cluster.task_address(options.task);
+  if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");
+  auto complete = [this](WorkerStatus& status) {
+    status.sessions = master_->sessions();
+    status.requests = rpc_->requests();
+  };
+  std::vector<RpcServer::MethodEntry> methods = worker_methods(*worker_, complete);
+  for (RpcServer::MethodEntry& method : master_methods(*master_)) methods.push_back(std::move(method));
+  rpc_ = std::make_unique<RpcServer>(RpcServerOptions{.address = address,
+                                                      .task = task_,
+                                                      .incarnation = worker_->incarnation(),
+                                                      .credentials = options.credentials,
+                                                      .insecure = options.insecure,
+                                                      .max_message_bytes = options.max_message_bytes,
+                                                      .max_calls_per_peer = options.max_calls_per_connection},
+                                     std::move(methods));
+}
+
+Server::~Server() {
+  rpc_.reset();
+  for (int end : stop_pipe_) {
+    if (end >= 0) ::close(end);
+  }
+}
+
+std::string Server::target() const { return "grpc://" + rpc_->address(); }
+const std::string& Server::address() const { return rpc_->address(); }
+
+int Server::join() {
+  SignalGuard guard;
+  pollfd ends[2] = {{.fd = stop_pipe_[0], .events = POLLIN, .revents = 0},
+                    {.fd = signal_pipe[0], .events = POLLIN, .revents = 0}};
+  while (::poll(ends, 2, -1) < 0 && errno == EINTR) {
+  }
+  MUSTER_LOG(info) << task_ << " stops" << (ends[1].revents != 0 ? ", as a signal asks" : "");
+  return 0;
+}
+
+void Server::stop() {
+  const char byte = 's';
+  [[maybe_unused]] ssize_t written = ::write(stop_pipe_[1], &byte, 1);
+}
+
+void Server::update_cluster(const ClusterSpec& cluster) {
+  peers_->update(cluster);
+  master_->set_tasks(others(peers_->tasks(), task_));
+}
+
+}  // namespace muster

@@ -1,0 +1,68 @@
+// A task of a cluster.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/cluster_resolver.h"
+#include "muster/cluster/cluster_spec.h"
+#include "muster/rpc/credentials.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/session/local_master.h"
+
+namespace muster {
+
+class RpcServer;
+
+struct ServerOptions {
+  ClusterSpec cluster;
+  TaskId task;
+  std::string address{};  // to listen on; else the task's own in `cluster`. Port 0 picks one.
+  Credentials credentials{};
+  bool insecure = false;  // listen beyond loopback without credentials
+  LocalWorkerOptions worker{};
+  std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
+  int64_t max_message_bytes = int64_t{4} << 30;
+  int max_calls_per_connection = 1024;  // under way at the same time
+};
+
+// Has a master service and a worker service, and answers gRPC health checks. It needs no code of the user's: programs
+// arrive as data. Constructed means listening; destroyed means stopped, with its port free again.
+class Server {
+ public:
+  // Throws Error{kInvalidArgument} for a task that is not in the cluster and an address without a port,
+  // Error{kAlreadyExists} if the port is taken, Error{kFailedPrecondition} beyond loopback without credentials.
+  explicit Server(ServerOptions options);
+  // The task that the resolver says this process is.
+  explicit Server(const ClusterResolver& resolver);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::string target() const;  // "grpc://host:port"
+  const std::string& address() const;
+  const std::string& task() const { return task_; }
+
+  // Waits for stop(), or for SIGTERM or SIGINT, and ends what is under way. Returns 0, for main().
+  int join();
+  // Lets join() return. From any thread.
+  void stop();
+
+  // The cluster has changed: tasks came, went or moved.
+  void update_cluster(const ClusterSpec& cluster);
+
+  LocalWorker& worker() { return *worker_; }
+  std::shared_ptr<Master> master() { return master_; }
+
+ private:
+  const std::string task_;
+  const std::unique_ptr<ClusterPeers> peers_;
+  const std::unique_ptr<LocalWorker> worker_;
+  const std::shared_ptr<LocalMaster> master_;
+  std::unique_ptr<RpcServer> rpc_;
+  int stop_pipe_[2] = {-1, -1};
+};
+
+}  // namespace muster

@@ -1,0 +1,227 @@
+#include "muster/cluster/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+#include "muster/base/log.h"
+#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/session/session.h"
+#include "muster/trace/device_scope.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <class Call>
+Status failure_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+ServerOptions local(const std::string& address = "127.0.0.1:0") {
+  return {.cluster = ClusterSpec({{"local", {address}}}), .task = {"local", 0}};
+}
+
+TEST(Server, MultipliesMatricesForOneAndForTwoSessions) {
+  Server server(local());
+  auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); });
+  at::Tensor a = torch::tensor({{2.0F, 1.0F}}), b = torch::tensor({{1.0F}, {2.0F}});
+
+  Session one({.target = server.target()}), two({.target = server.target()});
+
+  EXPECT_TRUE(torch::equal(one.run(product, a, b), torch::tensor({{4.0F}})));
+  EXPECT_TRUE(torch::equal(two.run(product, a, b), torch::tensor({{4.0F}})));
+}
+
+TEST(Server, PicksAPortAndFreesItAgain) {
+  std::string address;
+  {
+    Server server(local());
+    address = server.address();
+    EXPECT_THAT(address, ::testing::Not(HasSubstr(":0")));
+  }
+
+  EXPECT_NO_THROW(Server again(local(address)));
+}
+
+TEST(Server, RefusesAPortThatIsTaken) {
+  Server server(local());
+
+  const Status status = failure_of([&] { Server second(local(server.address())); });
+
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(status.message(), HasSubstr(server.address()));
+}
+
+TEST(Server, RefusesAnAddressWithoutAPort) {
+  ServerOptions options = local();
+  options.address = "127.0.0.1";
+
+  const Status status = failure_of([&] { Server server(options); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("port"));
+}
+
+TEST(Server, RefusesToListenBeyondThisMachineWithoutCredentials) {
+  ServerOptions options = local();
+  options.address = "0.0.0.0:0";
+
+  const Status status = failure_of([&] { Server server(options); });
+
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("insecure"));
+}
+
+TEST(Server, ListensBeyondThisMachineIfItIsToldSo) {
+  ServerOptions options = local();
+  options.address = "0.0.0.0:0";
+  options.insecure = true;
+  LogCapture capture;
+
+  Server server(options);
+
+  EXPECT_TRUE(capture.contains("without encryption"));
+}
+
+TEST(Server, IsTheTaskThatItsResolverSays) {
+  SimpleClusterResolver resolver(ClusterSpec({{"worker", {"127.0.0.1:0"}}, {"ps", {"127.0.0.1:0"}}}),
+                                 {.task_type = "ps", .task_index = 0});
+
+  Server server(resolver);
+
+  EXPECT_EQ(server.task(), "/job:ps/replica:0/task:0");
+}
+
+TEST(Server, SaysThatItsResolverDoesNotKnowTheTask) {
+  SimpleClusterResolver resolver(ClusterSpec({{"worker", {"127.0.0.1:0"}}}), {});
+
+  EXPECT_EQ(failure_of([&] { Server server(resolver); }).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Server, RunsOpsPinnedToTheOnlyTaskOfASparseJob) {
+  Server server({.cluster = ClusterSpec::sparse({{"local", {{37, "127.0.0.1:0"}}}}), .task = {"local", 37}});
+  auto step = function([](at::Tensor x) {
+    DeviceScope on("/job:local/task:37");
+    return x + 1;
+  });
+
+  Session session({.target = server.target()});
+
+  EXPECT_TRUE(torch::equal(session.run(step, torch::ones({2})), torch::full({2}, 2.0F)));
+}
+
+TEST(Server, TellsAnOldSessionThatTheMasterWasRestarted) {
+  auto server = std::make_unique<Server>(local());
+  const std::string address = server->address(), target = server->target();
+  auto step = function([](at::Tensor x) { return x + 1; });
+  Session old({.target = target});
+  old.run(step, torch::ones({2}));
+
+  server.reset();
+  server = std::make_unique<Server>(local(address));
+
+  const Status status = failure_of([&] { old.run(step, torch::ones({2})); });
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_THAT(status.message(), HasSubstr("Session handle is not found"));
+  Session fresh({.target = target});
+  EXPECT_NO_THROW(fresh.run(step, torch::ones({2})));
+}
+
+TEST(Server, NamesTheTaskThatCannotBeReached) {
+  Server server({.cluster = ClusterSpec({{"local", {"127.0.0.1:0", "127.0.0.1:1", "127.0.0.1:2"}}}),
+                 .task = {"local", 0},
+                 .connect_timeout = std::chrono::milliseconds(20)});
+  auto step = function([](at::Tensor x) {
+    at::Tensor y;
+    {
+      DeviceScope on("/job:local/task:1");
+      y = x + 1;
+    }
+    DeviceScope on("/job:local/task:2");
+    return y + 1;
+  });
+  Session session({.target = server.target()});
+
+  const Status status = failure_of([&] { session.run(step, torch::ones({2})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status.message(), HasSubstr("/job:local/replica:0/task:1 at 127.0.0.1:1"));
+  EXPECT_THAT(status.message(), HasSubstr("/job:local/replica:0/task:2 at 127.0.0.1:2"));
+}
+
+TEST(Server, NeverWaitsForATaskThatNobodyUses) {
+  Server server(
+      {.cluster = ClusterSpec({{"worker", {"127.0.0.1:0"}}, {"evaluator", {"127.0.0.1:1"}}}), .task = {"worker", 0}});
+  auto step = function([](at::Tensor x) { return x + 1; });
+
+  Session session({.target = server.target()});
+
+  EXPECT_NO_THROW(session.run(step, torch::ones({2})));
+  LogCapture capture;
+  EXPECT_EQ(session.list_devices().size(), 1u);
+  EXPECT_TRUE(capture.contains("/job:evaluator/replica:0/task:0 is left out"));
+}
+
+TEST(Server, CarriesAVeryLongErrorToTheClient) {
+  Server server(local());
+  const std::string long_name(60'000, 'x');
+  auto step = function([](at::Tensor x) { return x.index_select(0, torch::tensor({9})) + 1; }, {.name = long_name});
+  Session session({.target = server.target()});
+  auto index = function([](at::Tensor x, at::Tensor i) { return x.index_select(0, i); },
+                        {.name = "y" + std::string(3'000, 'y')});
+  session.run(index, torch::ones({2}), torch::tensor({0}));
+
+  const Status status = failure_of([&] { session.run(index, torch::ones({2}), torch::tensor({5})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr(std::string(3'000, 'y')));
+}
+
+TEST(Server, RefusesMoreProgramsThanItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.worker.max_programs = 2;
+  Server server(options);
+  auto step = function([](at::Tensor x) { return x + 1; });
+  Session session({.target = server.target()});
+  session.run(step, torch::ones({1}));
+  session.run(step, torch::ones({2}));
+
+  const Status status = failure_of([&] { session.run(step, torch::ones({3})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_NO_THROW(session.run(step, torch::ones({1})));
+}
+
+TEST(Server, RefusesAMessageOverItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.max_message_bytes = 1 << 20;
+  Server server(options);
+  auto step = function([](at::Tensor x) { return x.sum(); });
+  Session session({.target = server.target()});
+
+  const Status status = failure_of([&] { session.run(step, torch::ones({1 << 20})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_NO_THROW(session.run(step, torch::ones({2})));
+}
+
+TEST(Server, StopsWhenItIsToldTo) {
+  Server server(local());
+
+  std::thread stopper([&] { server.stop(); });
+
+  EXPECT_EQ(server.join(), 0);
+  stopper.join();
+}
+
+}  // namespace
+}  // namespace muster

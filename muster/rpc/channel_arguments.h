@@ -1,0 +1,21 @@
+#pragma once
+
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <functional>
+#include <memory>
+
+#include "muster/rpc/credentials.h"
+
+namespace muster {
+
+// How both ends of a connection use TCP and HTTP/2: large frames and reads for large tensors, pings that find a peer
+// which has gone without a word.
+void set_transport_arguments(const std::function<void(const char* name, int value)>& set);
+
+// Throw Error{kInvalidArgument} for certificates that cannot be used.
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& credentials);
+std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials& credentials);
+
+}  // namespace muster

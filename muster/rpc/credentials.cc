@@ -1,0 +1,35 @@
+#include "muster/rpc/credentials.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw not_found("credentials: cannot read ", path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+Credentials read_credentials(const std::string& directory, const std::string& name) {
+  const std::filesystem::path from(directory);
+  Credentials credentials;
+  credentials.tls = Tls{.ca = read_text(from / "ca.pem"),
+                        .certificate = read_text(from / (name + ".pem")),
+                        .key = read_text(from / (name + ".key"))};
+  if (std::filesystem::exists(from / "token")) {
+    credentials.token = read_text(from / "token");
+    while (!credentials.token.empty() && credentials.token.back() == '\n') credentials.token.pop_back();
+  }
+  return credentials;
+}
+
+}  // namespace muster

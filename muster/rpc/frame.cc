@@ -1,0 +1,174 @@
+#include "muster/rpc/frame.h"
+
+#include <ATen/ops/empty.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/slice.h>
+
+#include <cstring>
+#include <limits>
+
+#include "muster/graph/dtype.h"
+#include "muster/graph/program.h"
+#include "muster/runtime/memory_pool.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kCopied = 16 * 1024;  // what is smaller travels with the envelope: a slice of its own costs more
+constexpr size_t kLength = sizeof(uint32_t);
+constexpr int kUndefined = -1;
+constexpr int kMostDimensions = 64;
+
+// Reads the slices of a message in order.
+class Reader {
+ public:
+  explicit Reader(const grpc::ByteBuffer& message) : left_(message.Length()) {
+    if (!message.Dump(&slices_).ok()) throw data_loss("a message that cannot be read");
+  }
+
+  size_t left() const { return left_; }
+
+  void read(void* to, size_t bytes) {
+    if (bytes > left_) throw data_loss("a message that ends ", bytes - left_, " bytes too early");
+    auto* out = static_cast<char*>(to);
+    left_ -= bytes;
+    while (bytes > 0) {
+      const grpc::Slice& slice = slices_[slice_];
+      const size_t part = std::min(bytes, slice.size() - offset_);
+      std::memcpy(out, slice.begin() + offset_, part);
+      out += part;
+      bytes -= part;
+      offset_ += part;
+      if (offset_ == slice.size()) {
+        slices_[slice_++] = grpc::Slice();  // its memory can be used for what still comes
+        offset_ = 0;
+      }
+    }
+  }
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  size_t slice_ = 0;
+  size_t offset_ = 0;
+  size_t left_;
+};
+
+TensorSpec spec_of_header(const proto::TensorHeader& header) {
+  const std::optional<DType> dtype = dtype_from_number(header.dtype());
+  if (!dtype || header.sizes_size() > kMostDimensions) {
+    throw invalid_argument("a message with a tensor of an unknown type, or of ", header.sizes_size(), " dimensions");
+  }
+  TensorSpec spec{*dtype, {header.sizes().begin(), header.sizes().end()}};
+  int64_t bytes = bytes_per_element(*dtype);
+  for (int64_t size : spec.sizes) {
+    if (size < 0 || (size > 0 && bytes > std::numeric_limits<int64_t>::max() / size)) {
+      throw invalid_argument("a message with a tensor that has ", size, " elements in one dimension");
+    }
+    bytes *= size;
+  }
+  return spec;
+}
+
+}  // namespace
+
+grpc::ByteBuffer encode(Frame frame) {
+  PlainTensors plain;
+  size_t copied = 0;
+  for (at::Tensor& tensor : frame.tensors) {
+    proto::TensorHeader& header = *frame.envelope.add_tensors();
+    if (!tensor.defined()) {
+      header.set_dtype(kUndefined);
+      continue;
+    }
+    if (!tensor.is_cpu()) tensor = tensor.cpu();
+    tensor = tensor.contiguous();
+    header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
+    for (int64_t size : tensor.sizes()) header.add_sizes(size);
+    if (tensor.nbytes() < kCopied) copied += tensor.nbytes();
+  }
+  const size_t length = frame.envelope.ByteSizeLong();
+  // The small tensors before the first large one follow the envelope in its slice, the others have slices of their own.
+  size_t first = kLength + length;
+  size_t leading = 0;
+  while (leading < frame.tensors.size() && frame.tensors[leading].defined() &&
+         frame.tensors[leading].nbytes() < kCopied) {
+    first += frame.tensors[leading++].nbytes();
+  }
+  std::vector<grpc::Slice> slices;
+  grpc_slice head = grpc_slice_malloc(first);
+  uint8_t* to = GRPC_SLICE_START_PTR(head);
+  const auto prefix = static_cast<uint32_t>(length);
+  std::memcpy(to, &prefix, kLength);
+  frame.envelope.SerializeWithCachedSizesToArray(to + kLength);
+  to += kLength + length;
+  for (size_t i = 0; i < leading; ++i) {
+    std::memcpy(to, frame.tensors[i].const_data_ptr(), frame.tensors[i].nbytes());
+    to += frame.tensors[i].nbytes();
+  }
+  slices.emplace_back(head, grpc::Slice::STEAL_REF);
+  for (size_t i = leading; i < frame.tensors.size(); ++i) {
+    at::Tensor& tensor = frame.tensors[i];
+    if (!tensor.defined() || tensor.nbytes() == 0) continue;
+    void* data = tensor.mutable_data_ptr();
+    const size_t bytes = tensor.nbytes();
+    if (bytes < kCopied) {
+      slices.emplace_back(data, bytes);
+      continue;
+    }
+    auto* held = new at::Tensor(std::move(tensor));
+    slices.emplace_back(data, bytes, [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, held);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+Frame decode(const grpc::ByteBuffer& message) {
+  Reader reader(message);
+  uint32_t length = 0;
+  reader.read(&length, kLength);
+  if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
+  std::string bytes(length, '\0');
+  reader.read(bytes.data(), length);
+  Frame frame;
+  if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
+  PlainTensors plain;
+  MemoryPool::Use pool(true);
+  for (const proto::TensorHeader& header : frame.envelope.tensors()) {
+    if (header.dtype() == kUndefined) {
+      frame.tensors.emplace_back();
+      continue;
+    }
+    const TensorSpec spec = spec_of_header(header);
+    // Before any memory is asked for.
+    if (spec.bytes() > static_cast<int64_t>(reader.left())) {
+      throw data_loss("a message with ", reader.left(), " bytes left for ", spec.to_string());
+    }
+    at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
+    if (tensor.nbytes() > 0) reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
+    frame.tensors.push_back(std::move(tensor));
+  }
+  if (reader.left() > 0) throw data_loss("a message with ", reader.left(), " bytes after its last tensor");
+  return frame;
+}
+
+Frame with_header(const google::protobuf::MessageLite& header, uint64_t request_id) {
+  Frame frame;
+  frame.envelope.set_header(header.SerializeAsString());
+  frame.envelope.set_request_id(request_id);
+  return frame;
+}
+
+proto::ErrorStatus to_proto(const Status& status) {
+  proto::ErrorStatus error;
+  error.set_code(static_cast<int>(status.code()));
+  error.set_message(status.message());
+  error.set_task(status.task());
+  return error;
+}
+
+Status from_proto(const proto::ErrorStatus& error) {
+  const bool known = error.code() > 0 && error.code() <= static_cast<int>(StatusCode::kUnauthenticated);
+  return {known ? static_cast<StatusCode>(error.code()) : StatusCode::kUnknown, error.message(), error.task()};
+}
+
+}  // namespace muster

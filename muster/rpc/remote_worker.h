@@ -1,0 +1,44 @@
+#pragma once
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/synchronization/mutex.h>
+
+#include <memory>
+
+#include "muster/rpc/rpc_channel.h"
+#include "muster/runtime/worker.h"
+
+namespace muster {
+
+// The worker of another task. The incarnation that it had when a program was registered is the one that runs it: a task
+// that was restarted in between answers kAborted instead of beginning anew with empty variables. Thread-safe.
+class RemoteWorker : public Worker {
+ public:
+  explicit RemoteWorker(std::shared_ptr<RpcChannel> channel) : channel_(std::move(channel)) {}
+
+  ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) override;
+  void deregister_program(ProgramHandle handle) override;
+  std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                              const RunOptions& options = {}) override;
+  void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
+  void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
+  void abort(uint64_t meeting, const Status& why) override;
+  std::vector<VariableInfo> variables() override;
+  void reset(const std::vector<std::string>& containers) override;
+  WorkerStatus status(bool wait = false) override;
+
+ private:
+  struct Registered {
+    uint64_t incarnation = 0;
+    bool once = false;  // it writes variables, or leaves something for another part
+  };
+
+  Frame run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options);
+
+  const std::shared_ptr<RpcChannel> channel_;
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<uint64_t, Registered> registered_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

@@ -1,0 +1,61 @@
+// Makes calls: the part of a client that knows nothing of what they are about.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "muster/base/cancellation.h"
+#include "muster/rpc/credentials.h"
+#include "muster/rpc/frame.h"
+
+namespace muster {
+
+struct ChannelOptions {
+  Credentials credentials{};
+  std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own
+  std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
+};
+
+struct CallOptions {
+  std::optional<std::chrono::milliseconds> timeout{};
+  const Cancellation* cancellation = nullptr;
+  // Try again, with growing pauses, until the task can be reached or connect_timeout has passed: for the first call to
+  // a task that may not have been started yet. Else a task that cannot be reached is an error at once.
+  bool wait_until_up = false;
+};
+
+// A connection to one task. Every call has a deadline; a failed call says which task failed. A call that was cut off is
+// made again: who sends a mutation gives it a request id. Thread-safe.
+class RpcChannel {
+ public:
+  RpcChannel(std::string address, std::string task, const ChannelOptions& options);
+  ~RpcChannel();
+  RpcChannel(const RpcChannel&) = delete;
+  RpcChannel& operator=(const RpcChannel&) = delete;
+
+  const std::string& address() const { return address_; }
+  const std::string& task() const { return task_; }
+
+  // Waits on this thread for the answer. Throws Error with the task where it began.
+  Frame call(const std::string& method, Frame request, const CallOptions& options = {});
+
+  using Done = std::function<void(const Status&, Frame)>;
+  // Calls `done` once, on a thread of gRPC's, which it must not block. `options.cancellation` lives until then.
+  void start(const std::string& method, Frame request, const CallOptions& options, Done done);
+
+ private:
+  struct Grpc;
+  struct Pending;
+
+  void begin(std::shared_ptr<Pending> pending);
+  Status explain(int code, const std::string& message) const;
+
+  const std::string address_;
+  const std::string task_;
+  const ChannelOptions options_;
+  const std::unique_ptr<Grpc> grpc_;
+};
+
+}  // namespace muster

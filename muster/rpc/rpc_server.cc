@@ -1,0 +1,370 @@
+#include "muster/rpc/rpc_server.h"
+
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include "muster/base/check.h"
+#include "muster/base/log.h"
+#include "muster/rpc/channel_arguments.h"
+
+namespace muster {
+namespace {
+
+constexpr int kSparePollers = 2;
+constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+}
+
+// Equal in a time that does not say where they differ.
+bool same_secret(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  return difference == 0;
+}
+
+std::pair<std::string, int> parse_address(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon + 1 < address.size() &&
+      address.find_first_not_of("0123456789", colon + 1) == std::string::npos && address.size() - colon <= 6) {
+    port = std::stoi(address.substr(colon + 1));
+  }
+  if (port < 0 || port > 65535 || colon == 0) {
+    throw invalid_argument("address \"", address, "\" has no port; expected \"host:port\", like \"127.0.0.1:2222\"");
+  }
+  return {address.substr(0, colon), port};
+}
+
+}  // namespace
+
+struct RpcServer::Grpc {
+  grpc::AsyncGenericService service;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  std::unique_ptr<grpc::Server> server;
+};
+
+// One call, from the moment when the server waits for it.
+//
+//   waiting --arrives--> reading --read--> running --answer()/fail()--> finishing --> gone
+//
+// gRPC holds it by the tags below; `self_` keeps it alive until gRPC has no tag of it any more.
+class ServerCall final : public RpcCall {
+ public:
+  // What gRPC gives back when something has happened.
+  struct Tag {
+    ServerCall* call;
+    void (ServerCall::*then)(bool ok);
+
+    void happened(bool ok) {
+      (call->*then)(ok);
+      call->release();
+    }
+  };
+
+  static void wait_for(RpcServer& server) {
+    std::shared_ptr<ServerCall> call(new ServerCall(server));
+    call->self_ = call;
+    call->tags_ = 2;  // arrival, and the end of the call
+    call->context_.AsyncNotifyWhenDone(&call->done_);
+    server.grpc_->service.RequestCall(&call->context_, &call->stream_, server.grpc_->queue.get(),
+                                      server.grpc_->queue.get(), &call->arrived_);
+  }
+
+  const std::string& peer() const override { return peer_; }
+
+  void answer(Frame frame) override {
+    frame.envelope.clear_request_id();
+    grpc::ByteBuffer message;
+    try {
+      message = encode(std::move(frame));
+    } catch (...) {
+      return fail(status_of(std::current_exception()));
+    }
+    write(message);
+  }
+
+  void fail(const Status& status) override {
+    Frame frame;
+    *frame.envelope.mutable_error() = to_proto(status.from(server_.options_.task));
+    write(encode(std::move(frame)));
+  }
+
+  void cancel(const Status& why) { cancellation_.cancel(why); }
+
+ private:
+  explicit ServerCall(RpcServer& server) : server_(server), stream_(&context_) {}
+
+  void arrived(bool ok) {
+    if (!ok) return release();  // The server stops. The tag of its end comes only for a call that has arrived.
+    if (!server_.stopping()) wait_for(server_);
+    server_.requests_.fetch_add(1, std::memory_order_relaxed);
+    peer_ = context_.peer();
+    entry_ = server_.find(context_.method());
+    if (entry_ == nullptr) {
+      return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
+    }
+    std::string token;
+    auto header = context_.client_metadata().find("authorization");
+    if (header != context_.client_metadata().end()) token.assign(header->second.data(), header->second.size());
+    try {
+      server_.admit(peer_, token);
+      admitted_ = true;
+    } catch (const Error& error) {
+      return refuse(grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.status().message()));
+    }
+    {
+      absl::MutexLock lock(&server_.mu_);
+      server_.under_way_[this] = self_;
+    }
+    ++tags_;
+    stream_.Read(&message_, &read_);
+  }
+
+  void read(bool ok) {
+    if (!ok) {
+      return refuse(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a call without a message"));
+    }
+    std::shared_ptr<RpcCall> call = self_;
+    try {
+      request_ = decode(message_);
+      message_.Clear();
+    } catch (...) {
+      return fail(status_of(std::current_exception()));
+    }
+    server_.dispatch(*entry_, std::move(call));
+  }
+
+  void write(const grpc::ByteBuffer& message) {
+    MUSTER_CHECK(!finishing_.exchange(true)) << context_.method() << " was answered twice";
+    ++tags_;
+    stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, &finished_);
+  }
+
+  void refuse(const grpc::Status& status) {
+    finishing_.store(true);
+    ++tags_;
+    stream_.Finish(status, &finished_);
+  }
+
+  void finished(bool) {}
+
+  void done(bool) {
+    if (context_.IsCancelled()) cancellation_.cancel(Status(StatusCode::kCancelled, "the caller has gone"));
+  }
+
+  void release() {
+    if (--tags_ > 0) return;
+    if (admitted_) server_.leave(peer_);
+    std::shared_ptr<ServerCall> last;
+    {
+      absl::MutexLock lock(&server_.mu_);
+      server_.under_way_.erase(this);
+      last = std::move(self_);
+    }
+  }
+
+  RpcServer& server_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_;
+  grpc::ByteBuffer message_;
+  std::string peer_;
+  const RpcServer::MethodEntry* entry_ = nullptr;
+  bool admitted_ = false;
+  std::atomic<bool> finishing_ = false;
+  std::atomic<int> tags_ = 0;
+  std::shared_ptr<ServerCall> self_;
+  Tag arrived_{this, &ServerCall::arrived};
+  Tag read_{this, &ServerCall::read};
+  Tag finished_{this, &ServerCall::finished};
+  Tag done_{this, &ServerCall::done};
+};
+
+namespace {
+
+// Keeps what is answered, for who asks again.
+class RememberedCall final : public RpcCall {
+ public:
+  RememberedCall(RecentRequests& recent, uint64_t id, std::shared_ptr<RpcCall> call)
+      : recent_(recent), id_(id), call_(std::move(call)) {
+    request_ = std::move(call_->request());
+    outer_ = call_->cancellation().on_cancel([this](const Status& why) { cancellation_.cancel(why); });
+  }
+
+  const std::string& peer() const override { return call_->peer(); }
+  void answer(Frame frame) override {
+    recent_.finish(id_, Status(), frame);
+    call_->answer(std::move(frame));
+  }
+  void fail(const Status& status) override {
+    recent_.finish(id_, status, {});
+    call_->fail(status);
+  }
+
+ private:
+  RecentRequests& recent_;
+  const uint64_t id_;
+  const std::shared_ptr<RpcCall> call_;
+  Cancellation::Registration outer_;
+};
+
+}  // namespace
+
+RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
+    : options_(std::move(options)),
+      recent_(options_.remembered_requests, options_.remembered_bytes),
+      grpc_(std::make_unique<Grpc>()) {
+  for (MethodEntry& method : methods) methods_.emplace(method.name, method);
+  const auto [host, port] = parse_address(options_.address);
+  if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
+    throw failed_precondition("server ", options_.task, " at ", options_.address,
+                              ": refuses to listen beyond this machine without TLS; give it certificates (see `muster "
+                              "certs`), or say insecure (--insecure) if the network is trusted");
+  }
+  if (!is_loopback(host) && !options_.credentials.tls) {
+    MUSTER_LOG(warning) << options_.task << " listens on " << options_.address
+                        << " without encryption: whoever reaches it can run programs in it";
+  }
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int bound = 0;
+  builder.AddListeningPort(options_.address, server_credentials(options_.credentials), &bound);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  set_transport_arguments([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
+  const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
+  builder.SetMaxReceiveMessageSize(options_.max_message_bytes > most ? -1 : static_cast<int>(most));
+  builder.SetMaxSendMessageSize(-1);
+  builder.RegisterAsyncGenericService(&grpc_->service);
+  grpc_->queue = builder.AddCompletionQueue();
+  grpc_->server = builder.BuildAndStart();
+  if (!grpc_->server || bound == 0) {
+    if (grpc_->server) grpc_->server->Shutdown();
+    grpc_->queue->Shutdown();
+    void* tag = nullptr;
+    for (bool ok = false; grpc_->queue->Next(&tag, &ok);) {
+    }
+    throw already_exists("server ", options_.task, ": cannot listen on ", options_.address,
+                         "; somebody else does, or the address is not this machine's");
+  }
+  address_ = str_cat(host, ":", bound);
+  for (int i = 0; i < 16; ++i) ServerCall::wait_for(*this);
+  for (int i = 0; i < kSparePollers; ++i) add_poller();
+}
+
+RpcServer::~RpcServer() {
+  std::vector<std::shared_ptr<RpcCall>> calls;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    for (auto& [raw, weak] : under_way_) {
+      if (auto call = weak.lock()) calls.push_back(std::move(call));
+    }
+  }
+  for (auto& call : calls) {
+    static_cast<ServerCall&>(*call).cancel(Status(StatusCode::kUnavailable, "the server stops", options_.task));
+  }
+  calls.clear();
+  grpc_->server->Shutdown(std::chrono::system_clock::now() + kStopPatience);
+  {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(+[](int* count) { return *count == 0; }, &calls_));
+  }
+  grpc_->queue->Shutdown();
+  while (true) {
+    std::vector<std::jthread> pollers;
+    {
+      absl::MutexLock lock(&mu_);
+      pollers.swap(pollers_);
+    }
+    if (pollers.empty()) break;
+  }
+}
+
+void RpcServer::add_poller() {
+  absl::MutexLock lock(&mu_);
+  if (stopping_ || static_cast<int>(pollers_.size()) >= options_.max_threads) return;
+  ++idle_;
+  pollers_.emplace_back([this] { poll(); });
+}
+
+void RpcServer::poll() {
+  void* tag = nullptr;
+  for (bool ok = false; grpc_->queue->Next(&tag, &ok);) {
+    begin_poll_work();
+    static_cast<ServerCall::Tag*>(tag)->happened(ok);
+    absl::MutexLock lock(&mu_);
+    ++idle_;
+  }
+}
+
+void RpcServer::begin_poll_work() {
+  bool last = false;
+  {
+    absl::MutexLock lock(&mu_);
+    last = --idle_ < kSparePollers - 1;
+  }
+  if (last) add_poller();
+}
+
+bool RpcServer::stopping() {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
+}
+
+const RpcServer::MethodEntry* RpcServer::find(const std::string& name) const {
+  auto it = methods_.find(name);
+  return it == methods_.end() ? nullptr : &it->second;
+}
+
+void RpcServer::admit(const std::string& peer, const std::string& token) {
+  absl::MutexLock lock(&mu_);
+  if (stopping_) throw unavailable("server ", options_.task, " stops");
+  if (!options_.credentials.token.empty() && !same_secret(token, "Bearer " + options_.credentials.token)) {
+    if (refused_.size() < 10'000 && refused_[peer]++ == 0) {
+      MUSTER_LOG(warning) << options_.task << " refuses the calls of " << peer << ": "
+                          << (token.empty() ? "no token" : "wrong token");
+    }
+    throw Error(Status(StatusCode::kUnauthenticated,
+                       str_cat(options_.task, token.empty() ? " asks for a token" : " does not know this token")));
+  }
+  int& calls = calls_of_peer_[peer];
+  if (calls >= options_.max_calls_per_peer) {
+    throw resource_exhausted(options_.task, " already works on ", calls, " calls of this connection");
+  }
+  ++calls;
+  ++calls_;
+}
+
+void RpcServer::leave(const std::string& peer) {
+  absl::MutexLock lock(&mu_);
+  --calls_;
+  auto it = calls_of_peer_.find(peer);
+  if (--it->second == 0) calls_of_peer_.erase(it);
+}
+
+void RpcServer::dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call) {
+  const uint64_t meant = call->request().envelope.incarnation();
+  if (meant != 0 && meant != options_.incarnation) {
+    return call->fail(
+        Status(StatusCode::kAborted, str_cat(options_.task, " was restarted since, and has lost what it had")));
+  }
+  const uint64_t id = entry.once ? call->request().envelope.request_id() : 0;
+  if (id != 0) {
+    auto repeat = [call](const Status& status, const Frame& answer) {
+      status.ok() ? call->answer(answer) : call->fail(status);
+    };
+    if (!recent_.begin(id, std::move(repeat))) return;
+    call = std::make_shared<RememberedCall>(recent_, id, std::move(call));
+  }
+  try {
+    entry.method(call);
+  } catch (...) {
+    call->fail(status_of(std::current_exception()));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,107 @@
+// Answers calls: the part of a server that knows nothing of what they are about.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/base/cancellation.h"
+#include "muster/rpc/credentials.h"
+#include "muster/rpc/frame.h"
+#include "muster/rpc/recent_requests.h"
+
+namespace muster {
+
+// A call that waits for its answer.
+class RpcCall {
+ public:
+  virtual ~RpcCall() = default;
+
+  Frame& request() { return request_; }
+  // Cancelled when the caller gives up, its connection is lost or the server stops.
+  const Cancellation& cancellation() const { return cancellation_; }
+  virtual const std::string& peer() const = 0;
+  // Exactly one of these, once, from any thread. Nothing of the call may be used afterwards.
+  virtual void answer(Frame frame) = 0;
+  virtual void fail(const Status& status) = 0;
+
+ protected:
+  Frame request_;
+  Cancellation cancellation_;
+};
+
+struct RpcServerOptions {
+  std::string address;  // "host:port"; port 0 picks one
+  std::string task;     // for messages, and to say where an error began
+  uint64_t incarnation = 0;
+  Credentials credentials{};
+  bool insecure = false;  // listen beyond loopback without credentials
+  int64_t max_message_bytes = int64_t{4} << 30;
+  int max_calls_per_peer = 1024;  // under way at the same time
+  int max_threads = 128;
+  size_t remembered_requests = 4096;
+  int64_t remembered_bytes = int64_t{64} << 20;
+};
+
+// Methods run on the threads that read the network, of which two are always free: a method may block, and a call that
+// does not costs no change of threads. Thread-safe.
+class RpcServer {
+ public:
+  // Must call `answer` or `fail`; what it throws becomes the answer.
+  using Method = std::function<void(std::shared_ptr<RpcCall> call)>;
+  struct MethodEntry {
+    std::string name;  // "/muster.Worker/Run"
+    Method method;
+    bool once = false;  // a request with an id that is known gets the answer that it got before
+  };
+
+  // Listens when it returns. Throws Error{kInvalidArgument} for an address without a port, Error{kAlreadyExists} if
+  // somebody else listens there, Error{kFailedPrecondition} beyond loopback without credentials.
+  RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods);
+  // Cancels what is under way and waits for it.
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  const std::string& address() const { return address_; }  // with the port that it has
+  uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class ServerCall;
+  struct Grpc;  // keeps gRPC's headers out of this one
+
+  void poll() ABSL_LOCKS_EXCLUDED(mu_);
+  void add_poller() ABSL_LOCKS_EXCLUDED(mu_);
+  void begin_poll_work() ABSL_LOCKS_EXCLUDED(mu_);
+  bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
+  const MethodEntry* find(const std::string& name) const;
+  void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
+  // Throws if the caller may not call, or calls too much.
+  void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
+  void leave(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const RpcServerOptions options_;
+  absl::flat_hash_map<std::string, MethodEntry> methods_;
+  std::string address_;
+  std::atomic<uint64_t> requests_ = 0;
+  RecentRequests recent_;
+  std::unique_ptr<Grpc> grpc_;
+
+  absl::Mutex mu_;
+  int idle_ ABSL_GUARDED_BY(mu_) = 0;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<std::string, int> calls_of_peer_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, int> refused_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<RpcCall*, std::weak_ptr<RpcCall>> under_way_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::jthread> pollers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

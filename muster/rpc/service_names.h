@@ -1,0 +1,27 @@
+// The methods of both services, by their names on the wire.
+#pragma once
+
+namespace muster {
+
+namespace worker_rpc {
+inline constexpr const char* kRegister = "/muster.Worker/Register";
+inline constexpr const char* kDeregister = "/muster.Worker/Deregister";
+inline constexpr const char* kRun = "/muster.Worker/Run";
+inline constexpr const char* kReceive = "/muster.Worker/Receive";
+inline constexpr const char* kAbort = "/muster.Worker/Abort";
+inline constexpr const char* kVariables = "/muster.Worker/Variables";
+inline constexpr const char* kReset = "/muster.Worker/Reset";
+inline constexpr const char* kStatus = "/muster.Worker/Status";
+}  // namespace worker_rpc
+
+namespace master_rpc {
+inline constexpr const char* kCreate = "/muster.Master/CreateSession";
+inline constexpr const char* kExtend = "/muster.Master/ExtendSession";
+inline constexpr const char* kRun = "/muster.Master/RunStep";
+inline constexpr const char* kRelease = "/muster.Master/ReleaseProgram";
+inline constexpr const char* kDevices = "/muster.Master/ListDevices";
+inline constexpr const char* kReset = "/muster.Master/Reset";
+inline constexpr const char* kClose = "/muster.Master/CloseSession";
+}  // namespace master_rpc
+
+}  // namespace muster

@@ -1,0 +1,104 @@
+#include "muster/rpc/worker_service.h"
+
+#include "muster/graph/serialize.h"
+#include "muster/rpc/service_names.h"
+
+namespace muster {
+namespace {
+
+void register_program(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::RegisterRequest>(call.request().envelope);
+  const ProgramHandle handle =
+      worker.register_program(parse_program(request.program()), {request.owner(), request.owner_incarnation()});
+  proto::RegisterAnswer answer;
+  answer.set_handle(handle.id);
+  answer.set_incarnation(worker.incarnation());
+  call.answer(with_header(answer));
+}
+
+void deregister_program(LocalWorker& worker, RpcCall& call) {
+  worker.deregister_program({header_of<proto::RunRequest>(call.request().envelope).handle()});
+  call.answer({});
+}
+
+void run(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::RunRequest>(call.request().envelope);
+  RunOptions options{.replica = request.replica(), .cancellation = &call.cancellation(), .meeting = request.meeting()};
+  if (request.has_step()) options.step = request.step();
+  Frame answer;
+  answer.tensors = worker.run({request.handle()}, std::move(call.request().tensors), options);
+  call.answer(std::move(answer));
+}
+
+void receive(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
+  const auto request = header_of<proto::ReceiveRequest>(call->request().envelope);
+  worker.receive(request.meeting(), request.edge(), {}, [call](const Status& status, at::Tensor value) {
+    if (!status.ok()) return call->fail(status);
+    Frame answer;
+    answer.tensors.push_back(std::move(value));
+    call->answer(std::move(answer));
+  });
+}
+
+void abort(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::AbortRequest>(call.request().envelope);
+  worker.abort(request.meeting(), from_proto(request.why()));
+  call.answer({});
+}
+
+void variables(LocalWorker& worker, RpcCall& call) {
+  proto::VariablesAnswer answer;
+  for (const VariableInfo& info : worker.variables()) {
+    auto* variable = answer.add_variables();
+    variable->set_name(info.name);
+    variable->set_dtype(static_cast<int32_t>(info.spec.dtype));
+    for (int64_t size : info.spec.sizes) variable->add_sizes(size);
+    variable->set_device(info.device);
+    variable->set_version(info.version);
+    variable->set_initialized(info.initialized);
+  }
+  call.answer(with_header(answer));
+}
+
+void reset(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::ResetRequest>(call.request().envelope);
+  worker.reset({request.containers().begin(), request.containers().end()});
+  call.answer({});
+}
+
+void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& complete, RpcCall& call) {
+  WorkerStatus status = worker.status();
+  if (complete) complete(status);
+  proto::StatusAnswer answer;
+  answer.set_task(status.task);
+  answer.set_incarnation(status.incarnation);
+  for (const std::string& device : status.devices) answer.add_devices(device);
+  answer.set_default_device(status.default_device);
+  answer.set_programs(status.programs);
+  answer.set_variables(status.variables);
+  answer.set_variable_bytes(status.variable_bytes);
+  answer.set_sessions(status.sessions);
+  answer.set_requests(status.requests);
+  answer.set_resident_bytes(status.resident_bytes);
+  answer.set_uptime_seconds(status.uptime_seconds);
+  call.answer(with_header(answer));
+}
+
+}  // namespace
+
+std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::function<void(WorkerStatus&)> complete) {
+  using Call = std::shared_ptr<RpcCall>;
+  return {
+      {worker_rpc::kRegister, [&worker](const Call& call) { register_program(worker, *call); }, true},
+      {worker_rpc::kDeregister, [&worker](const Call& call) { deregister_program(worker, *call); }, true},
+      {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true},
+      {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true},
+      {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }},
+      {worker_rpc::kVariables, [&worker](const Call& call) { variables(worker, *call); }},
+      {worker_rpc::kReset, [&worker](const Call& call) { reset(worker, *call); }, true},
+      {worker_rpc::kStatus,
+       [&worker, complete = std::move(complete)](const Call& call) { status(worker, complete, *call); }},
+  };
+}
+
+}  // namespace muster

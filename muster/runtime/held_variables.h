@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "muster/runtime/plan.h"
+#include "muster/runtime/variable_store.h"
+
+namespace muster {
+
+// Takes the variables of a run and gives them back, written or not, however the run ends.
+class HeldVariables {
+ public:
+  HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells)
+      : plan_(plan), cells_(cells) {}
+  ~HeldVariables() {
+    for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_overwritten[i]);
+  }
+  HeldVariables(const HeldVariables&) = delete;
+  HeldVariables& operator=(const HeldVariables&) = delete;
+
+  void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
+    for (size_t i : order) {
+      at::Tensor& value = values[plan_.program.variables[i].value];
+      if (plan_.variable_written[i]) {
+        value = cells_[i]->begin_write(plan_.variable_overwritten[i]);
+        written_.push_back(i);
+      } else {
+        value = cells_[i]->read();
+      }
+    }
+  }
+  void complete() { complete_ = true; }
+
+ private:
+  const Plan& plan_;
+  const std::vector<std::shared_ptr<VariableCell>>& cells_;
+  std::vector<size_t> written_;
+  bool complete_ = false;
+};
+
+}  // namespace muster

@@ -1,0 +1,25 @@
+#include "muster/runtime/op_failure.h"
+
+#include <c10/util/Exception.h>
+
+namespace muster {
+
+Status status_of_op_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error.status();
+  } catch (const c10::OutOfMemoryError& error) {
+    return {StatusCode::kResourceExhausted, error.what_without_backtrace()};
+  } catch (const c10::NotImplementedError& error) {
+    return {StatusCode::kUnimplemented, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    const bool memory = what.find("DefaultCPUAllocator") != std::string::npos;
+    return {memory ? StatusCode::kResourceExhausted : StatusCode::kInvalidArgument, what};
+  } catch (...) {
+    return muster::status_of(std::current_exception());
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "muster/base/status.h"
+
+namespace muster {
+
+// What the exception that is being handled says: libtorch has its own ways to say that memory is short, that a kernel
+// is missing or that a value is bad. REQUIRES: called in a catch block.
+Status status_of_op_failure();
+
+}  // namespace muster

@@ -1,0 +1,87 @@
+#include "muster/runtime/rendezvous.h"
+
+#include "muster/base/check.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kAbortedRemembered = 1024;
+
+}  // namespace
+
+void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value) {
+  ReceiveDone waiter;
+  {
+    absl::MutexLock lock(&mu_);
+    if (auto aborted = aborted_.find(step); aborted != aborted_.end()) throw Error(aborted->second);
+    Step& edges = steps_[step];
+    auto [it, is_new] = edges.try_emplace(edge);
+    if (is_new) {
+      it->second.value = std::move(value);
+      return;
+    }
+    if (!it->second.waiter) throw already_exists("edge ", edge, " of step ", step, " was sent twice");
+    waiter = std::move(it->second.waiter);
+    edges.erase(it);
+    if (edges.empty()) steps_.erase(step);
+  }
+  waiter(Status(), std::move(value));
+}
+
+void Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
+  Status status;
+  at::Tensor value;
+  {
+    absl::MutexLock lock(&mu_);
+    if (auto aborted = aborted_.find(step); aborted != aborted_.end()) {
+      status = aborted->second;
+    } else {
+      Step& edges = steps_[step];
+      auto [it, is_new] = edges.try_emplace(edge);
+      if (is_new) {
+        it->second.waiter = std::move(done);
+        return;
+      }
+      if (it->second.waiter) {
+        status = Status(StatusCode::kAlreadyExists, str_cat("edge ", edge, " of step ", step, " has a reader"));
+      } else {
+        value = std::move(it->second.value);
+        edges.erase(it);
+        if (edges.empty()) steps_.erase(step);
+      }
+    }
+  }
+  done(status, std::move(value));
+}
+
+void Rendezvous::abort(uint64_t step, const Status& why) {
+  MUSTER_CHECK(!why.ok());
+  Step edges;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!aborted_.emplace(step, why).second) return;
+    aborted_order_.push_back(step);
+    if (aborted_order_.size() > kAbortedRemembered) {
+      aborted_.erase(aborted_order_.front());
+      aborted_order_.pop_front();
+    }
+    if (auto it = steps_.find(step); it != steps_.end()) {
+      edges = std::move(it->second);
+      steps_.erase(it);
+    }
+  }
+  for (auto& [number, edge] : edges) {
+    if (edge.waiter) edge.waiter(why, {});
+  }
+}
+
+size_t Rendezvous::waiting_values() const {
+  absl::MutexLock lock(&mu_);
+  size_t count = 0;
+  for (const auto& [step, edges] : steps_) {
+    for (const auto& [number, edge] : edges) count += edge.value.defined() ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+// Where the parts of a step meet.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "muster/base/status.h"
+
+namespace muster {
+
+using ReceiveDone = std::function<void(const Status&, at::Tensor)>;
+
+// Holds the tensors of steps that wait for their reader, or readers that wait for their tensor.
+// Invariant: an edge of a step is either a value or a waiter, never both; what is fetched is gone.
+// Thread-safe. Waiters are called on the thread that sends or aborts, with no lock held.
+class Rendezvous {
+ public:
+  // Throws Error{kAlreadyExists} if the edge has a value, the reason if the step was aborted.
+  void send(uint64_t step, int64_t edge, at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done` once, at once if the value is there. Error{kAlreadyExists} if somebody else waits for it.
+  void receive(uint64_t step, int64_t edge, ReceiveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whoever waits is told, and whoever comes later. REQUIRES: `why` is not ok.
+  void abort(uint64_t step, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+
+  size_t waiting_values() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Edge {
+    at::Tensor value{};
+    ReceiveDone waiter{};
+  };
+  using Step = absl::flat_hash_map<int64_t, Edge>;
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<uint64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
+  // The last steps that were aborted: their parts may be under way to this task.
+  absl::flat_hash_map<uint64_t, Status> aborted_ ABSL_GUARDED_BY(mu_);
+  std::deque<uint64_t> aborted_order_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

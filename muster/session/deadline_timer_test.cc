@@ -1,0 +1,41 @@
+#include "muster/session/deadline_timer.h"
+
+#include <absl/synchronization/notification.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace muster {
+namespace {
+
+TEST(DeadlineTimer, CallsBackInTheOrderOfTheTimes) {
+  std::vector<int> order;
+  absl::Notification last;
+
+  DeadlineTimer timer;
+  auto second = timer.after(absl::Milliseconds(20), [&] {
+    order.push_back(2);
+    last.Notify();
+  });
+  auto first = timer.after(absl::Milliseconds(1), [&] { order.push_back(1); });
+  last.WaitForNotification();
+
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(DeadlineTimer, DoesNotCallBackOnceTheAlarmIsGone) {
+  bool called = false;
+  absl::Notification later;
+
+  DeadlineTimer timer;
+  {
+    auto alarm = timer.after(absl::Milliseconds(5), [&] { called = true; });
+  }
+  auto after_it = timer.after(absl::Milliseconds(10), [&] { later.Notify(); });
+  later.WaitForNotification();
+
+  EXPECT_FALSE(called);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,138 @@
+#include "muster/session/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+#include "muster/trace/control_flow.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <class Call>
+Status failure_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+TEST(Session, RunsAFunctionInThisProcessWithoutAServer) {
+  auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); });
+
+  Session session;
+  at::Tensor result = session.run(product, torch::tensor({{2.0F, 1.0F}}), torch::tensor({{1.0F}, {2.0F}}));
+
+  EXPECT_TRUE(torch::equal(result, torch::tensor({{4.0F}})));
+}
+
+TEST(Session, SharesVariablesWithFunctionsThatAreCalledDirectly) {
+  Variable counter(torch::zeros({}), {.name = "counter"});
+  auto add = function([&](at::Tensor x) { return counter.assign_add(x).value() + 0; });
+
+  Session session;
+  session.run(add, torch::tensor(2.0F));
+  add(torch::tensor(3.0F));
+
+  EXPECT_EQ(session.value(counter).item<float>(), 5.0F);
+}
+
+TEST(Session, EndsARunThatTakesTooLong) {
+  auto forever = function([](at::Tensor x) {
+    return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
+  });
+
+  Session session;
+  const Status status =
+      failure_of([&] { session.run_with({.timeout = std::chrono::milliseconds(50)}, forever, torch::ones({2})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
+}
+
+TEST(Session, EndsWhatRunsWhenItIsClosed) {
+  auto forever = function([](at::Tensor x) {
+    return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
+  });
+  Session session;
+  static_cast<void>(
+      failure_of([&] { session.run_with({.timeout = std::chrono::milliseconds(1)}, forever, torch::ones({2})); }));
+  Status status;
+
+  std::thread runner([&] { status = failure_of([&] { session.run(forever, torch::ones({2})); }); });
+  session.close();
+  runner.join();
+
+  EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
+  EXPECT_EQ(failure_of([&] { session.run(forever, torch::ones({2})); }).code(), StatusCode::kCancelled);
+}
+
+TEST(Session, CanBeCancelled) {
+  auto forever = function([](at::Tensor x) {
+    return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
+  });
+  Session session;
+  Cancellation cancellation;
+  std::thread canceller([&] { cancellation.cancel(); });
+
+  const Status status =
+      failure_of([&] { session.run_with({.cancellation = &cancellation}, forever, torch::ones({2})); });
+  canceller.join();
+
+  EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
+}
+
+TEST(Session, KeepsTheVariablesOfAnIsolatedSessionToItself) {
+  Variable counter(torch::zeros({}), {.name = "isolated_counter"});
+  auto add = function([&] { return counter.assign_add(torch::ones({})).value() + 0; });
+  Session shared, isolated({.isolated = true});
+
+  isolated.run(initializer(counter));
+  isolated.run(add);
+  isolated.run(add);
+
+  EXPECT_EQ(isolated.value(counter).item<float>(), 2.0F);
+  EXPECT_EQ(shared.value(counter).item<float>(), 0.0F);
+}
+
+TEST(Session, SaysThatAVariableOfAContainerHasNoValue) {
+  Variable v(torch::ones({}), {.name = "contained"});
+  Session session({.container = "test0"});
+
+  const Status status = failure_of([&] { session.value(v); });
+
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("contained"));
+}
+
+TEST(Session, RefusesATargetThatItDoesNotKnow) {
+  const Status status = failure_of([] { Session session({.target = "http://x:1"}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("grpc://host:port"));
+}
+
+TEST(Session, SaysSoonThatNobodyIsThere) {
+  const Status status = failure_of(
+      [] { Session session({.target = "grpc://127.0.0.1:1", .connect_timeout = std::chrono::milliseconds(20)}); });
+
+  EXPECT_TRUE(status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(status.message(), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(Session, SaysThatAVariableOfAnotherTaskMustBeReadThere) {
+  Variable remote(torch::ones({2}), {.name = "remote", .device = "/job:ps/task:0"});
+
+  const Status status = failure_of([&] { remote.value(); });
+
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("/job:ps/task:0"));
+}
+
+}  // namespace
+}  // namespace muster
