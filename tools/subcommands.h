@@ -8,5 +8,7 @@ namespace muster::tools {
 
 void add_bench(CLI::App& muster);
 void add_dump(CLI::App& muster);
+void add_server(CLI::App& muster);
+void add_status(CLI::App& muster);
 
 }  // namespace muster::tools

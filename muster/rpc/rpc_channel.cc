@@ -13,7 +13,8 @@ namespace {
 
 using Clock = std::chrono::system_clock;
 
-constexpr int kRepeats = 2;  // of a call that was cut off
+// A call that was cut off is made once more, and waits that long for the task to be back.
+constexpr auto kReconnect = std::chrono::milliseconds(250);
 constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(1'000);
 constexpr double kPauseGrowth = 1.3;
@@ -32,7 +33,7 @@ struct RpcChannel::Pending {
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
-  int repeats = 0;
+  std::optional<grpc::Status> cut_off{};  // why the first call failed, once there is a second one
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
   Cancellation::Registration registration{};
@@ -65,9 +66,11 @@ Status RpcChannel::explain(int code, const std::string& message) const {
 
 namespace {
 
-std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Credentials& credentials) {
+std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Credentials& credentials,
+                                                  bool wait) {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(deadline);
+  context->set_wait_for_ready(wait);
   if (!credentials.token.empty()) context->AddMetadata("authorization", "Bearer " + credentials.token);
   return context;
 }
@@ -88,9 +91,12 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   const grpc::ByteBuffer message = encode(std::move(request));
   auto pause = std::chrono::duration_cast<std::chrono::duration<double, std::milli>>(kFirstPause);
-  for (int repeats = 0;; ++repeats) {
+  std::optional<grpc::Status> cut_off;  // why the first call failed, once there is a second one
+  while (true) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    auto context = make_context(deadline, options_.credentials);
+    const bool reconnect = cut_off && !options.wait_until_up;
+    auto context = make_context(reconnect ? std::min(deadline, Clock::now() + kReconnect) : deadline,
+                                options_.credentials, reconnect);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
       registration = options.cancellation->on_cancel([&](const Status&) { context->TryCancel(); });
@@ -108,11 +114,15 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     registration.reset();
     if (status.ok()) return open(answer);
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    const bool cut_off = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-    const bool again = cut_off && (options.wait_until_up ? Clock::now() + pause < give_up : repeats < kRepeats);
-    if (!again) throw Error(explain(status.error_code(), status.error_message()));
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !reconnect) {
+      throw Error(explain(status.error_code(), status.error_message()));
+    }
+    const bool again = options.wait_until_up ? Clock::now() + pause < give_up : !cut_off;
+    if (!cut_off || options.wait_until_up) cut_off = status;
+    if (!again) throw Error(explain(cut_off->error_code(), cut_off->error_message()));
+    if (!options.wait_until_up) continue;
     std::this_thread::sleep_for(pause);
-    pause = std::min<decltype(pause)>(pause * kPauseGrowth * (options.wait_until_up ? 1 : 10), kLongestPause);
+    pause = std::min<decltype(pause)>(pause * kPauseGrowth, kLongestPause);
   }
 }
 
@@ -129,32 +139,38 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
 }
 
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
-  pending->context = make_context(pending->deadline, options_.credentials);
+  const bool reconnect = pending->cut_off.has_value();
+  pending->context =
+      make_context(reconnect ? std::min(pending->deadline, Clock::now() + kReconnect) : pending->deadline,
+                   options_.credentials, reconnect);
   if (pending->cancellation != nullptr) {
     pending->registration =
         pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
   }
   grpc_->stub->UnaryCall(pending->context.get(), pending->method, {}, &pending->request, &pending->answer,
-                         [this, pending](const grpc::Status& status) {
-                           pending->registration.reset();
-                           if (status.error_code() == grpc::StatusCode::UNAVAILABLE && pending->repeats++ < kRepeats &&
-                               (pending->cancellation == nullptr || !pending->cancellation->cancelled())) {
-                             pending->answer.Clear();
-                             return begin(pending);
-                           }
-                           Status result;
-                           Frame frame;
-                           if (!status.ok()) {
-                             result = explain(status.error_code(), status.error_message());
-                           } else {
-                             try {
-                               frame = open(pending->answer);
-                             } catch (...) {
-                               result = status_of(std::current_exception());
-                             }
-                           }
-                           pending->done(result, std::move(frame));
-                         });
+                         [this, pending](const grpc::Status& status) { ended(pending, status); });
+}
+
+void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status) {
+  pending->registration.reset();
+  const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !pending->cut_off && !cancelled) {
+    pending->cut_off = status;
+    pending->answer.Clear();
+    return begin(pending);
+  }
+  if (!status.ok()) {
+    const grpc::Status& why = pending->cut_off && !cancelled ? *pending->cut_off : status;
+    return pending->done(explain(why.error_code(), why.error_message()), {});
+  }
+  Status result;
+  Frame frame;
+  try {
+    frame = open(pending->answer);
+  } catch (...) {
+    result = status_of(std::current_exception());
+  }
+  pending->done(result, std::move(frame));
 }
 
 }  // namespace muster

@@ -1,7 +1,9 @@
 // Makes calls: the part of a client that knows nothing of what they are about.
 #pragma once
 
+#include <grpcpp/support/status.h>
 #include <chrono>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,6 +52,7 @@ class RpcChannel {
   struct Pending;
 
   void begin(std::shared_ptr<Pending> pending);
+  void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
 
   const std::string address_;

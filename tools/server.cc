@@ -1,0 +1,63 @@
+#include "muster/cluster/server.h"
+
+#include <ATen/Parallel.h>
+
+#include <iostream>
+
+#include "muster/base/log.h"
+#include "muster/cluster/resolver_from_flags.h"
+#include "tools/subcommands.h"
+
+namespace muster::tools {
+namespace {
+
+struct ServerFlags {
+  std::string cluster, task_type, address, credentials;
+  int task_index = 0;
+  int threads = 0;
+  bool insecure = false;
+};
+
+int serve(const ServerFlags& flags) {
+  std::vector<std::string> words{"muster"};
+  auto add = [&](const std::string& name, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {"--" + name, value});
+  };
+  add("cluster", flags.cluster);
+  add("task_type", flags.task_type);
+  if (!flags.task_type.empty()) add("task_index", std::to_string(flags.task_index));
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  const SimpleClusterResolver resolver = resolver_from_flags(static_cast<int>(arguments.size()), arguments.data());
+  const std::optional<TaskId> task = resolver.task();
+  if (!task) throw invalid_argument("which task is this? Give --task_type and --task_index, or set TF_CONFIG");
+
+  ServerOptions options{.cluster = resolver.cluster_spec(), .task = *task, .address = flags.address};
+  options.insecure = flags.insecure;
+  if (!flags.credentials.empty()) {
+    options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
+  }
+  if (flags.threads > 0) at::set_num_threads(flags.threads);
+  Server server(std::move(options));
+  // For whoever has started it and waits: one line, when it can be reached.
+  std::cout << "listening " << server.task() << " " << server.address() << std::endl;
+  return server.join();
+}
+
+}  // namespace
+
+void add_server(CLI::App& muster) {
+  auto flags = std::make_shared<ServerFlags>();
+  CLI::App* command = muster.add_subcommand("server", "Run a task of a cluster; it needs no code of yours");
+  command->add_option("--cluster", flags->cluster,
+                      "A file with the cluster as JSON, or the JSON itself; else TF_CONFIG");
+  command->add_option("--task_type", flags->task_type, "worker, ps, chief, evaluator or any other job");
+  command->add_option("--task_index", flags->task_index, "Its number in the job");
+  command->add_option("--address", flags->address, "Listen here instead of at the cluster's address; port 0 picks one");
+  command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
+  command->add_option("--threads", flags->threads, "Of libtorch's ops; 1 where several tasks share a machine");
+  command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
+  command->callback([flags] { serve(*flags); });
+}
+
+}  // namespace muster::tools
