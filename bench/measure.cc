@@ -70,6 +70,10 @@ double Bench::rate(const Metric& metric, double count, const std::function<void(
   return best(metric, [&] { return count / seconds(work); }, /*more_is_better=*/true);
 }
 
+double Bench::most(const Metric& metric, const std::function<double()>& measure) {
+  return best(metric, measure, /*more_is_better=*/true);
+}
+
 double Bench::least(const Metric& metric, const std::function<double()>& measure) {
   return best(metric, measure, /*more_is_better=*/false);
 }

@@ -16,6 +16,18 @@ const std::vector<Workload>& workloads() {
        "what tracing and replaying cost: time to trace, time per op, peak memory of a deep net",
        {{"tracing", 1}, {"per_op", 1}, {"memory", 2}},
        trace},
+      {"session_run",
+       "a client's steps on a worker process, with and without variables on a parameter server process",
+       {{"processes", 1}},
+       session_run},
+      {"startup",
+       "three workers, two parameter servers and a client as processes, from their start to the first result",
+       {{"processes", 1}},
+       startup},
+      {"wire",
+       "tensors and small calls between two processes, beside plain TCP and plain gRPC",
+       {{"processes", 1}},
+       wire},
   };
   return table;
 }

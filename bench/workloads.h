@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/measure.h"
+#include "muster/cluster/cluster_spec.h"
 
 namespace muster::bench {
 
@@ -32,5 +33,11 @@ const Part* find_part(const Workload& workload, std::string_view name);
 void mlp_local(const Part& part, Bench& bench);
 void cnn_local(const Part& part, Bench& bench);
 void trace(const Part& part, Bench& bench);
+void session_run(const Part& part, Bench& bench);
+void startup(const Part& part, Bench& bench);
+void wire(const Part& part, Bench& bench);
+
+// What the client of `startup` does.
+void first_result(const ClusterSpec& spec);
 
 }  // namespace muster::bench

@@ -9,6 +9,8 @@ int main(int argc, char** argv) {
   muster.get_formatter()->column_width(34);
   muster::tools::add_dump(muster);
   muster::tools::add_bench(muster);
+  muster::tools::add_first_result(muster);
+  muster::tools::add_certs(muster);
   muster::tools::add_server(muster);
   muster::tools::add_status(muster);
   try {

@@ -7,7 +7,9 @@
 namespace muster::tools {
 
 void add_bench(CLI::App& muster);
+void add_certs(CLI::App& muster);
 void add_dump(CLI::App& muster);
+void add_first_result(CLI::App& muster);
 void add_server(CLI::App& muster);
 void add_status(CLI::App& muster);
 

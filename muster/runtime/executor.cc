@@ -347,6 +347,11 @@ class Executor::Run {
   }
 
   void begin_remote(const Step& step) {
+    if (step.waits) {
+      // An answer that is read by the thread that waits for it comes without a change of threads.
+      store_all(step.results[0], links_.parts->run(step.number, tensors_at(step, 1), remote_options_));
+      return signal(step.signals);
+    }
     begin_call();
     links_.parts->start(step.number, tensors_at(step, 1), remote_options_,
                         [this, &step](const Status& status, std::vector<at::Tensor> outputs) {

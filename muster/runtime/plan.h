@@ -50,12 +50,13 @@ struct Step {
   std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
   bool one_order = false;                  // kOp: operands in different orders of memory are brought to one
   std::optional<c10::OperatorHandle>
-      in_place{};                 // kOp: the form that overwrites its first operand, whose last use this is
-  bool share = false;             // kCopy: nobody writes to either side and both are on one device
-  bool save = false;              // kLoop: somebody wants the saved states
-  bool gradients = false;         // kOp: what it returns for its backward pass is wanted
-  int64_t number = 0;             // kRemote: the part; kSend, kReceive: the edge
-  std::string task{};             // kReceive: who has it
+      in_place{};          // kOp: the form that overwrites its first operand, whose last use this is
+  bool share = false;      // kCopy: nobody writes to either side and both are on one device
+  bool save = false;       // kLoop: somebody wants the saved states
+  bool gradients = false;  // kOp: what it returns for its backward pass is wanted
+  int64_t number = 0;      // kRemote: the part; kSend, kReceive: the edge
+  std::string task{};      // kReceive: who has it
+  bool waits = false;      // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
 };
 

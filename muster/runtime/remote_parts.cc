@@ -33,6 +33,11 @@ void RemoteParts::deregister_all() {
   }
 }
 
+std::vector<at::Tensor> RemoteParts::run(int64_t part, std::vector<at::Tensor> inputs,
+                                         const RunOptions& options) const {
+  return parts_[part].worker->run(parts_[part].handle, std::move(inputs), options);
+}
+
 void RemoteParts::start(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const {
   parts_[part].worker->start(parts_[part].handle, std::move(inputs), options, std::move(done));
 }

@@ -22,6 +22,7 @@ class RemoteParts {
 
   const std::string& task(int64_t part) const { return parts_[part].task; }
 
+  std::vector<at::Tensor> run(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options) const;
   void start(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const;
   void receive(const std::string& task, uint64_t meeting, int64_t edge, const RunOptions& options,
                ReceiveDone done) const;

@@ -1,0 +1,39 @@
+// Servers as processes of their own, for workloads that need a cluster.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "muster/cluster/cluster_spec.h"
+
+namespace muster::bench {
+
+// `muster server` processes on free ports of this machine, one thread each. They are killed by the destructor, and by
+// the kernel if this process dies.
+class ServerProcesses {
+ public:
+  // Does not wait until they listen.
+  ServerProcesses(int workers, int ps);
+  ~ServerProcesses();
+  ServerProcesses(const ServerProcesses&) = delete;
+  ServerProcesses& operator=(const ServerProcesses&) = delete;
+
+  const ClusterSpec& spec() const { return spec_; }
+  std::string target(const TaskId& task) const { return "grpc://" + spec_.task_address(task); }
+  pid_t pid(const TaskId& task) const;
+
+ private:
+  ClusterSpec spec_;
+  std::vector<std::pair<TaskId, pid_t>> processes_;
+};
+
+// Starts this program again with other words. Ends with this process.
+pid_t start_self(const std::vector<std::string>& words);
+// Throws Error{kInternal} unless it ends well.
+void wait_for(pid_t process);
+// The memory that a process has now, in MiB.
+double resident_memory(pid_t process);
+
+}  // namespace muster::bench
