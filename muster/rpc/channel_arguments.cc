@@ -1,10 +1,16 @@
 #include "muster/rpc/channel_arguments.h"
 
+#include <absl/synchronization/mutex.h>
 #include <grpc/grpc.h>
 
 namespace muster {
 
 void set_transport_arguments(const std::function<void(const char* name, int value)>& set) {
+#ifdef NDEBUG
+  // Debian builds abseil with its search for deadlocks on, and gRPC locks a lot: without it a small call takes a fifth
+  // less time.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -3,8 +3,6 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include <thread>
-
 #include "muster/rpc/channel_arguments.h"
 #include "muster/runtime/run_options.h"
 
@@ -15,9 +13,7 @@ using Clock = std::chrono::system_clock;
 
 // A call that was cut off is made once more, and waits that long for the task to be back.
 constexpr auto kReconnect = std::chrono::milliseconds(250);
-constexpr auto kFirstPause = std::chrono::milliseconds(1);
-constexpr auto kLongestPause = std::chrono::milliseconds(1'000);
-constexpr double kPauseGrowth = 1.3;
+constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
 
 }  // namespace
 
@@ -33,7 +29,7 @@ struct RpcChannel::Pending {
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
-  std::optional<grpc::Status> cut_off{};  // why the first call failed, once there is a second one
+  bool cut_off = false;  // this is the second call
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
   Cancellation::Registration registration{};
@@ -66,11 +62,9 @@ Status RpcChannel::explain(int code, const std::string& message) const {
 
 namespace {
 
-std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Credentials& credentials,
-                                                  bool wait) {
+std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Credentials& credentials) {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(deadline);
-  context->set_wait_for_ready(wait);
   if (!credentials.token.empty()) context->AddMetadata("authorization", "Bearer " + credentials.token);
   return context;
 }
@@ -90,13 +84,9 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   const grpc::ByteBuffer message = encode(std::move(request));
-  auto pause = std::chrono::duration_cast<std::chrono::duration<double, std::milli>>(kFirstPause);
-  std::optional<grpc::Status> cut_off;  // why the first call failed, once there is a second one
-  while (true) {
+  for (bool first = true;; first = false) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    const bool reconnect = cut_off && !options.wait_until_up;
-    auto context = make_context(reconnect ? std::min(deadline, Clock::now() + kReconnect) : deadline,
-                                options_.credentials, reconnect);
+    auto context = make_context(deadline, options_.credentials);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
       registration = options.cancellation->on_cancel([&](const Status&) { context->TryCancel(); });
@@ -114,16 +104,21 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     registration.reset();
     if (status.ok()) return open(answer);
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !reconnect) {
-      throw Error(explain(status.error_code(), status.error_message()));
-    }
-    const bool again = options.wait_until_up ? Clock::now() + pause < give_up : !cut_off;
-    if (!cut_off || options.wait_until_up) cut_off = status;
-    if (!again) throw Error(explain(cut_off->error_code(), cut_off->error_message()));
-    if (!options.wait_until_up) continue;
-    std::this_thread::sleep_for(pause);
-    pause = std::min<decltype(pause)>(pause * kPauseGrowth, kLongestPause);
+    const Status why = explain(status.error_code(), status.error_message());
+    if (why.code() != StatusCode::kUnavailable) throw Error(why);
+    const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + kReconnect);
+    if (!(first || options.wait_until_up) || !wait_until_connected(patience, options.cancellation)) throw Error(why);
   }
+}
+
+// gRPC connects, with growing pauses, only while somebody waits for it.
+bool RpcChannel::wait_until_connected(std::chrono::system_clock::time_point deadline,
+                                      const Cancellation* cancellation) const {
+  while (Clock::now() < deadline) {
+    if (cancellation != nullptr) cancellation->throw_if_cancelled();
+    if (grpc_->channel->WaitForConnected(std::min(deadline, Clock::now() + kLook))) return true;
+  }
+  return false;
 }
 
 void RpcChannel::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
@@ -139,10 +134,7 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
 }
 
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
-  const bool reconnect = pending->cut_off.has_value();
-  pending->context =
-      make_context(reconnect ? std::min(pending->deadline, Clock::now() + kReconnect) : pending->deadline,
-                   options_.credentials, reconnect);
+  pending->context = make_context(pending->deadline, options_.credentials);
   if (pending->cancellation != nullptr) {
     pending->registration =
         pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
@@ -153,15 +145,15 @@ void RpcChannel::begin(std::shared_ptr<Pending> pending) {
 
 void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status) {
   pending->registration.reset();
-  const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !pending->cut_off && !cancelled) {
-    pending->cut_off = status;
-    pending->answer.Clear();
-    return begin(pending);
-  }
   if (!status.ok()) {
-    const grpc::Status& why = pending->cut_off && !cancelled ? *pending->cut_off : status;
-    return pending->done(explain(why.error_code(), why.error_message()), {});
+    const Status why = explain(status.error_code(), status.error_message());
+    const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
+    if (why.code() != StatusCode::kUnavailable || pending->cut_off || cancelled) return pending->done(why, {});
+    pending->cut_off = true;
+    pending->answer.Clear();
+    return reconnects_.submit([this, pending, why] {
+      wait_until_connected(Clock::now() + kReconnect, nullptr) ? begin(pending) : pending->done(why, {});
+    });
   }
   Status result;
   Frame frame;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "muster/base/cancellation.h"
+#include "muster/base/elastic_pool.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
 
@@ -51,6 +52,7 @@ class RpcChannel {
   struct Grpc;
   struct Pending;
 
+  bool wait_until_connected(std::chrono::system_clock::time_point deadline, const Cancellation* cancellation) const;
   void begin(std::shared_ptr<Pending> pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
@@ -59,6 +61,7 @@ class RpcChannel {
   const std::string task_;
   const ChannelOptions options_;
   const std::unique_ptr<Grpc> grpc_;
+  ElasticPool reconnects_{"reconnect", 4};  // for calls whose caller does not wait
 };
 
 }  // namespace muster
