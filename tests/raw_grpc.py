@@ -94,6 +94,35 @@ def message(envelope_bytes, tensor_bytes=b"", compressed=0, length=None, envelop
     return struct.pack(">BI", compressed, len(body) if length is None else length) + body
 
 
+def fields(data):
+    """The fields of a message as (number, value)."""
+    def read_varint():
+        nonlocal data
+        value, shift = 0, 0
+        while True:
+            byte, data = data[0], data[1:]
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while data:
+        key = read_varint()
+        if key & 7 == 0:
+            value = read_varint()
+        else:
+            length = {1: 8, 5: 4}.get(key & 7) or read_varint()
+            value, data = data[:length], data[length:]
+        yield key >> 3, value
+
+
+def header_of(answer):
+    """The header in the message of an answer, or None if the answer is an error."""
+    length = int.from_bytes(answer[5:9], "little")
+    found = dict(fields(answer[9:9 + length]))
+    return None if 3 in found else found.get(1, b"")
+
+
 class Connection:
     """A connection to a server; with `context`, one inside TLS. `source` is the address that it comes from."""
 

@@ -51,7 +51,8 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options) : options_(s
   for (auto& [task, made] : tasks_) addresses[task.job][task.index] = made->server->address();
   spec_ = ClusterSpec::sparse(addresses);
   for (auto& [task, made] : tasks_) made->server->update_cluster(spec_);
-  peers_ = std::make_unique<ClusterPeers>(spec_, ChannelOptions{});
+  peers_ =
+      std::make_unique<ClusterPeers>(spec_, ChannelOptions{.attempts = options_.attempts, .faults = options_.faults});
 }
 
 InProcessCluster::~InProcessCluster() {
@@ -68,7 +69,8 @@ void InProcessCluster::start(const TaskId& task) {
   worker.devices.cpus = options_.devices_per_task;
   auto made = std::make_unique<Task>();
   if (options_.transport == Transport::kGrpc) {
-    made->server = std::make_unique<Server>(ServerOptions{.cluster = spec_, .task = task, .worker = worker});
+    made->server = std::make_unique<Server>(ServerOptions{
+        .cluster = spec_, .task = task, .worker = worker, .attempts = options_.attempts, .faults = options_.faults});
   } else {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();
@@ -107,6 +109,8 @@ std::string InProcessCluster::target(const TaskId& task) const {
 std::unique_ptr<Session> InProcessCluster::session(const TaskId& task, SessionOptions options) const {
   if (options_.transport == Transport::kLocal) return std::make_unique<Session>(find(task).master, std::move(options));
   options.target = target(task);
+  options.attempts = options_.attempts;
+  options.faults = options_.faults;
   return std::make_unique<Session>(std::move(options));
 }
 

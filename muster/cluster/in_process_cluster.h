@@ -24,6 +24,8 @@ struct InProcessClusterOptions {
   int devices_per_task = 1;           // logical CPUs
   Transport transport = Transport::kGrpc;
   LocalWorkerOptions worker{};
+  int attempts = 2;                     // to make a call that was cut off
+  std::shared_ptr<RpcFaults> faults{};  // for tests: of all calls, the sessions' too
 };
 
 // Ready when constructed. Not thread-safe but for the constant methods.

@@ -145,7 +145,8 @@ TEST_P(Clusters, TellTheRootOfAFailureWithItsOpDeviceAndTask) {
   EXPECT_EQ(status.task(), "/job:ps/replica:0/task:1");
   EXPECT_THAT(status.message(), HasSubstr("aten::index_select"));
   EXPECT_THAT(status.message(), HasSubstr("/job:ps/replica:0/task:1/device:CPU:0"));
-  for (const TaskId& task : cluster_.spec().all_tasks()) EXPECT_EQ(cluster_.worker(task).rendezvous().waiting_values(), 0u);
+  for (const TaskId& task : cluster_.spec().all_tasks())
+    EXPECT_EQ(cluster_.worker(task).rendezvous().waiting_values(), 0u);
   EXPECT_NO_THROW(session->run(step, torch::tensor({0}))) << "the session goes on";
 }
 
@@ -253,6 +254,27 @@ TEST_P(Clusters, LogWhereEverythingRuns) {
 
   EXPECT_TRUE(capture.contains("variable logged"));
   EXPECT_TRUE(capture.contains("/job:ps/replica:0/task:1/device:CPU:0"));
+}
+
+TEST(InProcessCluster, AppliesEveryStepOnceWhateverTheNetworkDoes) {
+  auto faults = std::make_shared<RpcFaults>(7);
+  InProcessCluster cluster({.workers = 1, .ps = 2, .attempts = 30, .faults = faults});
+  Variable v(torch::zeros({}), {.name = "chaos_v", .device = "/job:ps/task:0"});
+  Variable w(torch::zeros({}), {.name = "chaos_w", .device = "/job:ps/task:1"});
+  auto step = function([&](at::Tensor x) {
+    w.assign_add(v.assign_add(x).value());  // from one server to the other, directly
+    return w.value() + 0;
+  });
+  faults->set("", {.request_lost = 0.15, .response_lost = 0.15, .in_flight = 0.15});
+  auto session = cluster.session();
+  session->run(initializer(v, w));
+
+  constexpr int kSteps = 60;
+  for (int i = 0; i < kSteps; ++i) session->run(step, torch::ones({}));
+
+  EXPECT_EQ(session->value(v).item<float>(), kSteps);
+  EXPECT_EQ(session->value(w).item<float>(), kSteps * (kSteps + 1) / 2);
+  EXPECT_GT(faults->drawn(), kSteps) << "the network was well behaved after all";
 }
 
 TEST(InProcessCluster, RunsAProgramOfATaskWithAHighNumber) {

@@ -78,9 +78,10 @@ Server::Server(const ClusterResolver& resolver) : Server(options_from(resolver))
 
 Server::Server(ServerOptions options)
     : task_(options.task.to_string()),
-      peers_(std::make_unique<ClusterPeers>(
-          options.cluster,
-          ChannelOptions{.credentials = options.credentials, .connect_timeout = options.connect_timeout})),
+      peers_(std::make_unique<ClusterPeers>(options.cluster, ChannelOptions{.credentials = options.credentials,
+                                                                            .connect_timeout = options.connect_timeout,
+                                                                            .attempts = options.attempts,
+                                                                            .faults = options.faults})),
       worker_(std::make_unique<LocalWorker>(worker_options(options, *peers_))),
       master_(std::make_shared<LocalMaster>(
           *worker_, LocalMasterOptions{.tasks = others(peers_->tasks(), task_), .peers = peers_.get()})) {

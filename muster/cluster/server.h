@@ -9,6 +9,7 @@
 #include "muster/cluster/cluster_resolver.h"
 #include "muster/cluster/cluster_spec.h"
 #include "muster/rpc/credentials.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/session/local_master.h"
 
@@ -26,6 +27,8 @@ struct ServerOptions {
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
+  int attempts = 2;                     // to make a call to another task that was cut off
+  std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
 };
 
 // Has a master service and a worker service, and answers gRPC health checks. It needs no code of the user's: programs

@@ -156,7 +156,8 @@ Program read(proto::Program& in) {
   program.devices.assign(in.devices().begin(), in.devices().end());
   for (const auto& op : in.ops()) program.ops.push_back({op.name(), op.schema()});
   for (const auto& argument : in.arguments()) {
-    program.arguments.push_back({argument.value(), read(argument.spec(), "an argument"), argument.device(), argument.any()});
+    program.arguments.push_back(
+        {argument.value(), read(argument.spec(), "an argument"), argument.device(), argument.any()});
   }
   for (const auto& variable : in.variables()) {
     program.variables.push_back({variable.value(), variable.name(),

@@ -13,6 +13,7 @@ using Clock = std::chrono::system_clock;
 
 // A call that was cut off is made once more, and waits that long for the task to be back.
 constexpr auto kReconnect = std::chrono::milliseconds(250);
+const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
 constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
 
 }  // namespace
@@ -24,12 +25,13 @@ struct RpcChannel::Grpc {
 
 // A call that waits for its answer on gRPC's threads.
 struct RpcChannel::Pending {
-  std::string method;
+  std::string method{};
   grpc::ByteBuffer request;
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
-  bool cut_off = false;  // this is the second call
+  int attempt = 1;
+  RpcFaults::Fate fate{};
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
   Cancellation::Registration registration{};
@@ -84,7 +86,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   const grpc::ByteBuffer message = encode(std::move(request));
-  for (bool first = true;; first = false) {
+  for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, options_.credentials);
     Cancellation::Registration registration;
@@ -95,19 +97,27 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     thread_local grpc::CompletionQueue queue;
     grpc::ByteBuffer answer;
     grpc::Status status;
-    auto reader = grpc_->stub->PrepareUnaryCall(context.get(), method, message, &queue);
-    reader->StartCall();
-    reader->Finish(&answer, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
+    const RpcFaults::Fate fate = fate_of(method, message, deadline);
+    if (fate.request_lost) {
+      status = kLost;
+    } else {
+      auto reader = grpc_->stub->PrepareUnaryCall(context.get(), method, message, &queue);
+      reader->StartCall();
+      reader->Finish(&answer, &status, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+      if (fate.response_lost && status.ok()) status = kLost;
+    }
     registration.reset();
     if (status.ok()) return open(answer);
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
     const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + kReconnect);
-    if (!(first || options.wait_until_up) || !wait_until_connected(patience, options.cancellation)) throw Error(why);
+    if (!(attempt < options_.attempts || options.wait_until_up) ||
+        !wait_until_connected(patience, options.cancellation))
+      throw Error(why);
   }
 }
 
@@ -133,23 +143,43 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   begin(std::move(pending));
 }
 
+// Says what becomes of a call, and makes it a first time if it is to be made twice.
+RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteBuffer& request,
+                                    const CallDeadline& deadline) {
+  if (!options_.faults) return {};
+  const RpcFaults::Fate fate = options_.faults->draw(method);
+  if (fate.in_flight) {
+    auto twin = std::make_shared<Pending>();
+    twin->method = method;
+    twin->request = request;
+    twin->context = make_context(deadline, options_.credentials);
+    grpc_->stub->UnaryCall(twin->context.get(), twin->method, {}, &twin->request, &twin->answer,
+                           [twin](const grpc::Status&) {});
+  }
+  return fate;
+}
+
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
   pending->context = make_context(pending->deadline, options_.credentials);
   if (pending->cancellation != nullptr) {
     pending->registration =
         pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
   }
+  pending->fate = fate_of(pending->method, pending->request, pending->deadline);
+  if (pending->fate.request_lost) return ended(pending, kLost);
   grpc_->stub->UnaryCall(pending->context.get(), pending->method, {}, &pending->request, &pending->answer,
                          [this, pending](const grpc::Status& status) { ended(pending, status); });
 }
 
-void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status) {
+void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result_of_call) {
   pending->registration.reset();
+  const grpc::Status& status = pending->fate.response_lost && result_of_call.ok() ? kLost : result_of_call;
   if (!status.ok()) {
     const Status why = explain(status.error_code(), status.error_message());
     const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
-    if (why.code() != StatusCode::kUnavailable || pending->cut_off || cancelled) return pending->done(why, {});
-    pending->cut_off = true;
+    if (why.code() != StatusCode::kUnavailable || pending->attempt >= options_.attempts || cancelled)
+      return pending->done(why, {});
+    ++pending->attempt;
     pending->answer.Clear();
     return reconnects_.submit([this, pending, why] {
       wait_until_connected(Clock::now() + kReconnect, nullptr) ? begin(pending) : pending->done(why, {});

@@ -12,6 +12,7 @@
 #include "muster/base/elastic_pool.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
+#include "muster/rpc/rpc_faults.h"
 
 namespace muster {
 
@@ -19,6 +20,8 @@ struct ChannelOptions {
   Credentials credentials{};
   std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
+  int attempts = 2;                                   // to make a call that was cut off
+  std::shared_ptr<RpcFaults> faults{};                // for tests
 };
 
 struct CallOptions {
@@ -49,6 +52,7 @@ class RpcChannel {
   void start(const std::string& method, Frame request, const CallOptions& options, Done done);
 
  private:
+  using CallDeadline = std::chrono::system_clock::time_point;
   struct Grpc;
   struct Pending;
 
@@ -56,6 +60,7 @@ class RpcChannel {
   void begin(std::shared_ptr<Pending> pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
+  RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& request, const CallDeadline& deadline);
 
   const std::string address_;
   const std::string task_;

@@ -17,8 +17,12 @@ std::shared_ptr<Master> connect(const SessionOptions& options) {
     throw not_found("session target \"", options.target, "\": expected \"grpc://host:port\", or \"\" for this process");
   }
   const std::string address = options.target.substr(kScheme.size());
-  return std::make_shared<RemoteMaster>(std::make_shared<RpcChannel>(
-      address, "", ChannelOptions{.credentials = options.credentials, .connect_timeout = options.connect_timeout}));
+  return std::make_shared<RemoteMaster>(
+      std::make_shared<RpcChannel>(address, "",
+                                   ChannelOptions{.credentials = options.credentials,
+                                                  .connect_timeout = options.connect_timeout,
+                                                  .attempts = options.attempts,
+                                                  .faults = options.faults}));
 }
 
 SessionConfig config_of(const SessionOptions& options) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/rpc/credentials.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/master.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable.h"
@@ -27,6 +28,8 @@ struct SessionOptions {
   Credentials credentials{};
   std::chrono::milliseconds connect_timeout{60'000};
   std::optional<std::chrono::milliseconds> run_timeout{};  // of every run that names none
+  int attempts = 2;                                        // to make a call that was cut off
+  std::shared_ptr<RpcFaults> faults{};                     // for tests
 };
 
 // The program that gives variables their initial values, and those values.

@@ -99,9 +99,7 @@ TEST_F(Gpu, RunsAttentionAndLstmThatWereTracedToBePortable) {
   at::Tensor x = torch::rand({4, 5, 8});
   LocalWorker worker;
   for (const Variable& variable : variables.all()) {
-    worker.store()
-        .declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))
-        ->assign(variable.value());
+    worker.store().declare(variable.name(), variable.state()->spec, at::Device(at::kCUDA, 0))->assign(variable.value());
   }
 
   at::Tensor there = worker.run(worker.register_program(forward.program(x)), {x}).at(0);

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Several hosts on one machine, and what happens to the cables between them: hosts_test.py MUSTER.
+
+Every host is a network namespace with a cable (a veth) to a switch (a bridge). All of it is inside a namespace of its own,
+so the test changes nothing outside, leaves nothing behind, and needs root or the right to make user namespaces."""
+import contextlib
+import ctypes
+import fcntl
+import heapq
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
+
+MUSTER = sys.argv[1]
+INSIDE = "MUSTER_HOSTS_TEST_INSIDE"
+KEEPALIVE = 5  # seconds, in muster/rpc/channel_arguments.cc: so long without a word until it asks, so long for the answer
+HOSTS = {"client": "10.77.0.1", "ps": "10.77.0.2", "worker0": "10.77.0.3", "worker1": "10.77.0.4"}
+TASKS = {"ps": "/job:ps/replica:0/task:0", "worker0": "/job:worker/replica:0/task:0", "worker1": "/job:worker/replica:0/task:1"}
+CLUSTER = cluster_json(ps=["10.77.0.2:2222"], worker=["10.77.0.3:2222", "10.77.0.4:2222"])
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def inside(host):
+    return ("ip", "netns", "exec", host)
+
+
+def finish_checksums(interface):
+    """Lets the sender fill in checksums: a card would do it later, but our slow cable is none."""
+    set_tx_checksum, ethtool = 0x17, 0x8946
+    value = ctypes.create_string_buffer(struct.pack("II", set_tx_checksum, 0))
+    with socket.socket() as control:
+        fcntl.ioctl(control, ethtool, struct.pack("16sP16x", interface.encode(), ctypes.addressof(value)))
+
+
+class SlowCable:
+    """Carries what comes out of one interface into the other, both ways, later: `delay` seconds give or take `jitter`,
+    which are 0 until they are set. What `tc netem` does, for kernels without it."""
+
+    def __init__(self, one, other):
+        self.delay = self.jitter = 0.0
+        self._ends = []
+        for interface in (one, other):
+            end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            end.bind((interface, 0))
+            end.setblocking(False)
+            self._ends.append(end)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._carry)
+        self._thread.start()
+
+    def close(self):
+        self._stop.set()
+        self._thread.join()
+        for end in self._ends:
+            end.close()
+
+    def _carry(self):
+        rng, under_way, count = random.Random(1), [], 0
+        while not self._stop.is_set():
+            wait = 0.1
+            if under_way:
+                wait = min(wait, max(0.0, under_way[0][0] - time.monotonic()))
+            for end in select.select(self._ends, [], [], wait)[0]:
+                with contextlib.suppress(OSError):
+                    while True:
+                        packet, (_, _, direction, *_) = end.recvfrom(1 << 16)
+                        if direction == socket.PACKET_OUTGOING:
+                            continue  # our own
+                        when = time.monotonic() + max(0.0, self.delay + rng.uniform(-self.jitter, self.jitter))
+                        count += 1
+                        heapq.heappush(under_way, (when, count, self._ends.index(end), packet))
+            while under_way and under_way[0][0] <= time.monotonic():
+                _, _, source, packet = heapq.heappop(under_way)
+                with contextlib.suppress(OSError):  # an interface that is down
+                    self._ends[1 - source].send(packet)
+
+
+class Watch:
+    """`muster status --watch` on the host `client`: one connection to every task, for as long as it runs."""
+
+    def __init__(self, *arguments):
+        self._lines = tempfile.NamedTemporaryFile(prefix="muster-watch-")
+        self._process = subprocess.Popen([*inside("client"), MUSTER, "status", "--cluster", CLUSTER, "--watch", "--every",
+                                          "0.2", "--json", *arguments], stdout=self._lines, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._lines.close()
+
+    def looks(self):
+        """What was seen, in order: each {task: row}."""
+        with open(self._lines.name, encoding="utf-8") as lines:
+            text, decoder, seen = lines.read(), json.JSONDecoder(), []
+        while text:
+            try:
+                rows, end = decoder.raw_decode(text)
+            except json.JSONDecodeError:
+                break  # the last one is being written
+            text = text[end:].lstrip()
+            seen.append({row["task"]: row for row in rows})
+        return seen
+
+    def wait_for(self, condition, seconds, what):
+        """Waits for a look from now on of which `condition` is true, and says after how many seconds it came."""
+        begin, before = time.monotonic(), len(self.looks())
+        wait_until(lambda: any(condition(look) for look in self.looks()[before:]), seconds, what)
+        return time.monotonic() - begin
+
+
+def up(look):
+    return {task for task, row in look.items() if row["up"]}
+
+
+def all_up(look):
+    return up(look) == set(TASKS.values())
+
+
+class Hosts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "switch", "type", "bridge")
+        ip("link", "set", "switch", "up")
+        for host, address in HOSTS.items():
+            cls.connect(host, address)
+        for name, host, job, index in (("ps", "ps", "ps", 0), ("worker0", "worker0", "worker", 0),
+                                       ("worker1", "worker1", "worker", 1)):
+            setattr(cls, name, cls.enterClassContext(
+                ServerProcess(MUSTER, "--insecure", job=job, index=index, cluster=CLUSTER, address=None, before=inside(host))))
+
+    @classmethod
+    def connect(cls, host, address):
+        """client -- switch; worker0 == slow cable == switch."""
+        ip("netns", "add", host)
+        ip("link", "add", "to-" + host, "type", "veth", "peer", "name", "eth0-" + host)
+        finish_checksums("eth0-" + host)
+        ip("link", "set", "eth0-" + host, "netns", host)
+        for words in (["link", "set", "lo", "up"], ["addr", "add", address + "/24", "dev", "eth0-" + host],
+                      ["link", "set", "eth0-" + host, "up"]):
+            subprocess.run([*inside(host), "ip", *words], check=True, capture_output=True)
+        if host == "worker0":
+            ip("link", "add", "socket", "type", "veth", "peer", "name", "slow")
+            for interface in ("slow", "to-" + host):
+                ip("link", "set", interface, "up", "promisc", "on")
+            cls.slow_cable = SlowCable("to-" + host, "slow")
+            cls.addClassCleanup(cls.slow_cable.close)
+        port = "socket" if host == "worker0" else "to-" + host
+        ip("link", "set", port, "master", "switch")
+        ip("link", "set", port, "up")
+
+    def tearDown(self):
+        self.slow_cable.delay = self.slow_cable.jitter = 0
+        for host in ("ps", "worker1"):
+            ip("link", "set", "to-" + host, "master", "switch")
+            ip("link", "set", "to-" + host, "up")
+        for server in (self.ps, self.worker0, self.worker1):
+            self.assertIsNone(server.process.poll(), server.errors())
+
+    def status(self, *arguments):
+        return subprocess.run([*inside("client"), MUSTER, "status", "--cluster", CLUSTER, *arguments], capture_output=True,
+                              text=True, check=False, timeout=PATIENCE)
+
+    def assert_noticed(self, host, cut, mend):
+        """The task on `host` is down in the eyes of who has a connection to it, and of who comes anew, until it is back."""
+        others = set(TASKS.values()) - {TASKS[host]}
+        with Watch() as watch:
+            watch.wait_for(all_up, PATIENCE, "all tasks up")
+
+            cut()
+            took = watch.wait_for(lambda look: up(look) == others, 2 * KEEPALIVE + 2, f"{host} down")
+            self.assertLess(took, 2 * KEEPALIVE + 1)
+            down = watch.looks()[-1][TASKS[host]]
+            self.assertIn(down["code"], ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+            self.assertIn(TASKS[host], down["why"])
+
+            anew = self.status()
+            self.assertEqual(anew.returncode, 1)
+            self.assertIn(TASKS[host] + " is down", anew.stdout)
+            for other in others:
+                self.assertNotIn(other + " is down", anew.stdout)
+
+            mend()
+            watch.wait_for(all_up, 2 * KEEPALIVE, f"{host} up again")
+
+    def test_all_hosts_are_up(self):
+        done = self.status()
+
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for task in TASKS.values():
+            self.assertIn(task, done.stdout)
+
+    def test_a_host_that_is_unplugged_is_down_until_it_is_plugged_in_again(self):
+        self.assert_noticed("worker1", cut=lambda: ip("link", "set", "to-worker1", "down"),
+                            mend=lambda: ip("link", "set", "to-worker1", "up"))
+
+    def test_a_host_whose_packets_vanish_is_down_until_they_arrive_again(self):
+        # Its link stays up and nobody is told: the switch just does not know its port any more.
+        self.assert_noticed("ps", cut=lambda: ip("link", "set", "to-ps", "nomaster"),
+                            mend=lambda: ip("link", "set", "to-ps", "master", "switch"))
+
+    def test_a_host_that_is_far_away_answers(self):
+        self.slow_cable.delay, self.slow_cable.jitter = 0.075, 0.050
+
+        for _ in range(5):
+            begin = time.monotonic()
+            done = self.status()
+
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertGreater(time.monotonic() - begin, 0.1)  # it was the slow cable
+
+    def test_a_host_that_is_far_away_stays_up(self):
+        self.slow_cable.delay, self.slow_cable.jitter = 0.075, 0.050
+        with Watch() as watch:
+            watch.wait_for(all_up, PATIENCE, "all tasks up")
+            first = len(watch.looks())
+            wait_until(lambda: len(watch.looks()) >= first + 30, PATIENCE, "30 looks")
+
+            self.assertTrue(all(all_up(look) for look in watch.looks()[first:]))
+
+
+def way_inside():
+    """The beginning of a command that runs inside namespaces of its own, or why there is none."""
+    for command in ("ip", "unshare"):
+        if shutil.which(command) is None:
+            return None, f"needs the command {command} (packages iproute2 and util-linux)"
+    errors = ""
+    for flags in (["--mount", "--net"], ["--map-root-user", "--mount", "--net"]):
+        # `ip netns` keeps its names in /run, which the namespaces share unless they get one of their own.
+        command = ["unshare", *flags, "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+        trial = "ip netns add host1 && ip link add cable1 type veth peer name cable2 && ip link add switch1 type bridge && ip netns exec host1 true"
+        tried = subprocess.run([*command, "sh", "-c", trial], capture_output=True, text=True, check=False)
+        if tried.returncode == 0:
+            return command, ""
+        errors = tried.stderr.strip().splitlines()[-1] if tried.stderr.strip() else f"exit code {tried.returncode}"
+    return None, f"may not make network namespaces with veths and bridges here: {errors}"
+
+
+if __name__ == "__main__":
+    if INSIDE not in os.environ:
+        command, why_not = way_inside()
+        if command is not None:
+            os.environ[INSIDE] = "1"
+            os.execvp(command[0], [*command, sys.executable, *sys.argv])
+        Hosts = unittest.skip(why_not)(Hosts)
+        print("skipped:", why_not)
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])

@@ -1,0 +1,667 @@
+#!/usr/bin/env python3
+"""Tests of who is let in and what strangers can do: security_test.py MUSTER. Certificates are real, and so are the ports."""
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import ssl
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import raw_grpc
+from raw_grpc import Connection
+from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
+
+MUSTER = sys.argv[1]
+CORPUS = pathlib.Path(__file__).resolve().parent.parent / "muster/graph/fuzz_corpus"
+CLUSTER = cluster_json(ps=["ps0.example:2222"], worker=["127.0.0.1:1", "[::1]:1"])
+DTYPES = ((0, 1), (3, 4), (4, 8), (6, 4), (7, 8), (11, 1))  # numbers of muster/graph/dtype.h, with their bytes
+MOST_GROWTH = 48 << 20  # of a server's resident memory, once it has seen everything before
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+def muster(*arguments, **options):
+    return subprocess.run([MUSTER, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=PATIENCE,
+                          **options)
+
+
+def openssl(*arguments):
+    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def status(server, *arguments):
+    return muster("status", "--target", server.target, *arguments)
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+class Scratch(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if shutil.which("openssl") is None:
+            raise unittest.SkipTest("needs the command openssl")
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+
+    @classmethod
+    def make_certs(cls, name, *arguments, cluster=CLUSTER):
+        made = muster("certs", "--cluster", cluster, "--out", cls.folder / name, *arguments)
+        if made.returncode != 0:
+            raise AssertionError(made.stderr)
+        return cls.folder / name
+
+
+class Certs(Scratch):
+    def test_every_task_and_client_gets_a_certificate_that_its_authority_has_signed(self):
+        certs = self.make_certs("all", "--client", "ann", "--client", "bob")
+
+        self.assertEqual({path.name for path in certs.iterdir()},
+                         {"token", *(name + end for name in ("ca", "ps-0", "worker-0", "worker-1", "ann", "bob")
+                                     for end in (".pem", ".key"))})
+        for name, where in (("ps-0", ["-verify_hostname", "ps0.example"]), ("worker-0", ["-verify_ip", "127.0.0.1"]),
+                            ("worker-1", ["-verify_ip", "::1"]), ("ann", []), ("bob", [])):
+            for asked in (["-verify_hostname", "muster"], where):
+                for purpose in ("sslserver", "sslclient"):
+                    done = openssl("verify", "-x509_strict", "-purpose", purpose, *asked, "-CAfile", certs / "ca.pem",
+                                   certs / (name + ".pem"))
+                    self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_keys_and_the_token_are_for_their_owner_only(self):
+        certs = self.make_certs("modes")
+
+        self.assertEqual(mode(certs), 0o700)
+        for path in certs.iterdir():
+            if path.suffix != ".pem":
+                self.assertEqual(mode(path), 0o600, path)
+        self.assertRegex((certs / "token").read_text(), r"^[0-9a-f]{64}\n$")
+
+    def test_a_second_call_adds_tasks_and_keeps_the_rest(self):
+        certs = self.make_certs("grown", cluster=cluster_json(worker=["a:1"]))
+        before = {path.name: path.read_bytes() for path in certs.iterdir()}
+
+        done = muster("certs", "--cluster", cluster_json(worker=["a:1", "b:1"]), "--out", certs)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name, content in before.items():
+            self.assertEqual((certs / name).read_bytes(), content, name)
+        self.assertTrue((certs / "worker-1.pem").exists())
+        self.assertRegex(done.stdout, r"worker-0 .* kept\n")
+        self.assertRegex(done.stdout, r"worker-1 .* made\n")
+        self.assertRegex(done.stdout, r"token .* kept\n")
+
+    def test_a_certificate_that_does_not_fit_is_made_anew_and_that_is_said(self):
+        certs = self.make_certs("moved", cluster=cluster_json(worker=["a:1", "b:1"]))
+        shutil.copy(certs / "worker-0.key", certs / "worker-1.key")
+
+        done = muster("certs", "--cluster", cluster_json(worker=["elsewhere:1", "b:1"]), "--out", certs)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"worker-0 .* made anew: the old one does not name elsewhere\n")
+        self.assertRegex(done.stdout, r"worker-1 .* made anew: the old one does not belong to its key\n")
+
+    def test_half_an_authority_is_not_replaced(self):
+        certs = self.make_certs("half")
+        (certs / "ca.key").unlink()
+
+        done = muster("certs", "--cluster", CLUSTER, "--out", certs)
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has ca.pem without ca.key", done.stderr)
+
+    def test_an_authority_that_has_expired_signs_no_more(self):
+        certs = self.make_certs("old")
+        renewed = openssl("x509", "-in", certs / "ca.pem", "-signkey", certs / "ca.key", "-days", "-1", "-out",
+                          certs / "ca.pem")
+        self.assertEqual(renewed.returncode, 0, renewed.stderr)
+
+        done = muster("certs", "--cluster", CLUSTER, "--out", certs)
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ca.pem has expired", done.stderr)
+
+    def test_a_certificate_is_valid_for_as_long_as_was_asked(self):
+        certs = self.make_certs("short", "--days", "2")
+
+        for name, seconds, valid in (("worker-0", 86400, True), ("worker-0", 3 * 86400, False), ("ca", 365 * 86400, True)):
+            done = openssl("x509", "-checkend", seconds, "-noout", "-in", certs / (name + ".pem"))
+            self.assertEqual(done.returncode == 0, valid, (name, seconds))
+
+    def test_the_next_command_can_be_typed_as_it_is_printed(self):
+        cluster = self.folder / "a cluster.json"
+        cluster.write_text(cluster_json(worker=["127.0.0.1:0"]))
+        done = muster("certs", "--cluster", cluster, "--out", self.folder / "next")
+
+        words = shlex.split(re.search(r"^  (muster server .*)$", done.stdout, re.MULTILINE)[1])
+
+        self.assertEqual(words[:4], ["muster", "server", "--cluster", str(cluster)])
+        with ServerProcess(MUSTER, "--credentials", words[words.index("--credentials") + 1], cluster=str(cluster),
+                           address=None) as server:
+            self.assertEqual(server.task, "/job:worker/replica:0/task:0")
+
+    def test_what_is_asked_wrongly_is_refused_and_nothing_is_written(self):
+        for arguments, code, words in ((["--cluster", CLUSTER, "--days", "0"], 2, "--days"),
+                                       (["--cluster", CLUSTER, "--client", "../x"], 1, 'client "../x": expected a name'),
+                                       (["--cluster", CLUSTER, "--client", "ps-0"], 1, "the name is taken"),
+                                       (["--cluster", CLUSTER, "--client", "ca"], 1, "the name is taken"),
+                                       (["--cluster", "{}"], 1, "which cluster?"),
+                                       (["--cluster", "nowhere.json"], 1, "nowhere.json")):
+            with self.subTest(arguments):
+                done = muster("certs", *arguments, "--out", self.folder / "wrong")
+
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertFalse((self.folder / "wrong").exists())
+
+
+class Secured(Scratch):
+    """One server with credentials, and everybody who should not reach it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.certs = cls.make_certs("certs")
+        cls.other = cls.make_certs("other")
+        cls.token = (cls.certs / "token").read_text().strip()
+        cls.make_expired()
+        cls.server = cls.enterClassContext(ServerProcess(MUSTER, "--credentials", cls.certs))
+
+    @classmethod
+    def make_expired(cls):
+        request, extensions = cls.folder / "expired.csr", cls.folder / "extensions"
+        extensions.write_text("subjectAltName=DNS:muster\nextendedKeyUsage=serverAuth,clientAuth\n")
+        shutil.copy(cls.certs / "client.key", cls.certs / "expired.key")
+        for words in (["req", "-new", "-key", cls.certs / "expired.key", "-subj", "/CN=expired", "-out", request],
+                      ["x509", "-req", "-in", request, "-CA", cls.certs / "ca.pem", "-CAkey", cls.certs / "ca.key",
+                       "-days", "-1", "-extfile", extensions, "-out", cls.certs / "expired.pem"]):
+            done = openssl(*words)
+            if done.returncode != 0:
+                raise AssertionError(done.stderr)
+
+    def tearDown(self):
+        self.assertIsNone(self.server.process.poll(), self.server.errors())
+        done = status(self.server, "--credentials", self.certs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def shown(self, identity, *, by=None):
+        """The flags with which openssl shows a certificate."""
+        by = by or self.certs
+        return ["-cert", by / (identity + ".pem"), "-key", by / (identity + ".key")]
+
+    def s_client(self, *arguments):
+        """Whether the server has said anything after the handshake, and what openssl has said."""
+        command = ["openssl", "s_client", "-quiet", "-connect", self.server.address, "-alpn", "h2", "-CAfile",
+                   str(self.certs / "ca.pem"), "-verify_return_error", "-verify_hostname", "muster", *map(str, arguments)]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            return client.stdout.read(9), ""
+        finally:
+            client.kill()
+            client.communicate()
+
+    def context(self, identity=None, by=None):
+        context = ssl.create_default_context(cafile=self.certs / "ca.pem")
+        context.set_alpn_protocols(["h2"])
+        if identity:
+            by = by or self.certs
+            context.load_cert_chain(by / (identity + ".pem"), by / (identity + ".key"))
+        return context
+
+    def test_openssl_is_let_in_with_a_certificate_of_the_cluster(self):
+        for version in ("-tls1_2", "-tls1_3"):
+            with self.subTest(version):
+                said, errors = self.s_client(version, *self.shown("client"))
+
+                self.assertEqual(said[3:4], bytes([raw_grpc.SETTINGS]), errors)
+
+    def test_openssl_is_kept_out_without_a_certificate_of_the_cluster(self):
+        for name, arguments in (("none", []), ("of a wrong authority", self.shown("client", by=self.other)),
+                                ("expired", self.shown("expired")), ("old protocol", ["-tls1_1", *self.shown("client")])):
+            for version in ("-tls1_2", "-tls1_3") if name != "old protocol" else ("-no_ticket",):
+                with self.subTest(name, version=version):
+                    said, _ = self.s_client(version, *arguments)
+
+                    self.assertEqual(said, b"")
+
+    def test_a_client_knows_a_server_of_another_authority(self):
+        with ServerProcess(MUSTER, "--credentials", self.other) as server:
+            done = status(server, "--credentials", self.certs)
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("certificate verify failed", done.stderr)
+
+    def test_a_client_with_a_wrong_certificate_is_refused(self):
+        mixed = self.folder / "mixed"
+        shutil.copytree(self.certs, mixed)
+        for end in (".pem", ".key"):
+            shutil.copy(self.other / ("client" + end), mixed / ("foreign" + end))
+        for name in ("foreign", "expired"):
+            with self.subTest(name):
+                done = status(self.server, "--credentials", mixed, "--name", name)
+
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("UNAVAILABLE", done.stderr)
+
+    def test_a_client_in_plain_text_is_refused(self):
+        done = status(self.server)
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("UNAVAILABLE", done.stderr)
+
+    def test_a_client_without_the_token_is_refused(self):
+        for token, words in ((None, "asks for a token"), ("0" * 64, "does not know this token"),
+                             (self.token[:-1], "does not know this token"), ("", "asks for a token")):
+            with self.subTest(token):
+                certs = self.folder / "without"
+                shutil.copytree(self.certs, certs)
+                (certs / "token").unlink()
+                if token is not None:
+                    (certs / "token").write_text(token + "\n")
+
+                done = status(self.server, "--credentials", certs)
+
+                shutil.rmtree(certs)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("UNAUTHENTICATED", done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_the_token_is_checked_on_every_call(self):
+        for method in (*raw_grpc.METHODS, HEALTH):
+            for token in (None, "0" * 64, self.token + "0"):
+                with self.subTest(method, token=token), Connection(self.server.address, self.context("client")) as connection:
+                    connection.greet()
+                    stream = connection.call(method, raw_grpc.message(raw_grpc.envelope()), token=token)
+
+                    block, body = connection.answers([stream])[stream]
+
+                    self.assertEqual(raw_grpc.grpc_status(block), raw_grpc.UNAUTHENTICATED, block)
+                    self.assertEqual(body, b"")
+
+    def test_a_refused_peer_is_logged_once_however_often_it_comes(self):
+        def plain(source):
+            with Connection(self.server.address, source=source) as connection:
+                connection.greet()
+                self.assertTrue(connection.closed())
+
+        def handshake(context):
+            def attempt(source):
+                try:
+                    with Connection(self.server.address, context, source=source) as connection:
+                        connection.greet()
+                        self.assertTrue(connection.closed())
+                except OSError:
+                    pass  # with TLS 1.2 the handshake itself fails
+            return attempt
+
+        def token(token):
+            def attempt(source):
+                with Connection(self.server.address, self.context("client"), source=source) as connection:
+                    connection.greet()
+                    stream = connection.call("/muster.Worker/Status", raw_grpc.message(raw_grpc.envelope()), token=token)
+                    self.assertIn(stream, connection.answers([stream]))
+            return attempt
+
+        kinds = {"plain text": plain, "no certificate": handshake(self.context()),
+                 "wrong authority": handshake(self.context("client", by=self.other)),
+                 "expired": handshake(self.context("expired")), "no token": token(None), "wrong token": token("0" * 64)}
+        for number, (name, attempt) in enumerate(kinds.items()):
+            with self.subTest(name):
+                peers = [f"127.0.{number + 1}.1", f"127.0.{number + 1}.2"]
+                before = len(self.server.errors().splitlines())
+                for _ in range(4):
+                    for peer in peers:
+                        attempt(peer)
+
+                # A handshake that has failed is logged after its connection was closed.
+                for peer in peers:
+                    wait_until(lambda: f"{peer}" in self.server.errors(), 10, f"a line about {peer}")
+                lines = self.server.errors().splitlines()[before:]
+                for peer in peers:
+                    self.assertEqual(sum(peer in line for line in lines), 1, lines)
+                self.assertEqual(len(lines), len(peers), lines)
+
+
+class Listening(Scratch):
+    def test_without_credentials_only_loopback_is_listened_on(self):
+        for host in ("0.0.0.0", "[::]", "example.org", "127.0.0.1.example.org"):
+            with self.subTest(host):
+                done = muster("server", "--cluster", cluster_json(worker=["127.0.0.1:1"]), "--task_type", "worker",
+                              "--task_index", "0", "--address", host + ":0")
+
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn("FAILED_PRECONDITION", done.stderr)
+                self.assertIn("refuses to listen beyond this machine without TLS", done.stderr)
+                self.assertIn("--insecure", done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_loopback_needs_no_credentials(self):
+        for host in ("127.0.0.1", "localhost", "127.1.2.3"):
+            with self.subTest(host), ServerProcess(MUSTER, address=host + ":0") as server:
+                self.assertEqual(status(server).returncode, 0)
+                self.assertEqual(server.errors(), "")
+
+    def test_insecure_listens_everywhere_and_warns(self):
+        with ServerProcess(MUSTER, "--insecure", address="0.0.0.0:0") as server:
+            done = muster("status", "--target", f"127.0.0.1:{server.port}")
+
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("without encryption", server.errors())
+
+    def test_credentials_let_it_listen_everywhere(self):
+        certs = self.make_certs("everywhere")
+
+        with ServerProcess(MUSTER, "--credentials", certs, address="0.0.0.0:0") as server:
+            done = muster("status", "--target", f"127.0.0.1:{server.port}", "--credentials", certs)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_credentials_that_are_not_there_are_named(self):
+        done = muster("server", "--cluster", CLUSTER, "--task_type", "ps", "--task_index", "0", "--credentials",
+                      self.folder / "nowhere")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nowhere/ca.pem", done.stderr)
+
+    def test_a_signal_ends_it_with_0_and_its_port_is_free(self):
+        port = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number), ServerProcess(MUSTER, address=f"127.0.0.1:{port}") as server:
+                port = server.port
+                with Connection(server.address) as connection:
+                    connection.greet()
+                    self.assertEqual(status(server).returncode, 0)
+
+                    self.assertEqual(server.stop(number, 15), 0)
+
+        with ServerProcess(MUSTER, address=f"127.0.0.1:{port}") as server:
+            self.assertEqual(server.port, port)
+
+    def test_a_signal_ends_it_while_calls_wait(self):
+        with ServerProcess(MUSTER) as server, Connection(server.address) as connection:
+            connection.greet()
+            connection.call("/muster.Worker/Receive", receive(meeting=7, edge=1), timeout="1000S")
+            with Connection(server.address) as gone:
+                gone.greet()
+                gone.call("/muster.Worker/Receive", receive(meeting=8, edge=1), timeout="1000S")
+            wait_until(lambda: requests(server) >= 2, what="both calls")
+
+            self.assertEqual(server.stop(signal.SIGTERM, 15), 0)
+
+
+def receive(meeting, edge, request_id=0):
+    header = raw_grpc.fixed64(1, meeting) + raw_grpc.number(2, edge)
+    return raw_grpc.message(raw_grpc.envelope(header, request_id=request_id))
+
+
+def abort(meeting):
+    why = raw_grpc.number(1, 10) + raw_grpc.text(2, "no more")
+    return raw_grpc.message(raw_grpc.envelope(raw_grpc.fixed64(1, meeting) + raw_grpc.text(2, why)))
+
+
+def requests(server, *arguments):
+    """How many calls the server has seen."""
+    done = status(server, "--json", *arguments)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr + server.errors())
+    return int(re.search(r'"requests": (\d+)', done.stdout)[1])
+
+
+def hostile_inputs(rng):
+    """(what it is, its bytes, whether the server must close the connection by itself)."""
+    hello = raw_grpc.PREFACE + raw_grpc.frame(raw_grpc.SETTINGS)
+    headers = raw_grpc.frame(raw_grpc.HEADERS, raw_grpc.END_HEADERS, 1, raw_grpc.request_headers("/muster.Worker/Run"))
+    data = lambda payload: hello + headers + raw_grpc.frame(raw_grpc.DATA, raw_grpc.END_STREAM, 1, payload)
+    for size in (1, 9, 1000, 100_000):
+        yield f"{size} bytes of garbage", rng.randbytes(size), size >= 100
+        yield f"{size} bytes of garbage in HTTP/2", hello + rng.randbytes(size), False
+    yield "HTTP/1.1", b"GET / HTTP/1.1\r\nHost: muster\r\n\r\n", True
+    yield "HTTP/1.1 with a body", b"POST /muster.Worker/Run HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 1000, True
+    yield "a TLS record of random bytes", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(508), True
+    yield "a TLS record that is too long", b"\x16\x03\x03\xff\xff" + rng.randbytes(70_000), True
+    for length in (10, 20, len(hello) - 1, len(hello) + 5, len(hello + headers) - 1, len(hello + headers) + 4):
+        yield f"cut off after {length} bytes", (hello + headers + data(b""))[:length], False
+    yield "a frame that says 16 MiB", hello + raw_grpc.frame(raw_grpc.DATA, 0, 1, b"x" * 100, length=0xFFFFFF), False
+    yield "settings of 5 bytes", raw_grpc.PREFACE + raw_grpc.frame(raw_grpc.SETTINGS, payload=b"12345"), False
+    most = struct.pack(">I", (1 << 31) - 1)
+    yield "a window that overflows", hello + raw_grpc.frame(raw_grpc.WINDOW_UPDATE, payload=most) * 2, False
+    block = b"\0\x7f" + b"\xff" * 20
+    yield "a header of endless length", hello + raw_grpc.frame(raw_grpc.HEADERS, 4, 1, block), False
+    block = b"\0\x01a" + raw_grpc.integer(1 << 30, 7) + b"x" * 1000
+    yield "a header that says 1 GiB", hello + raw_grpc.frame(raw_grpc.HEADERS, 0, 1, block), False
+    more = raw_grpc.frame(raw_grpc.CONTINUATION, 0, 1, raw_grpc.header_block([("a", "x" * 16_000)]))
+    yield "headers without end", hello + raw_grpc.frame(raw_grpc.HEADERS, 0, 1) + more * 500, False
+    yield "a message that says 4 GiB", data(raw_grpc.message(b"", length=0xFFFFFFFF)), False
+    yield "an envelope that says 4 GiB", data(raw_grpc.message(b"abc", envelope_length=0xFFFFFFFF)), False
+    for sizes in ([1 << 40], [1 << 62, 4], [-1], [1] * 1000, [1 << 31, 1 << 31, 1 << 31]):
+        yield f"a tensor of {sizes[:3]}", data(raw_grpc.message(raw_grpc.envelope(tensors=[(0, sizes)]), b"1234")), False
+    streams = [raw_grpc.frame(raw_grpc.HEADERS, raw_grpc.END_HEADERS, stream, raw_grpc.request_headers("/muster.Worker/Run")) +
+               raw_grpc.frame(raw_grpc.RST_STREAM, 0, stream, struct.pack(">I", 8)) for stream in range(1, 2001, 2)]
+    yield "1000 calls that are taken back", hello + b"".join(streams), False
+    yield "a flood of pings", hello + raw_grpc.frame(raw_grpc.PING, payload=b"12345678") * 5000, False
+    yield "a flood of settings", hello + raw_grpc.frame(raw_grpc.SETTINGS) * 5000, False
+
+
+class Fuzzer:
+    """Calls that look right: each method gets a header of its kind, often with something wrong in it. Ids are few, so that
+    calls meet: one repeats another's request, or aborts the step that a third waits for."""
+
+    def __init__(self, seed, token):
+        self.rng = random.Random(seed)
+        self.token = token
+        self.programs = [path.read_bytes() for path in sorted(CORPUS.iterdir())]
+        self.sessions = ["", "0"]
+        self.request_ids = [0]
+
+    def small(self):
+        return self.rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, (1 << 64) - 1])
+
+    def request_id(self):
+        """None, a new one, or one that is known."""
+        kind = self.rng.randrange(3)
+        if kind == 1:
+            self.request_ids.append(self.rng.randrange(1 << 64))
+        return 0 if kind == 0 else self.rng.choice(self.request_ids[-20:]) if kind == 2 else self.request_ids[-1]
+
+    def program(self):
+        program = bytearray(self.rng.choice(self.programs))
+        if self.rng.random() < 0.5:
+            for _ in range(self.rng.randrange(1, 4)):
+                program[self.rng.randrange(len(program))] = self.rng.randrange(256)
+        return bytes(program)
+
+    def header(self, method):
+        name = method.rsplit("/", 1)[1]
+        if name == "Register":
+            return (raw_grpc.text(1, self.program()) + raw_grpc.text(2, self.rng.choice(["", "a", "b"])) +
+                    raw_grpc.fixed64(3, self.small()))
+        if name in ("Run", "RunStep", "Deregister"):
+            return (raw_grpc.number(1, self.small()) + raw_grpc.number(2, self.small()) + raw_grpc.number(3, self.small()) +
+                    raw_grpc.fixed64(4, self.small()) + raw_grpc.text(5, self.rng.choice(self.sessions)))
+        if name == "Receive":
+            return raw_grpc.fixed64(1, self.small()) + raw_grpc.number(2, self.small())
+        if name == "Abort":
+            why = raw_grpc.number(1, self.rng.randrange(-1, 20)) + raw_grpc.text(2, "why") + raw_grpc.text(3, "/job:x/task:1")
+            return raw_grpc.fixed64(1, self.small()) + raw_grpc.text(2, why)
+        if name == "Reset":
+            return b"".join(raw_grpc.text(1, self.rng.choice(["", "a", "//"])) for _ in range(self.rng.randrange(3)))
+        if name == "CreateSession":
+            return (raw_grpc.text(1, self.rng.choice(["", "a", "a//b"])) + raw_grpc.number(2, self.rng.randrange(2)) +
+                    raw_grpc.text(3, self.rng.choice(["/job:ps", "nonsense", ""])))
+        return raw_grpc.text(1, self.rng.choice(self.sessions)) + raw_grpc.text(2, self.program()) + raw_grpc.number(3, self.small())
+
+    def tensors(self):
+        """Their headers and their bytes, of which there may be too many or too few."""
+        headers, content = [], b""
+        for _ in range(self.rng.choice([0, 0, 1, 2, 5])):
+            sizes = [self.rng.choice([0, 1, 2, 3, 4]) for _ in range(self.rng.randrange(4))]
+            count = 1
+            for size in sizes:
+                count *= size
+            dtype, width = self.rng.choice([*DTYPES, (-1, 0)] if self.rng.random() < 0.95 else [(99, 1), (6, 3)])
+            headers.append((dtype, sizes))
+            content += self.rng.randbytes(count * width)
+        return headers, content
+
+    def message(self, method):
+        header, (tensors, content) = self.header(method), self.tensors()
+        if self.rng.random() < 0.2:
+            header = self.damaged(header)
+        bytes_of_envelope = raw_grpc.envelope(header, tensors, request_id=self.request_id(),
+                                              incarnation=self.rng.choice([0, 0, 0, 1]))
+        if self.rng.random() < 0.1:
+            bytes_of_envelope = self.damaged(bytes_of_envelope)
+        lies = {}
+        if self.rng.random() < 0.05:
+            lies["envelope_length"] = self.rng.choice([0, 1, len(bytes_of_envelope) + 1, 0xFFFFFFFF])
+        if self.rng.random() < 0.05:
+            lies["compressed"] = self.rng.choice([1, 2, 255])
+        return raw_grpc.message(bytes_of_envelope, content, **lies)
+
+    def damaged(self, data):
+        data = bytearray(data)
+        for _ in range(self.rng.randrange(1, 4)):
+            if data:
+                data[self.rng.randrange(len(data))] = self.rng.randrange(256)
+        return bytes(data[:self.rng.randrange(len(data) + 1)] if self.rng.random() < 0.3 else data)
+
+    def talk(self, connection, calls):
+        """Makes that many calls at once. Mostly waits for what comes back, else hangs up in the middle."""
+        connection.greet()
+        if len(self.sessions) < 5:
+            stream = connection.call("/muster.Master/CreateSession", raw_grpc.message(raw_grpc.envelope()), token=self.token)
+            header = raw_grpc.header_of(connection.answers([stream])[stream][1])
+            self.sessions.append(dict(raw_grpc.fields(header))[1])
+        streams = []
+        for _ in range(calls):
+            method = self.rng.choice([*raw_grpc.METHODS, "/muster.Worker/Fly", HEALTH])
+            stream, content = connection.new_stream(), self.message(method)
+            block = raw_grpc.request_headers(method, token=self.token, timeout=self.rng.choice(["0n", "5m", "200m", "200m", "200m", "200m"]))
+            connection.send(raw_grpc.frame(raw_grpc.HEADERS, raw_grpc.END_HEADERS, stream, block))
+            fate = self.rng.random()
+            if fate < 0.05:
+                connection.send(raw_grpc.frame(raw_grpc.RST_STREAM, 0, stream, struct.pack(">I", 8)))
+                continue
+            if fate < 0.1:
+                content = content[:self.rng.randrange(len(content))]
+            half = self.rng.randrange(len(content) + 1)
+            connection.send(raw_grpc.frame(raw_grpc.DATA, 0, stream, content[:half]) +
+                            raw_grpc.frame(raw_grpc.DATA, raw_grpc.END_STREAM, stream, content[half:]))
+            streams.append(stream)
+        if self.rng.random() < 0.7:
+            return streams, connection.answers(streams)
+        return [], {}
+
+
+class Robust(Scratch):
+    """Servers on a plain and on a TLS port, and what strangers may send them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.certs = cls.make_certs("certs")
+        cls.token = (cls.certs / "token").read_text().strip()
+        cls.context = ssl.create_default_context(cafile=cls.certs / "ca.pem")
+        cls.context.set_alpn_protocols(["h2"])
+        cls.context.load_cert_chain(cls.certs / "client.pem", cls.certs / "client.key")
+
+    def setUp(self):
+        plain = self.enterContext(ServerProcess(MUSTER))
+        tls = self.enterContext(ServerProcess(MUSTER, "--credentials", self.certs))
+        # The server, how to connect to it, and the flags with which a good client does.
+        self.ways = {"a plain port": (plain, None, [], None), "a TLS port": (tls, None, ["--credentials", self.certs], None),
+                     "inside TLS": (tls, self.context, ["--credentials", self.certs], self.token)}
+
+    def assert_answers(self, server, flags, words=""):
+        self.assertIsNone(server.process.poll(), f"{words}: the server has ended\n{server.errors()}")
+        done = status(server, *flags)
+        self.assertEqual(done.returncode, 0, f"{words}: {done.stderr}\n{server.errors()}")
+
+    def test_no_bytes_harm_a_server(self):
+        for way, (server, context, flags, _) in self.ways.items():
+            for seed in range(3):
+                for name, data, wrong in hostile_inputs(random.Random(seed)):
+                    with self.subTest(way, input=name):
+                        with Connection(server.address, context) as connection:
+                            connection.send(data)
+                            if not wrong:
+                                self.hang_up(connection)
+                            self.assertTrue(connection.closed(), "the connection stays")
+                if seed == 0:
+                    before = server.resident_bytes()
+
+            self.assert_answers(server, flags, way)
+            self.assertLess(server.resident_bytes() - before, MOST_GROWTH)
+
+    @staticmethod
+    def hang_up(connection):
+        try:
+            connection.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the server was first
+
+    def test_who_only_begins_to_speak_keeps_nobody_else_waiting(self):
+        for way, (server, context, flags, _) in self.ways.items():
+            with self.subTest(way):
+                before = server.resident_bytes()
+                connections = [Connection(server.address, context) for _ in range(200)]
+                hello = raw_grpc.PREFACE + raw_grpc.frame(raw_grpc.SETTINGS)
+                half = raw_grpc.frame(raw_grpc.HEADERS, 0, 1, raw_grpc.request_headers("/muster.Worker/Run"))[:40]
+                for number, connection in enumerate(connections):
+                    connection.send([b"", hello[:10], hello, hello + half][number % 4])
+
+                self.assert_answers(server, flags)
+
+                self.assertLess(server.resident_bytes() - before, MOST_GROWTH)
+                if way == "a plain port":  # one that does not answer pings is taken for dead
+                    self.assertTrue(connections[3].closed(seconds=30))
+                for connection in connections:
+                    connection.socket.close()
+
+    def test_a_caller_that_has_gone_is_not_answered(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, flags, token = self.ways[way]
+            with self.subTest(way):
+                for meeting in range(1, 51):
+                    seen = requests(server, *flags) if meeting == 1 else None
+                    with Connection(server.address, context) as gone, Connection(server.address, context) as repeats:
+                        for connection in (gone, repeats):
+                            connection.greet()
+                            connection.call("/muster.Worker/Receive", receive(meeting, edge=1, request_id=meeting),
+                                            token=token)
+                        if seen is not None:
+                            wait_until(lambda: requests(server, *flags) >= seen + 3, what="both calls")
+                    with Connection(server.address, context) as connection:
+                        connection.greet()
+                        stream = connection.call("/muster.Worker/Abort", abort(meeting), token=token)
+                        self.assertIn(stream, connection.answers([stream]))
+
+                self.assert_answers(server, flags)
+
+    def test_a_stream_of_fuzzed_calls_neither_crashes_a_server_nor_lets_it_grow(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, flags, token = self.ways[way]
+            with self.subTest(way):
+                fuzzer, made, before = Fuzzer(20, token), 0, None
+                for round_number in range(150):
+                    with Connection(server.address, context) as connection:
+                        streams, answers = fuzzer.talk(connection, calls=20)
+                    made += len(streams)
+                    self.assertEqual(set(streams) - set(answers), set(), f"no answer in round {round_number}\n{server.errors()[-2000:]}")
+                    if round_number == 50:
+                        before = server.resident_bytes()
+
+                self.assertGreaterEqual(requests(server, *flags), made // 2)
+                self.assert_answers(server, flags)
+                self.assertLess(server.resident_bytes() - before, MOST_GROWTH)
+                self.assertEqual(server.stop(signal.SIGTERM, 30), 0, server.errors()[-2000:])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])

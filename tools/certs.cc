@@ -1,0 +1,242 @@
+#include "muster/rpc/certificates.h"
+
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "muster/base/status.h"
+#include "muster/cluster/read_file.h"
+#include "muster/cluster/resolver_from_flags.h"
+#include "tools/subcommands.h"
+
+namespace muster::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::days kAuthorityLives(3650);
+constexpr mode_t kForAll = 0644, kForOwner = 0600, kDirectoryForOwner = 0700;
+
+struct CertsFlags {
+  std::string cluster, out;
+  int days = 365;
+  std::vector<std::string> clients{"client"};
+};
+
+// Whose certificate is wanted: a task's or a client's.
+struct Wanted {
+  std::string name;
+  std::vector<std::string> hosts{};
+};
+
+struct Row {
+  std::string name, hosts, until, what;
+};
+
+// All or nothing: a file is there as a whole, with its mode, or not at all.
+void write_file(const fs::path& path, const std::string& text, mode_t mode) {
+  const std::string draft = path.string() + ".new";
+  ::unlink(draft.c_str());
+  const int file = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  bool done = file >= 0;
+  for (size_t written = 0; done && written < text.size();) {
+    const ssize_t count = ::write(file, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    done = count >= 0;
+    written += done ? static_cast<size_t>(count) : 0;
+  }
+  done = done && ::fsync(file) == 0;
+  if (file >= 0) done = ::close(file) == 0 && done;
+  if (!done || ::rename(draft.c_str(), path.c_str()) != 0) {
+    throw unavailable("certs: cannot write ", path.string(), " (", std::strerror(errno), ")");
+  }
+}
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  if (const fs::path above = directory.parent_path(); !above.empty()) fs::create_directories(above, error);
+  if (::mkdir(directory.c_str(), kDirectoryForOwner) == 0) return;
+  const int why = errno;
+  if (!fs::is_directory(directory, error)) {
+    throw unavailable("certs: cannot make the directory ", directory.string(), " (", std::strerror(why), ")");
+  }
+  struct stat facts {};
+  if (::stat(directory.c_str(), &facts) == 0 && (facts.st_mode & 077) != 0) {
+    std::cerr << "muster: others may look into " << directory.string()
+              << ", though not read its keys; to keep them out: chmod 700 " << directory.string() << "\n";
+  }
+}
+
+std::optional<Identity> read_identity(const fs::path& directory, const std::string& name) {
+  const fs::path certificate = directory / (name + ".pem"), key = directory / (name + ".key");
+  if (!fs::exists(certificate) || !fs::exists(key)) return std::nullopt;
+  return Identity{read_file(certificate), read_file(key)};
+}
+
+// The key first: where there is a certificate, there is its key.
+void write_identity(const fs::path& directory, const std::string& name, const Identity& identity) {
+  write_file(directory / (name + ".key"), identity.key, kForOwner);
+  write_file(directory / (name + ".pem"), identity.certificate, kForAll);
+}
+
+std::string date(std::chrono::system_clock::time_point time) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts);
+  return text.data();
+}
+
+Row row_of(const Wanted& wanted, const Identity& identity, std::string what) {
+  return {wanted.name, absl::StrJoin(wanted.hosts, ", "), date(expiry(identity.certificate)), std::move(what)};
+}
+
+// The one that is there, or a new one. One that is there is never replaced: all certificates hang on it.
+Identity authority_in(const fs::path& directory, std::vector<Row>& rows) {
+  const bool has_certificate = fs::exists(directory / "ca.pem"), has_key = fs::exists(directory / "ca.key");
+  if (has_certificate != has_key) {
+    throw failed_precondition("certs: ", directory.string(), " has ", has_key ? "ca.key" : "ca.pem", " without ",
+                              has_key ? "ca.pem" : "ca.key", "; bring the other, or choose an empty directory");
+  }
+  if (const std::optional<Identity> known = read_identity(directory, "ca")) {
+    if (const auto complaint = identity_complaint(*known, known->certificate)) {
+      throw failed_precondition("certs: the authority ", (directory / "ca.pem").string(), " ", *complaint,
+                                "; choose an empty directory for a new one");
+    }
+    rows.push_back(row_of({"ca"}, *known, "kept"));
+    return *known;
+  }
+  const Identity made = make_authority("muster cluster authority", kAuthorityLives);
+  write_identity(directory, "ca", made);
+  rows.push_back(row_of({"ca"}, made, "made"));
+  return made;
+}
+
+void provide(const Wanted& wanted, const Identity& authority, std::chrono::days valid_for, const fs::path& directory,
+             std::vector<Row>& rows) {
+  std::string what = "made";
+  if (const std::optional<Identity> known = read_identity(directory, wanted.name)) {
+    const auto complaint = identity_complaint(*known, authority.certificate, wanted.hosts);
+    if (!complaint) {
+      rows.push_back(row_of(wanted, *known, "kept"));
+      return;
+    }
+    what = "made anew: the old one " + *complaint;
+  }
+  const Identity made =
+      make_certificate(authority, {.name = wanted.name, .hosts = wanted.hosts, .valid_for = valid_for});
+  write_identity(directory, wanted.name, made);
+  rows.push_back(row_of(wanted, made, what));
+}
+
+std::string host_of(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+std::vector<Wanted> wanted_by(const ClusterSpec& cluster, const std::vector<std::string>& clients) {
+  std::vector<Wanted> all;
+  std::set<std::string> names{"ca", "token"};
+  for (const TaskId& task : cluster.all_tasks()) {
+    all.push_back({str_cat(task.job, "-", task.index), {host_of(cluster.task_address(task))}});
+    names.insert(all.back().name);
+  }
+  for (const std::string& client : clients) {
+    const bool plain = std::all_of(client.begin(), client.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    });
+    if (client.empty() || !plain) {
+      throw invalid_argument("--client \"", client, "\": expected a name of letters, digits, '_', '-' and '.'");
+    }
+    if (!names.insert(client).second) {
+      throw invalid_argument("--client \"", client, "\": the name is taken; expected one of its own");
+    }
+    all.push_back({client});
+  }
+  return all;
+}
+
+void print(const std::vector<Row>& rows) {
+  Row title{"name", "hosts", "valid until", ""};
+  size_t name = title.name.size(), hosts = title.hosts.size();
+  for (const Row& row : rows) {
+    name = std::max(name, row.name.size());
+    hosts = std::max(hosts, row.hosts.size());
+  }
+  auto line = [&](const Row& row) {
+    auto cell = [](const std::string& text, size_t width) { return text + std::string(width - text.size() + 2, ' '); };
+    std::string text = cell(row.name, name) + cell(row.hosts, hosts) + cell(row.until, title.until.size()) + row.what;
+    text.erase(text.find_last_not_of(' ') + 1);
+    std::cout << text << "\n";
+  };
+  line(title);
+  for (const Row& row : rows) line(row);
+}
+
+// As one word of a shell.
+std::string quoted(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(),
+                                 [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("/._-:", c); });
+  return plain && !word.empty() ? word : str_cat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+void make_certs(const CertsFlags& flags) {
+  const char* words[] = {"muster", "--cluster", flags.cluster.c_str()};
+  const ClusterSpec cluster = resolver_from_flags(flags.cluster.empty() ? 1 : 3, words).cluster_spec();
+  const std::vector<TaskId> tasks = cluster.all_tasks();
+  if (tasks.empty()) throw invalid_argument("which cluster? Give --cluster, or set TF_CONFIG");
+  const std::vector<Wanted> wanted = wanted_by(cluster, flags.clients);
+
+  fs::path directory = fs::path(flags.out).lexically_normal();
+  if (!directory.has_filename()) directory = directory.parent_path();  // "certs/"
+  make_directory(directory);
+  std::vector<Row> rows;
+  const Identity authority = authority_in(directory, rows);
+  for (const Wanted& one : wanted) provide(one, authority, std::chrono::days(flags.days), directory, rows);
+  const bool has_token = fs::exists(directory / "token");
+  if (!has_token) write_file(directory / "token", make_token() + "\n", kForOwner);
+  rows.push_back({"token", "", "", has_token ? "kept" : "made"});
+
+  print(rows);
+  const std::string cluster_flag = flags.cluster.empty() ? "" : " --cluster " + quoted(flags.cluster);
+  std::cout << "\nA task needs ca.pem, its own .pem and .key, and token; ca.key stays here. Next, for each task:\n"
+            << "  muster server" << cluster_flag << " --task_type " << tasks[0].job << " --task_index "
+            << tasks[0].index << " --credentials " << quoted(flags.out) << "\n";
+  if (!flags.clients.empty()) {
+    std::cout << "and then\n  muster status" << cluster_flag << " --credentials " << quoted(flags.out)
+              << (flags.clients[0] == "client" ? "" : " --name " + flags.clients[0]) << "\n";
+  }
+}
+
+}  // namespace
+
+void add_certs(CLI::App& muster) {
+  auto flags = std::make_shared<CertsFlags>();
+  CLI::App* command = muster.add_subcommand("certs", "Make the certificates and the token of a cluster");
+  command->add_option("--cluster", flags->cluster,
+                      "A file with the cluster as JSON, or the JSON itself; else TF_CONFIG");
+  command->add_option("--out", flags->out, "The directory to write them to; what it has already is kept")->required();
+  command->add_option("--days", flags->days, "How long a certificate is valid")
+      ->check(CLI::Range(1, 36500))
+      ->capture_default_str();
+  command->add_option("--client", flags->clients, "Who else gets a certificate; may be given several times")
+      ->capture_default_str();
+  command->footer("To renew a certificate before it expires, delete its .pem and run this again.");
+  command->callback([flags] { make_certs(*flags); });
+}
+
+}  // namespace muster::tools
