@@ -1,5 +1,6 @@
 """`muster server` as a process, for the tests that need one."""
 import json
+import os
 import pathlib
 import queue
 import subprocess
@@ -28,7 +29,8 @@ def cluster_json(**jobs):
 class ServerProcess:
     """A task that listens once this is made, and has ended when the `with` is left."""
 
-    def __init__(self, muster, *arguments, job="worker", index=0, cluster=None, address="127.0.0.1:0", before=()):
+    def __init__(self, muster, *arguments, job="worker", index=0, cluster=None, address="127.0.0.1:0", before=(),
+                 environment=None):
         cluster = cluster or cluster_json(**{job: ["127.0.0.1:1"]})
         self.log = tempfile.NamedTemporaryFile(prefix="muster-server-", suffix=".log")
         command = [*before, muster, "server", "--cluster", cluster, "--task_type", job, "--task_index", str(index),
@@ -36,7 +38,7 @@ class ServerProcess:
         if address:
             command += ["--address", address]
         self.process = subprocess.Popen(command + [str(word) for word in arguments], stdout=subprocess.PIPE,
-                                        stderr=self.log, text=True)
+                                        stderr=self.log, text=True, env={**os.environ, **(environment or {})})
         line = self._first_line()
         if not line.startswith("listening "):
             code = self.process.wait(PATIENCE)

@@ -64,9 +64,9 @@ void check_task(const ClusterSpec& cluster, const std::optional<std::string>& ty
 SimpleClusterResolver resolver_from_flags(int argc, const char* const* argv) {
   const Flags flags = parse_flags(argc, argv);
   const bool all_said = flags.cluster && flags.task_type && flags.task_index;
-  const TfConfigClusterResolver config({.text = all_said ? std::optional<std::string>("{}") : std::nullopt,
-                                        .task_type = flags.task_type,
-                                        .task_index = flags.task_index});
+  TfConfigClusterResolverOptions said{.task_type = flags.task_type, .task_index = flags.task_index};
+  if (all_said) said.text = "{}";
+  const TfConfigClusterResolver config(std::move(said));
   ClusterSpec cluster = flags.cluster ? cluster_of(*flags.cluster) : config.cluster_spec();
   check_task(cluster, config.task_type(), config.task_index());
   return SimpleClusterResolver(std::move(cluster), {.task_type = config.task_type(),

@@ -1,8 +1,9 @@
 #include "muster/rpc/rpc_server.h"
 
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/service_type.h>
+#include <grpcpp/support/async_unary_call.h>
 
 #include "muster/base/check.h"
 #include "muster/base/log.h"
@@ -12,7 +13,14 @@ namespace muster {
 namespace {
 
 constexpr int kSparePollers = 2;
+constexpr int kWaiting = 8;                              // calls of one method that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
+
+std::vector<std::string> names_of(const std::vector<RpcServer::MethodEntry>& methods) {
+  std::vector<std::string> names;
+  for (const RpcServer::MethodEntry& method : methods) names.push_back(method.name);
+  return names;
+}
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
@@ -42,15 +50,35 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 
 }  // namespace
 
+namespace {
+
+// Unary methods by name whose messages stay bytes: a call arrives together with its request, in one event.
+class BytesService : public grpc::Service {
+ public:
+  explicit BytesService(const std::vector<std::string>& methods) {
+    for (size_t i = 0; i < methods.size(); ++i) {
+      AddMethod(
+          new grpc::internal::RpcServiceMethod(methods[i].c_str(), grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
+      MarkMethodAsync(static_cast<int>(i));
+    }
+  }
+  using grpc::Service::RequestAsyncUnary;
+};
+
+}  // namespace
+
 struct RpcServer::Grpc {
-  grpc::AsyncGenericService service;
+  explicit Grpc(const std::vector<std::string>& names) : methods(names), service(methods) {}
+
+  const std::vector<std::string> methods;  // gRPC keeps pointers to the names
+  BytesService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
 };
 
 // One call, from the moment when the server waits for it.
 //
-//   waiting --arrives--> reading --read--> running --answer()/fail()--> finishing --> gone
+//   waiting --arrives--> running --answer()/fail()--> finishing --> gone
 //
 // gRPC holds it by the tags below; `self_` keeps it alive until gRPC has no tag of it any more.
 class ServerCall final : public RpcCall {
@@ -66,13 +94,13 @@ class ServerCall final : public RpcCall {
     }
   };
 
-  static void wait_for(RpcServer& server) {
-    std::shared_ptr<ServerCall> call(new ServerCall(server));
+  static void wait_for(RpcServer& server, int method) {
+    std::shared_ptr<ServerCall> call(new ServerCall(server, method));
     call->self_ = call;
     call->tags_ = 2;  // arrival, and the end of the call
     call->context_.AsyncNotifyWhenDone(&call->done_);
-    server.grpc_->service.RequestCall(&call->context_, &call->stream_, server.grpc_->queue.get(),
-                                      server.grpc_->queue.get(), &call->arrived_);
+    server.grpc_->service.RequestAsyncUnary(method, &call->context_, &call->message_, &call->writer_,
+                                            server.grpc_->queue.get(), server.grpc_->queue.get(), &call->arrived_);
   }
 
   const std::string& peer() const override { return peer_; }
@@ -97,17 +125,15 @@ class ServerCall final : public RpcCall {
   void cancel(const Status& why) { cancellation_.cancel(why); }
 
  private:
-  explicit ServerCall(RpcServer& server) : server_(server), stream_(&context_) {}
+  ServerCall(RpcServer& server, int method) : server_(server), method_(method), writer_(&context_) {}
+
+  const std::string& name() const { return server_.grpc_->methods[method_]; }
 
   void arrived(bool ok) {
     if (!ok) return release();  // The server stops. The tag of its end comes only for a call that has arrived.
-    if (!server_.stopping()) wait_for(server_);
+    if (!server_.stopping()) wait_for(server_, method_);
     server_.requests_.fetch_add(1, std::memory_order_relaxed);
     peer_ = context_.peer();
-    entry_ = server_.find(context_.method());
-    if (entry_ == nullptr) {
-      return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
-    }
     std::string token;
     auto header = context_.client_metadata().find("authorization");
     if (header != context_.client_metadata().end()) token.assign(header->second.data(), header->second.size());
@@ -121,14 +147,6 @@ class ServerCall final : public RpcCall {
       absl::MutexLock lock(&server_.mu_);
       server_.under_way_[this] = self_;
     }
-    ++tags_;
-    stream_.Read(&message_, &read_);
-  }
-
-  void read(bool ok) {
-    if (!ok) {
-      return refuse(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a call without a message"));
-    }
     std::shared_ptr<RpcCall> call = self_;
     try {
       request_ = decode(message_);
@@ -136,19 +154,19 @@ class ServerCall final : public RpcCall {
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
-    server_.dispatch(*entry_, std::move(call));
+    server_.dispatch(server_.methods_.at(name()), std::move(call));
   }
 
   void write(const grpc::ByteBuffer& message) {
-    MUSTER_CHECK(!finishing_.exchange(true)) << context_.method() << " was answered twice";
+    MUSTER_CHECK(!finishing_.exchange(true)) << name() << " was answered twice";
     ++tags_;
-    stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, &finished_);
+    writer_.Finish(message, grpc::Status::OK, &finished_);
   }
 
   void refuse(const grpc::Status& status) {
     finishing_.store(true);
     ++tags_;
-    stream_.Finish(status, &finished_);
+    writer_.FinishWithError(status, &finished_);
   }
 
   void finished(bool) {}
@@ -169,17 +187,16 @@ class ServerCall final : public RpcCall {
   }
 
   RpcServer& server_;
-  grpc::GenericServerContext context_;
-  grpc::GenericServerAsyncReaderWriter stream_;
+  const int method_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;
   grpc::ByteBuffer message_;
   std::string peer_;
-  const RpcServer::MethodEntry* entry_ = nullptr;
   bool admitted_ = false;
   std::atomic<bool> finishing_ = false;
   std::atomic<int> tags_ = 0;
   std::shared_ptr<ServerCall> self_;
   Tag arrived_{this, &ServerCall::arrived};
-  Tag read_{this, &ServerCall::read};
   Tag finished_{this, &ServerCall::finished};
   Tag done_{this, &ServerCall::done};
 };
@@ -217,7 +234,7 @@ class RememberedCall final : public RpcCall {
 RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
       recent_(options_.remembered_requests, options_.remembered_bytes),
-      grpc_(std::make_unique<Grpc>()) {
+      grpc_(std::make_unique<Grpc>(names_of(methods))) {
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
@@ -238,7 +255,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
   builder.SetMaxReceiveMessageSize(options_.max_message_bytes > most ? -1 : static_cast<int>(most));
   builder.SetMaxSendMessageSize(-1);
-  builder.RegisterAsyncGenericService(&grpc_->service);
+  builder.RegisterService(&grpc_->service);
   grpc_->queue = builder.AddCompletionQueue();
   grpc_->server = builder.BuildAndStart();
   if (!grpc_->server || bound == 0) {
@@ -251,7 +268,9 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                          "; somebody else does, or the address is not this machine's");
   }
   address_ = str_cat(host, ":", bound);
-  for (int i = 0; i < 16; ++i) ServerCall::wait_for(*this);
+  for (size_t method = 0; method < grpc_->methods.size(); ++method) {
+    for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this, static_cast<int>(method));
+  }
   for (int i = 0; i < kSparePollers; ++i) add_poller();
 }
 
@@ -313,11 +332,6 @@ void RpcServer::begin_poll_work() {
 bool RpcServer::stopping() {
   absl::MutexLock lock(&mu_);
   return stopping_;
-}
-
-const RpcServer::MethodEntry* RpcServer::find(const std::string& name) const {
-  auto it = methods_.find(name);
-  return it == methods_.end() ? nullptr : &it->second;
 }
 
 void RpcServer::admit(const std::string& peer, const std::string& token) {
