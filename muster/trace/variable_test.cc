@@ -78,8 +78,8 @@ TEST(Variable, KeepsTheDeviceThatItWasGivenElseThatOfTheScope) {
 
 TEST(Variable, NamesADeviceThatIsNotThere) {
   EXPECT_THAT(error_of(StatusCode::kInvalidArgument,
-                       [] { Variable(torch::zeros({1}), {.name = "far", .device = "/job:ps/task:3"}); }),
-              AllOf(HasSubstr("variable \"far\" asked for \"/job:ps/task:3\""), HasSubstr("does not exist")));
+                       [] { Variable(torch::zeros({1}), {.name = "far", .device = "/job:localhost/task:3"}); }),
+              AllOf(HasSubstr("variable \"far\" asked for \"/job:localhost/task:3\""), HasSubstr("does not exist")));
   EXPECT_EQ(local_worker().store().find("far"), nullptr);
 }
 
