@@ -65,6 +65,16 @@ tsan: setup  ## Run the unit tests under the thread sanitizer.
 	@$(call build,tsan)
 	@ctest --preset tsan
 
+SOAK_SECONDS ?= 60
+.PHONY: soak
+soak: setup  ## 16 clients at one cluster for a minute (SOAK_SECONDS), under both sanitizers.
+	@$(call build,asan,soak)
+	@LSAN_OPTIONS=suppressions=tests/sanitizers/lsan.supp:print_suppressions=0 OMP_NUM_THREADS=1 \
+	  $$(find build/asan -name soak -type f) $(SOAK_SECONDS)
+	@$(call build,tsan,soak)
+	@TSAN_OPTIONS=suppressions=tests/sanitizers/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1 OMP_NUM_THREADS=1 \
+	  $$(find build/tsan -name soak -type f) $(SOAK_SECONDS)
+
 .PHONY: thread-safety
 thread-safety:  ## Check the lock annotations with clang.
 	@scripts/setup clang
