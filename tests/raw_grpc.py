@@ -11,6 +11,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 UNAUTHENTICATED = 16
+MAX_FRAME = 16384  # bytes of a payload, until a server allows more
 
 NAMES = pathlib.Path(__file__).resolve().parent.parent / "muster/rpc/service_names.h"
 METHODS = re.findall(r'"(/muster\.\w+/\w+)"', NAMES.read_text())
@@ -161,6 +162,34 @@ class Connection:
         self.send(frame(HEADERS, END_HEADERS, stream, request_headers(method, **headers)) +
                   frame(DATA, END_STREAM, stream, message_bytes))
         return stream
+
+    def upload(self, method, size, **headers):
+        """Makes a call whose message has `size` bytes, and sends as much of it as the server wants. Returns how much."""
+        stream = self.new_stream()
+        self.send(frame(HEADERS, END_HEADERS, stream, request_headers(method, **headers)) +
+                  frame(DATA, 0, stream, struct.pack(">BI", 0, size)))
+        sent, windows = 0, {0: 65535 - 5, stream: 65535 - 5}
+        while sent < size:
+            part = min(size - sent, MAX_FRAME, *windows.values())
+            if part > 0:
+                self.send(frame(DATA, END_STREAM if sent + part == size else 0, stream, bytes(part)))
+                sent += part
+                windows = {key: window - part for key, window in windows.items()}
+            if part == 0 or sent % (1 << 20) < MAX_FRAME:
+                for kind, flags, of, payload in self.frames(seconds=5 if part == 0 else 0.01):
+                    if kind == SETTINGS and not flags & ACK:
+                        for key, value in struct.iter_unpack(">HI", payload):
+                            windows[stream] += value - 65535 if key == 4 else 0
+                    if kind == WINDOW_UPDATE and of in windows:
+                        windows[of] += struct.unpack(">I", payload)[0]
+                    if of == stream and (kind == RST_STREAM or flags & END_STREAM):
+                        return sent
+                    if kind == WINDOW_UPDATE and min(windows.values()) > 0:
+                        break
+                else:
+                    if part == 0:
+                        return sent  # it wants no more
+        return sent
 
     def new_stream(self):
         self.next_stream += 2

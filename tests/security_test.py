@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of who is let in and what strangers can do: security_test.py MUSTER. Certificates are real, and so are the ports."""
+import contextlib
 import pathlib
 import random
 import re
@@ -626,6 +627,18 @@ class Robust(Scratch):
                     self.assertTrue(connections[3].closed(seconds=30))
                 for connection in connections:
                     connection.socket.close()
+
+    def test_who_has_no_token_cannot_fill_the_memory(self):
+        server, context, flags, _ = self.ways["inside TLS"]
+        before = server.resident_bytes()
+        with contextlib.ExitStack() as connections:
+            for _ in range(4):
+                connection = connections.enter_context(Connection(server.address, context))
+                connection.greet()
+                connection.upload("/muster.Worker/Run", 64 << 20, token="0" * 64)
+
+                self.assertLess(server.resident_bytes() - before, MOST_GROWTH)
+        self.assert_answers(server, flags)
 
     def test_a_caller_that_has_gone_is_not_answered(self):
         for way in ("a plain port", "inside TLS"):

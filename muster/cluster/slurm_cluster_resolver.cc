@@ -146,12 +146,12 @@ struct SlurmClusterResolver::Parsed {
 };
 
 SlurmClusterResolver::SlurmClusterResolver(SlurmClusterResolverOptions options)
-    : SlurmClusterResolver(Parsed(std::move(options))) {}
+    : SlurmClusterResolver(std::make_unique<Parsed>(std::move(options))) {}
 
-SlurmClusterResolver::SlurmClusterResolver(Parsed parsed)
-    : ClusterResolver(std::move(parsed.own)),
-      cluster_(std::move(parsed.cluster)),
-      gpus_per_task_(parsed.gpus_per_task) {}
+SlurmClusterResolver::SlurmClusterResolver(std::unique_ptr<Parsed> parsed)
+    : ClusterResolver(std::move(parsed->own)),
+      cluster_(std::move(parsed->cluster)),
+      gpus_per_task_(parsed->gpus_per_task) {}
 
 std::map<std::string, int> SlurmClusterResolver::count_accelerators(const std::optional<std::string>&,
                                                                     std::optional<int>) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,7 +35,8 @@ class SlurmClusterResolver : public ClusterResolver {
 
  private:
   struct Parsed;
-  explicit SlurmClusterResolver(Parsed parsed);
+  // By pointer: g++ 13 dies of a call with {.field = …} that might mean an incomplete type.
+  explicit SlurmClusterResolver(std::unique_ptr<Parsed> parsed);
 
   std::map<std::string, int> count_accelerators(const std::optional<std::string>& task_type,
                                                 std::optional<int> task_index) const override;

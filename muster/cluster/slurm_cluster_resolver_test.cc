@@ -57,15 +57,6 @@ Status refusal(const std::map<std::string, std::string>& variables, SlurmCluster
   return caught([&] { SlurmClusterResolver resolver(options); });
 }
 
-using Jobs = std::vector<std::pair<std::string, int>>;
-
-// Written out because g++ 13 dies of `SlurmClusterResolver({.jobs = {…}})` with some of our flags.
-SlurmClusterResolverOptions with(Jobs jobs) {
-  SlurmClusterResolverOptions options;
-  options.jobs = std::move(jobs);
-  return options;
-}
-
 TEST(SlurmClusterResolver, MakesEveryTaskAWorkerUnlessToldOtherwise) {
   Slurm slurm({{"SLURM_PROCID", "2"},
                {"SLURM_STEP_NUM_TASKS", "3"},
@@ -85,9 +76,8 @@ TEST(SlurmClusterResolver, MakesEveryTaskAWorkerUnlessToldOtherwise) {
 TEST(SlurmClusterResolver, GivesTheRanksToTheJobsInTheirOrder) {
   Slurm slurm(five_tasks("1"));
 
-  const Jobs servers_first = {{"ps", 1}, {"worker", 4}}, workers_first = {{"worker", 4}, {"ps", 1}};
-  SlurmClusterResolver ps_first(with(servers_first));
-  SlurmClusterResolver worker_first(with(workers_first));
+  SlurmClusterResolver ps_first({.jobs = {{"ps", 1}, {"worker", 4}}});
+  SlurmClusterResolver worker_first({.jobs = {{"worker", 4}, {"ps", 1}}});
 
   EXPECT_EQ(
       ps_first.cluster_spec(),
@@ -109,9 +99,7 @@ TEST(SlurmClusterResolver, CountsPortsFromItsBaseOnEveryNode) {
 TEST(SlurmClusterResolver, TakesTheTasksPerNodeFromItsOptions) {
   Slurm slurm({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_STEP_NODELIST", "n[1-3]"}});
 
-  SlurmClusterResolverOptions options = with({{"ps", 1}, {"worker", 2}});
-  options.tasks_per_node = 1;
-  SlurmClusterResolver resolver(options);
+  SlurmClusterResolver resolver({.jobs = {{"ps", 1}, {"worker", 2}}, .tasks_per_node = 1});
 
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"ps", {"n1:8888"}}, {"worker", {"n2:8888", "n3:8888"}}}));
   EXPECT_EQ(resolver.task(), (TaskId{"ps", 0}));

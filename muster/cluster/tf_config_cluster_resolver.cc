@@ -63,12 +63,12 @@ struct TfConfigClusterResolver::Parsed {
 };
 
 TfConfigClusterResolver::TfConfigClusterResolver(TfConfigClusterResolverOptions options)
-    : TfConfigClusterResolver(Parsed(std::move(options))) {}
+    : TfConfigClusterResolver(std::make_unique<Parsed>(std::move(options))) {}
 
-TfConfigClusterResolver::TfConfigClusterResolver(Parsed parsed)
-    : ClusterResolver(std::move(parsed.own)),
-      cluster_(std::move(parsed.cluster)),
-      session_master_(std::move(parsed.session_master)) {}
+TfConfigClusterResolver::TfConfigClusterResolver(std::unique_ptr<Parsed> parsed)
+    : ClusterResolver(std::move(parsed->own)),
+      cluster_(std::move(parsed->cluster)),
+      session_master_(std::move(parsed->session_master)) {}
 
 std::string TfConfigClusterResolver::find_master(const MasterQuery& query) const {
   if (session_master_) return *session_master_;

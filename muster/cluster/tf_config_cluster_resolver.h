@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -35,7 +36,8 @@ class TfConfigClusterResolver : public ClusterResolver {
 
  private:
   struct Parsed;
-  explicit TfConfigClusterResolver(Parsed parsed);
+  // By pointer: g++ 13 dies of a call with {.field = …} that might mean an incomplete type.
+  explicit TfConfigClusterResolver(std::unique_ptr<Parsed> parsed);
 
   // Also empty when the cluster is but one task, which is then this process.
   std::string find_master(const MasterQuery& query) const override;

@@ -22,11 +22,7 @@ std::string config(const std::string& more) {
          more + "}";
 }
 
-TfConfigClusterResolver resolver(const std::string& text) {
-  TfConfigClusterResolverOptions options;
-  options.text = text;
-  return TfConfigClusterResolver(std::move(options));
-}
+TfConfigClusterResolver resolver(const std::string& text) { return TfConfigClusterResolver({.text = text}); }
 
 std::string complaint(const std::string& text) {
   Status status = caught([&] { (void)resolver(text); });
