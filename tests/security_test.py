@@ -312,21 +312,6 @@ class Secured(Scratch):
             with self.subTest(token):
                 self.assert_logged_once(attempt, network)
 
-    def test_a_peer_that_fails_the_handshake_is_logged_once(self):
-        for network, (name, context) in enumerate({"plain text": None, "no certificate": self.context(),
-                                                   "wrong authority": self.context("client", by=self.other),
-                                                   "expired": self.context("expired")}.items(), start=3):
-            def attempt(peer):
-                try:
-                    with Connection(self.server.address, context, source=peer) as connection:
-                        connection.greet()
-                        self.assertTrue(connection.closed())
-                except OSError:
-                    pass  # the server was fast
-
-            with self.subTest(name):
-                self.assert_logged_once(attempt, network)
-
 
 class Listening(Scratch):
     def test_without_credentials_only_loopback_is_listened_on(self):

@@ -1,9 +1,8 @@
 #include "muster/rpc/rpc_server.h"
 
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <arpa/inet.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/codegen/service_type.h>
-#include <grpcpp/support/async_unary_call.h>
 
 #include "muster/base/check.h"
 #include "muster/base/log.h"
@@ -13,18 +12,25 @@ namespace muster {
 namespace {
 
 constexpr int kSparePollers = 2;
-constexpr int kWaiting = 8;                              // calls of one method that can arrive at the same moment
+constexpr int kWaiting = 16;                             // calls that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
 
-std::vector<std::string> names_of(const std::vector<RpcServer::MethodEntry>& methods) {
-  std::vector<std::string> names;
-  for (const RpcServer::MethodEntry& method : methods) names.push_back(method.name);
-  return names;
+// gRPC's own health service would answer whoever asks; ours is a call like all others. The answer is the message
+// HealthCheckResponse{status: SERVING}.
+constexpr const char* kHealthCheck = "/grpc.health.v1.Health/Check";
+grpc::ByteBuffer healthy() {
+  const grpc::Slice serving("\x08\x01", 2);
+  return grpc::ByteBuffer(&serving, 1);
 }
 
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+  in_addr address{};  // "127.example.org" is not one
+  const bool is_ip4 = inet_pton(AF_INET, host.c_str(), &address) == 1;
+  return host == "localhost" || (is_ip4 && host.starts_with("127.")) || host == "::1" || host == "[::1]";
 }
+
+// "ipv4:10.0.0.1:4711" without its port, which is another one each time that a peer comes.
+std::string host_of_peer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 // Equal in a time that does not say where they differ.
 bool same_secret(const std::string& a, const std::string& b) {
@@ -50,35 +56,17 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 
 }  // namespace
 
-namespace {
-
-// Unary methods by name whose messages stay bytes: a call arrives together with its request, in one event.
-class BytesService : public grpc::Service {
- public:
-  explicit BytesService(const std::vector<std::string>& methods) {
-    for (size_t i = 0; i < methods.size(); ++i) {
-      AddMethod(
-          new grpc::internal::RpcServiceMethod(methods[i].c_str(), grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
-      MarkMethodAsync(static_cast<int>(i));
-    }
-  }
-  using grpc::Service::RequestAsyncUnary;
-};
-
-}  // namespace
-
 struct RpcServer::Grpc {
-  explicit Grpc(const std::vector<std::string>& names) : methods(names), service(methods) {}
-
-  const std::vector<std::string> methods;  // gRPC keeps pointers to the names
-  BytesService service;
+  grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
 };
 
 // One call, from the moment when the server waits for it.
 //
-//   waiting --arrives--> running --answer()/fail()--> finishing --> gone
+//   waiting --arrives, is admitted--> reading --read--> running --answer()/fail()--> finishing --> gone
+//
+// Nothing of a caller that is not admitted is read.
 //
 // gRPC holds it by the tags below; `self_` keeps it alive until gRPC has no tag of it any more.
 class ServerCall final : public RpcCall {
@@ -94,13 +82,13 @@ class ServerCall final : public RpcCall {
     }
   };
 
-  static void wait_for(RpcServer& server, int method) {
-    std::shared_ptr<ServerCall> call(new ServerCall(server, method));
+  static void wait_for(RpcServer& server) {
+    std::shared_ptr<ServerCall> call(new ServerCall(server));
     call->self_ = call;
     call->tags_ = 2;  // arrival, and the end of the call
     call->context_.AsyncNotifyWhenDone(&call->done_);
-    server.grpc_->service.RequestAsyncUnary(method, &call->context_, &call->message_, &call->writer_,
-                                            server.grpc_->queue.get(), server.grpc_->queue.get(), &call->arrived_);
+    server.grpc_->service.RequestCall(&call->context_, &call->stream_, server.grpc_->queue.get(),
+                                      server.grpc_->queue.get(), &call->arrived_);
   }
 
   const std::string& peer() const override { return peer_; }
@@ -125,14 +113,13 @@ class ServerCall final : public RpcCall {
   void cancel(const Status& why) { cancellation_.cancel(why); }
 
  private:
-  ServerCall(RpcServer& server, int method) : server_(server), method_(method), writer_(&context_) {}
-
-  const std::string& name() const { return server_.grpc_->methods[method_]; }
+  explicit ServerCall(RpcServer& server) : server_(server), stream_(&context_) {}
 
   void arrived(bool ok) {
     if (!ok) return release();  // The server stops. The tag of its end comes only for a call that has arrived.
-    if (!server_.stopping()) wait_for(server_, method_);
+    if (!server_.stopping()) wait_for(server_);
     server_.requests_.fetch_add(1, std::memory_order_relaxed);
+    ++tags_;  // the answer, whose tag is finished_: until it is given, whoever owes it may use the call
     peer_ = context_.peer();
     std::string token;
     auto header = context_.client_metadata().find("authorization");
@@ -147,6 +134,20 @@ class ServerCall final : public RpcCall {
       absl::MutexLock lock(&server_.mu_);
       server_.under_way_[this] = self_;
     }
+    ++tags_;
+    stream_.Read(&message_, &read_);
+  }
+
+  void read(bool ok) {
+    if (!ok) {
+      // Cut off, or over the limit on messages, which gRPC itself tells the caller.
+      return refuse(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no message, or one that is too large"));
+    }
+    if (context_.method() == kHealthCheck) return write(healthy());
+    const RpcServer::MethodEntry* entry = server_.find(context_.method());
+    if (entry == nullptr) {
+      return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
+    }
     std::shared_ptr<RpcCall> call = self_;
     try {
       request_ = decode(message_);
@@ -154,19 +155,17 @@ class ServerCall final : public RpcCall {
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
-    server_.dispatch(server_.methods_.at(name()), std::move(call));
+    server_.dispatch(*entry, std::move(call));
   }
 
   void write(const grpc::ByteBuffer& message) {
-    MUSTER_CHECK(!finishing_.exchange(true)) << name() << " was answered twice";
-    ++tags_;
-    writer_.Finish(message, grpc::Status::OK, &finished_);
+    MUSTER_CHECK(!finishing_.exchange(true)) << context_.method() << " was answered twice";
+    stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, &finished_);
   }
 
   void refuse(const grpc::Status& status) {
     finishing_.store(true);
-    ++tags_;
-    writer_.FinishWithError(status, &finished_);
+    stream_.Finish(status, &finished_);
   }
 
   void finished(bool) {}
@@ -187,9 +186,8 @@ class ServerCall final : public RpcCall {
   }
 
   RpcServer& server_;
-  const int method_;
-  grpc::ServerContext context_;
-  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_;
   grpc::ByteBuffer message_;
   std::string peer_;
   bool admitted_ = false;
@@ -197,6 +195,7 @@ class ServerCall final : public RpcCall {
   std::atomic<int> tags_ = 0;
   std::shared_ptr<ServerCall> self_;
   Tag arrived_{this, &ServerCall::arrived};
+  Tag read_{this, &ServerCall::read};
   Tag finished_{this, &ServerCall::finished};
   Tag done_{this, &ServerCall::done};
 };
@@ -234,7 +233,7 @@ class RememberedCall final : public RpcCall {
 RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
       recent_(options_.remembered_requests, options_.remembered_bytes),
-      grpc_(std::make_unique<Grpc>(names_of(methods))) {
+      grpc_(std::make_unique<Grpc>()) {
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
@@ -246,7 +245,6 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     MUSTER_LOG(warning) << options_.task << " listens on " << options_.address
                         << " without encryption: whoever reaches it can run programs in it";
   }
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int bound = 0;
   builder.AddListeningPort(options_.address, server_credentials(options_.credentials), &bound);
@@ -255,7 +253,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
   builder.SetMaxReceiveMessageSize(options_.max_message_bytes > most ? -1 : static_cast<int>(most));
   builder.SetMaxSendMessageSize(-1);
-  builder.RegisterService(&grpc_->service);
+  builder.RegisterAsyncGenericService(&grpc_->service);
   grpc_->queue = builder.AddCompletionQueue();
   grpc_->server = builder.BuildAndStart();
   if (!grpc_->server || bound == 0) {
@@ -268,9 +266,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                          "; somebody else does, or the address is not this machine's");
   }
   address_ = str_cat(host, ":", bound);
-  for (size_t method = 0; method < grpc_->methods.size(); ++method) {
-    for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this, static_cast<int>(method));
-  }
+  for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
   for (int i = 0; i < kSparePollers; ++i) add_poller();
 }
 
@@ -334,12 +330,17 @@ bool RpcServer::stopping() {
   return stopping_;
 }
 
+const RpcServer::MethodEntry* RpcServer::find(const std::string& name) const {
+  auto it = methods_.find(name);
+  return it == methods_.end() ? nullptr : &it->second;
+}
+
 void RpcServer::admit(const std::string& peer, const std::string& token) {
   absl::MutexLock lock(&mu_);
   if (stopping_) throw unavailable("server ", options_.task, " stops");
   if (!options_.credentials.token.empty() && !same_secret(token, "Bearer " + options_.credentials.token)) {
-    if (refused_.size() < 10'000 && refused_[peer]++ == 0) {
-      MUSTER_LOG(warning) << options_.task << " refuses the calls of " << peer << ": "
+    if (refused_.size() < 10'000 && refused_[host_of_peer(peer)]++ == 0) {
+      MUSTER_LOG(warning) << options_.task << " refuses the calls of " << host_of_peer(peer) << ": "
                           << (token.empty() ? "no token" : "wrong token");
     }
     throw Error(Status(StatusCode::kUnauthenticated,

@@ -81,6 +81,7 @@ class RpcServer {
   void add_poller() ABSL_LOCKS_EXCLUDED(mu_);
   void begin_poll_work() ABSL_LOCKS_EXCLUDED(mu_);
   bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
+  const MethodEntry* find(const std::string& name) const;
   void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
   // Throws if the caller may not call, or calls too much.
   void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);

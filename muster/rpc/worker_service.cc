@@ -32,12 +32,13 @@ void run(LocalWorker& worker, RpcCall& call) {
 
 void receive(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
   const auto request = header_of<proto::ReceiveRequest>(call->request().envelope);
-  worker.receive(request.meeting(), request.edge(), {}, [call](const Status& status, at::Tensor value) {
-    if (!status.ok()) return call->fail(status);
-    Frame answer;
-    answer.tensors.push_back(std::move(value));
-    call->answer(std::move(answer));
-  });
+  worker.receive(request.meeting(), request.edge(), {.cancellation = &call->cancellation()},
+                 [call](const Status& status, at::Tensor value) {
+                   if (!status.ok()) return call->fail(status);
+                   Frame answer;
+                   answer.tensors.push_back(std::move(value));
+                   call->answer(std::move(answer));
+                 });
 }
 
 void abort(LocalWorker& worker, RpcCall& call) {

@@ -133,9 +133,14 @@ void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments,
 }
 
 void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
-  // Whoever gives up waiting has aborted its step, and so told us.
-  static_cast<void>(options);
-  rendezvous_.receive(meeting, edge, std::move(done));
+  if (options.cancellation == nullptr) return rendezvous_.receive(meeting, edge, std::move(done));
+  // The caller may vanish without having aborted its step.
+  auto given_up = std::make_shared<Cancellation::Registration>();
+  rendezvous_.receive(meeting, edge, [given_up, done = std::move(done)](const Status& status, at::Tensor value) {
+    done(status, std::move(value));
+  });
+  *given_up = options.cancellation->on_cancel(
+      [this, meeting, edge](const Status& why) { rendezvous_.give_up(meeting, edge, why); });
 }
 
 void LocalWorker::abort(uint64_t meeting, const Status& why) { rendezvous_.abort(meeting, why); }

@@ -54,6 +54,21 @@ void Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
   done(status, std::move(value));
 }
 
+void Rendezvous::give_up(uint64_t step, int64_t edge, const Status& why) {
+  ReceiveDone waiter;
+  {
+    absl::MutexLock lock(&mu_);
+    auto edges = steps_.find(step);
+    if (edges == steps_.end()) return;
+    auto it = edges->second.find(edge);
+    if (it == edges->second.end() || !it->second.waiter) return;
+    waiter = std::move(it->second.waiter);
+    edges->second.erase(it);
+    if (edges->second.empty()) steps_.erase(edges);
+  }
+  waiter(why, {});
+}
+
 void Rendezvous::abort(uint64_t step, const Status& why) {
   MUSTER_CHECK(!why.ok());
   Step edges;

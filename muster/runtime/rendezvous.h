@@ -27,6 +27,8 @@ class Rendezvous {
   void send(uint64_t step, int64_t edge, at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `done` once, at once if the value is there. Error{kAlreadyExists} if somebody else waits for it.
   void receive(uint64_t step, int64_t edge, ReceiveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whoever waits for this edge is told, and waits no more. REQUIRES: `why` is not ok.
+  void give_up(uint64_t step, int64_t edge, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits is told, and whoever comes later. REQUIRES: `why` is not ok.
   void abort(uint64_t step, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
