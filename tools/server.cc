@@ -4,7 +4,6 @@
 
 #include <iostream>
 
-#include "muster/base/log.h"
 #include "muster/cluster/resolver_from_flags.h"
 #include "tools/subcommands.h"
 

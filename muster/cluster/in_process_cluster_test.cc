@@ -7,24 +7,16 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/cluster/test_environment.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 
 namespace muster {
 namespace {
 
+using ::muster::testing_support::caught;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Call>
-Status failure_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
 
 // Everything that a cluster does it does over both transports.
 class Clusters : public ::testing::TestWithParam<Transport> {
@@ -139,7 +131,7 @@ TEST_P(Clusters, TellTheRootOfAFailureWithItsOpDeviceAndTask) {
   session->run(initializer(v));
   session->run(step, torch::tensor({1}));
 
-  const Status status = failure_of([&] { session->run(step, torch::tensor({7})); });
+  const Status status = caught([&] { session->run(step, torch::tensor({7})); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   EXPECT_EQ(status.task(), "/job:ps/replica:0/task:1");
@@ -158,7 +150,7 @@ TEST_P(Clusters, EndAStepThatIsCancelledEverywhere) {
   auto session = cluster_.session();
 
   const Status status =
-      failure_of([&] { session->run_with({.timeout = std::chrono::milliseconds(200)}, forever, torch::ones({2})); });
+      caught([&] { session->run_with({.timeout = std::chrono::milliseconds(200)}, forever, torch::ones({2})); });
 
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
 }
@@ -196,8 +188,8 @@ TEST_P(Clusters, ResetContainersAndEndTheSessions) {
 
   Session::reset({.target = cluster_.target()}, {"test0"});
 
-  EXPECT_EQ(failure_of([&] { old->value(v0); }).code(), StatusCode::kAborted);
-  EXPECT_EQ(failure_of([&] { in("test0")->value(v0); }).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(caught([&] { old->value(v0); }).code(), StatusCode::kAborted);
+  EXPECT_EQ(caught([&] { in("test0")->value(v0); }).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(in("test1")->value(v1).item<float>(), 2.0F);
 }
 
@@ -215,7 +207,7 @@ TEST_P(Clusters, RefuseADeviceOutsideOfTheFilters) {
   });
   auto session = cluster_.session({"worker", 0}, {.device_filters = {"/job:ps/task:0"}});
 
-  const Status status = failure_of([&] { session->run(step, torch::ones({2})); });
+  const Status status = caught([&] { session->run(step, torch::ones({2})); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("/job:ps/task:1"));
@@ -229,9 +221,9 @@ TEST_P(Clusters, NeverMistakeARestartedTaskForTheOldOne) {
   session->run(read, torch::ones({2}));
 
   cluster_.stop({"ps", 0});
-  const Status down = failure_of([&] { session->run(read, torch::ones({2})); });
+  const Status down = caught([&] { session->run(read, torch::ones({2})); });
   cluster_.start({"ps", 0});
-  const Status restarted = failure_of([&] { session->run(read, torch::ones({2})); });
+  const Status restarted = caught([&] { session->run(read, torch::ones({2})); });
 
   if (GetParam() == Transport::kGrpc) {
     EXPECT_EQ(down.code(), StatusCode::kUnavailable) << down;
@@ -239,7 +231,7 @@ TEST_P(Clusters, NeverMistakeARestartedTaskForTheOldOne) {
     EXPECT_EQ(restarted.task(), "/job:ps/replica:0/task:0");
   }
   auto again = cluster_.session();
-  EXPECT_EQ(failure_of([&] { again->run(read, torch::ones({2})); }).code(), StatusCode::kFailedPrecondition)
+  EXPECT_EQ(caught([&] { again->run(read, torch::ones({2})); }).code(), StatusCode::kFailedPrecondition)
       << "a new session sees that it has no value";
 }
 

@@ -8,23 +8,15 @@
 
 #include "muster/base/log.h"
 #include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/test_environment.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
 
 namespace muster {
 namespace {
 
+using ::muster::testing_support::caught;
 using ::testing::HasSubstr;
-
-template <class Call>
-Status failure_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
 
 ServerOptions local(const std::string& address = "127.0.0.1:0") {
   return {.cluster = ClusterSpec({{"local", {address}}}), .task = {"local", 0}};
@@ -55,7 +47,7 @@ TEST(Server, PicksAPortAndFreesItAgain) {
 TEST(Server, RefusesAPortThatIsTaken) {
   Server server(local());
 
-  const Status status = failure_of([&] { Server second(local(server.address())); });
+  const Status status = caught([&] { Server second(local(server.address())); });
 
   EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
   EXPECT_THAT(status.message(), HasSubstr(server.address()));
@@ -65,7 +57,7 @@ TEST(Server, RefusesAnAddressWithoutAPort) {
   ServerOptions options = local();
   options.address = "127.0.0.1";
 
-  const Status status = failure_of([&] { Server server(options); });
+  const Status status = caught([&] { Server server(options); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("port"));
@@ -75,7 +67,7 @@ TEST(Server, RefusesToListenBeyondThisMachineWithoutCredentials) {
   ServerOptions options = local();
   options.address = "0.0.0.0:0";
 
-  const Status status = failure_of([&] { Server server(options); });
+  const Status status = caught([&] { Server server(options); });
 
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("insecure"));
@@ -104,7 +96,7 @@ TEST(Server, IsTheTaskThatItsResolverSays) {
 TEST(Server, SaysThatItsResolverDoesNotKnowTheTask) {
   SimpleClusterResolver resolver(ClusterSpec({{"worker", {"127.0.0.1:0"}}}), {});
 
-  EXPECT_EQ(failure_of([&] { Server server(resolver); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { Server server(resolver); }).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Server, RunsOpsPinnedToTheOnlyTaskOfASparseJob) {
@@ -129,7 +121,7 @@ TEST(Server, TellsAnOldSessionThatTheMasterWasRestarted) {
   server.reset();
   server = std::make_unique<Server>(local(address));
 
-  const Status status = failure_of([&] { old.run(step, torch::ones({2})); });
+  const Status status = caught([&] { old.run(step, torch::ones({2})); });
   EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_THAT(status.message(), HasSubstr("Session handle is not found"));
   Session fresh({.target = target});
@@ -151,7 +143,7 @@ TEST(Server, NamesTheTaskThatCannotBeReached) {
   });
   Session session({.target = server.target()});
 
-  const Status status = failure_of([&] { session.run(step, torch::ones({2})); });
+  const Status status = caught([&] { session.run(step, torch::ones({2})); });
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(status.message(), HasSubstr("/job:local/replica:0/task:1 at 127.0.0.1:1"));
@@ -180,7 +172,7 @@ TEST(Server, CarriesAVeryLongErrorToTheClient) {
                         {.name = "y" + std::string(3'000, 'y')});
   session.run(index, torch::ones({2}), torch::tensor({0}));
 
-  const Status status = failure_of([&] { session.run(index, torch::ones({2}), torch::tensor({5})); });
+  const Status status = caught([&] { session.run(index, torch::ones({2}), torch::tensor({5})); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr(std::string(3'000, 'y')));
@@ -195,7 +187,7 @@ TEST(Server, RefusesMoreProgramsThanItsLimitAndGoesOn) {
   session.run(step, torch::ones({1}));
   session.run(step, torch::ones({2}));
 
-  const Status status = failure_of([&] { session.run(step, torch::ones({3})); });
+  const Status status = caught([&] { session.run(step, torch::ones({3})); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_NO_THROW(session.run(step, torch::ones({1})));
@@ -208,7 +200,7 @@ TEST(Server, RefusesAMessageOverItsLimitAndGoesOn) {
   auto step = function([](at::Tensor x) { return x.sum(); });
   Session session({.target = server.target()});
 
-  const Status status = failure_of([&] { session.run(step, torch::ones({1 << 20})); });
+  const Status status = caught([&] { session.run(step, torch::ones({1 << 20})); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_NO_THROW(session.run(step, torch::ones({2})));

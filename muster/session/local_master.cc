@@ -1,7 +1,6 @@
 #include "muster/session/local_master.h"
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <future>
