@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <vector>
 
 #include "muster/base/status.h"
 
@@ -116,6 +117,13 @@ double seconds(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median_us(int count, const std::function<void()>& work) {
+  std::vector<double> times;
+  for (int i = 0; i < count; ++i) times.push_back(seconds(work) * 1e6);
+  std::nth_element(times.begin(), times.begin() + count / 2, times.end());
+  return times[count / 2];
 }
 
 double in_child(const std::function<double()>& measure) {

@@ -40,6 +40,9 @@ class Bench {
 // Seconds that `work` takes.
 double seconds(const std::function<void()>& work);
 
+// The median time of `count` calls of `work`, in microseconds.
+double median_us(int count, const std::function<void()>& work);
+
 // What `measure` returns in a child of this process. REQUIRES: this process has not run an op of libtorch yet, whose
 // threads would be missing in the child.
 double in_child(const std::function<double()>& measure);

@@ -34,12 +34,7 @@ void session_run(const Part&, Bench& bench) {
       if (session.run(step).template item<float>() != expected) throw internal("session_run: a wrong result");
     };
     for (int i = 0; i < kWarm; ++i) one();
-    bench.least({"latency_median_" + name, "us"}, [&] {
-      std::vector<double> times;
-      for (int i = 0; i < kRuns; ++i) times.push_back(seconds(one) * 1e6);
-      std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-      return times[kRuns / 2];
-    });
+    bench.least({"latency_median_" + name, "us"}, [&] { return median_us(kRuns, one); });
     bench.rate({"rate_" + name, "runs/s"}, kRuns, [&] {
       for (int i = 0; i < kRuns; ++i) one();
     });

@@ -79,17 +79,9 @@ double tcp_seconds(int64_t bytes) {
   return time;
 }
 
-double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
-}
-
-template <class Call>
-double median_us(const Call& call) {
+double small_call_us(const std::function<void()>& call) {
   for (int i = 0; i < kSmallCalls / 10; ++i) call();
-  std::vector<double> times;
-  for (int i = 0; i < kSmallCalls; ++i) times.push_back(seconds(call) * 1e6);
-  return median(std::move(times));
+  return median_us(kSmallCalls, call);
 }
 
 }  // namespace
@@ -98,6 +90,7 @@ void wire(const Part&, Bench& bench) {
   ServerProcesses servers(0, 1);
   const std::string address = servers.spec().task_address("ps", 0), task = TaskId{"ps", 0}.to_string();
   RemoteWorker worker(std::make_shared<RpcChannel>(address, task, ChannelOptions{}));
+  worker.status(/*wait=*/true);
   for (int64_t megabytes : {1, 16, 64}) {
     const int64_t bytes = megabytes * kMega;
     const int times = static_cast<int>(std::max<int64_t>(4, 256 / megabytes));
@@ -127,13 +120,13 @@ void wire(const Part&, Bench& bench) {
   small.outputs.push_back(given);
   const ProgramHandle handle = worker.register_program(small);
   const at::Tensor one = torch::ones({1});
-  bench.least({"small_call", "us"}, [&] { return median_us([&] { worker.run(handle, {one}); }); });
+  bench.least({"small_call", "us"}, [&] { return small_call_us([&] { worker.run(handle, {one}); }); });
 
   // The health check, which every gRPC server answers, is a call with nothing of ours in it.
   auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   grpc::GenericStub stub(channel);
   bench.least({"small_call", "us", "grpc"}, [&] {
-    return median_us([&] {
+    return small_call_us([&] {
       grpc::ClientContext context;
       grpc::CompletionQueue queue;
       grpc::ByteBuffer request, answer;

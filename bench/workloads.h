@@ -36,6 +36,11 @@ void trace(const Part& part, Bench& bench);
 void session_run(const Part& part, Bench& bench);
 void startup(const Part& part, Bench& bench);
 void wire(const Part& part, Bench& bench);
+void closure_rate(const Part& part, Bench& bench);
+void closure_latency(const Part& part, Bench& bench);
+void ps_mlp(const Part& part, Bench& bench);
+void ps_bandwidth(const Part& part, Bench& bench);
+void ctr_embedding(const Part& part, Bench& bench);
 
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);

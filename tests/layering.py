@@ -8,18 +8,18 @@ import sys
 MAY_INCLUDE = {
     "base": "",
     "graph": "base",
-    "runtime": "base graph",
+    "io": "base graph",
+    "runtime": "base graph io",
     "trace": "base graph runtime",
     "collective": "base runtime",
-    "rpc": "base graph runtime",
+    "rpc": "base graph io runtime",
     "session": "base graph trace runtime rpc",
-    "cluster": "base graph runtime trace rpc session",
-    "data": "base trace runtime",
-    "io": "base",
+    "cluster": "base graph runtime trace rpc session data",
+    "data": "base graph runtime trace",
     "distribute": "base graph runtime trace collective rpc session cluster data",
     "train": "base graph runtime trace collective rpc session cluster data io distribute",
 }
-WITHOUT_TORCH = {"base", "graph"}
+WITHOUT_TORCH = {"base", "graph", "io"}
 WITH_GRPC = {"rpc"}
 MAX_HEADERS = {"base": 10}
 MAX_HEADER_LINES = 200

@@ -15,6 +15,7 @@ struct ServerFlags {
   int task_index = 0;
   int threads = 0;
   bool insecure = false;
+  std::vector<std::string> storage;
 };
 
 int serve(const ServerFlags& flags) {
@@ -33,6 +34,7 @@ int serve(const ServerFlags& flags) {
 
   ServerOptions options{.cluster = resolver.cluster_spec(), .task = *task, .address = flags.address};
   options.insecure = flags.insecure;
+  options.worker.storage = flags.storage;
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
   }
@@ -55,6 +57,7 @@ void add_server(CLI::App& muster) {
   command->add_option("--address", flags->address, "Listen here instead of at the cluster's address; port 0 picks one");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
   command->add_option("--threads", flags->threads, "Of libtorch's ops; 1 where several tasks share a machine");
+  command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
   command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
   command->callback([flags] { serve(*flags); });
 }

@@ -3,6 +3,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include "muster/base/status.h"
+#include "muster/data/sources.h"
 
 namespace muster {
 
@@ -44,7 +45,7 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options) : options_(s
     }
   }
   spec_ = ClusterSpec::sparse(addresses);
-  if (options_.transport == Transport::kLocal) peers_ = std::make_unique<LocalPeers>();
+  if (options_.transport == Transport::kLocal) peers_ = std::make_shared<LocalPeers>();
   for (const TaskId& task : spec_.all_tasks()) start(task);
   if (options_.transport == Transport::kLocal) return;
   // Now that the ports are known, everybody learns of everybody.
@@ -52,7 +53,7 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options) : options_(s
   spec_ = ClusterSpec::sparse(addresses);
   for (auto& [task, made] : tasks_) made->server->update_cluster(spec_);
   peers_ =
-      std::make_unique<ClusterPeers>(spec_, ChannelOptions{.attempts = options_.attempts, .faults = options_.faults});
+      std::make_shared<ClusterPeers>(spec_, ChannelOptions{.attempts = options_.attempts, .faults = options_.faults});
 }
 
 InProcessCluster::~InProcessCluster() {
@@ -75,6 +76,7 @@ void InProcessCluster::start(const TaskId& task) {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();
     worker.peers = &peers;
+    if (!worker.open_source) worker.open_source = muster::open_source;
     made->worker = std::make_shared<LocalWorker>(worker);
     std::vector<std::string> others;
     for (const TaskId& other : spec_.all_tasks()) {
@@ -118,7 +120,5 @@ LocalWorker& InProcessCluster::worker(const TaskId& task) {
   Task& made = find(task);
   return made.server ? made.server->worker() : *made.worker;
 }
-
-Peers& InProcessCluster::peers() { return *peers_; }
 
 }  // namespace muster

@@ -44,7 +44,7 @@ class InProcessCluster {
   std::unique_ptr<Session> session(const TaskId& task = {"worker", 0}, SessionOptions options = {}) const;
 
   LocalWorker& worker(const TaskId& task);
-  Peers& peers();
+  const std::shared_ptr<Peers>& peers() const { return peers_; }
 
   // Ends a task, as a crash would: what it had is gone. Error{kNotFound} if it is not up.
   void stop(const TaskId& task);
@@ -59,7 +59,7 @@ class InProcessCluster {
 
   const InProcessClusterOptions options_;
   ClusterSpec spec_;
-  std::unique_ptr<Peers> peers_;
+  std::shared_ptr<Peers> peers_;
   std::map<TaskId, std::unique_ptr<Task>> tasks_;
 };
 

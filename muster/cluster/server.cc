@@ -9,6 +9,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/data/sources.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/worker_service.h"
@@ -52,6 +53,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   LocalWorkerOptions worker = options.worker;
   worker.devices.task = options.task.to_string();
   worker.peers = &peers;
+  if (!worker.open_source) worker.open_source = muster::open_source;
   return worker;
 }
 

@@ -233,7 +233,7 @@ Aliases::Aliases(const Program& program, const std::vector<int>& argument_classe
 
     const Instruction& instruction = program.instructions[i];
     acts_[i] = (schema(instruction).results.empty() && !schema(instruction).writes()) ||
-               is_communication(schema(instruction).name);
+               is_communication(schema(instruction).name) || schema(instruction).name == kNext.name;
     draws_[i] = is_random(schema(instruction));
     for (int32_t body : instruction.bodies) {
       acts_[i] = acts_[i] || analysis.effects(body).acts;

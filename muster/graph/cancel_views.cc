@@ -6,7 +6,8 @@
 namespace muster {
 namespace {
 
-// The operand of a view that shows the same elements in the same order as another value: detach(x), t(t(x)).
+// The operand of an op that is written in place, or of a view that shows the same elements in the same order as another
+// value: detach(x), t(t(x)).
 class ViewCanceller {
  public:
   explicit ViewCanceller(Program& program) : program_(program), definition_(program.num_values, nullptr) {}
@@ -23,6 +24,11 @@ class ViewCanceller {
       const ValueId result = instruction.results[0][0];
       if (result == kNoValue) continue;
       definition_[result] = &instruction;
+      if (writes_in_place(instruction)) {
+        // Two names for one memory; with one name whoever cuts the program apart sees that.
+        if (const ValueId written = operand(instruction); written != kNoValue) same[result] = written;
+        continue;
+      }
       const ValueId original = shown_by(instruction);
       if (original == kNoValue) continue;
       same[result] = original;
@@ -33,6 +39,12 @@ class ViewCanceller {
 
  private:
   const std::string& name(const Instruction& instruction) const { return program_.op_of(instruction).name; }
+
+  // libtorch's rule for names: add_ returns its first operand, which it has written to.
+  bool writes_in_place(const Instruction& instruction) const {
+    const std::string& op = name(instruction);
+    return op.starts_with("aten::") && op.substr(0, op.find('.')).ends_with("_");
+  }
 
   static ValueId operand(const Instruction& instruction) {
     const auto* ref = instruction.arguments.empty() ? nullptr : std::get_if<ValueRef>(&instruction.arguments[0].value);

@@ -169,7 +169,7 @@ class Checker {
         fail(error.status().message());
       }
       if (schemas_.back().name != op.name) fail("\"", op.name, "\" has the schema of \"", schemas_.back().name, "\"");
-      for (const ControlOp& control : {kCond, kLoop, kLoopGradient, kElement, kCopy, kRemote, kSend, kReceive}) {
+      for (const ControlOp& control : {kCond, kLoop, kLoopGradient, kElement, kNext, kCopy, kRemote, kSend, kReceive}) {
         if (op.name == control.name && op.schema != control.schema) fail("the schema of ", op.name, " is not ours");
       }
     }

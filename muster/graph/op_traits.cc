@@ -133,7 +133,7 @@ bool changes_shape_in_place(std::string_view op_name) { return contains(kShapeCh
 
 bool is_pure(const OpSchema& schema) {
   return !schema.results.empty() && !schema.writes() && !is_random(schema) && !leaves_memory_unset(schema.name) &&
-         !is_control(schema.name) && !is_communication(schema.name);
+         !is_control(schema.name) && !is_communication(schema.name) && schema.name != kNext.name;
 }
 
 }  // namespace muster

@@ -133,6 +133,8 @@ struct Program {
 //   loop_gradient  body(index, state…, gradients…, inputs…) -> gradients of state…, then of inputs…,
 //                  run from the last trip to the first; the gradients of the inputs are summed over the trips.
 //   element        values[index] along the first dimension, without a copy; libtorch would have to know the index.
+//   next           takes the next element of a sequence of examples that the worker has opened; `specs` is what it must
+//                  look like, per tensor: type, number of sizes, sizes.
 //   copy           brings a value to the device of the instruction.
 //   remote         has another task run a part of the program. Begins at once; whoever uses a result waits for it.
 //   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there.
@@ -149,6 +151,7 @@ inline constexpr ControlOp kLoopGradient{
     "muster::loop_gradient(Tensor trips, Tensor[] saved, Tensor[] gradients, Tensor[] inputs) -> "
     "(Tensor[] state_gradients, Tensor[] input_gradients)"};
 inline constexpr ControlOp kElement{"muster::element", "muster::element(Tensor(a) values, Tensor index) -> Tensor(a)"};
+inline constexpr ControlOp kNext{"muster::next", "muster::next(Tensor iterator, int[] specs) -> Tensor[]"};
 inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> Tensor"};
 inline constexpr ControlOp kRemote{"muster::remote", "muster::remote(int part, Tensor[] inputs) -> Tensor[]"};
 inline constexpr ControlOp kSend{"muster::send", "muster::send(Tensor value, int edge) -> ()"};

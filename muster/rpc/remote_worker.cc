@@ -13,6 +13,39 @@ CallOptions call_options(const RunOptions& options) {
   return {.timeout = options.timeout, .cancellation = options.cancellation};
 }
 
+proto::StorageRequest storage_request(const std::string& path, const std::vector<StoredVariable>& variables) {
+  proto::StorageRequest request;
+  request.set_path(path);
+  for (const StoredVariable& variable : variables) {
+    auto* entry = request.add_variables();
+    entry->set_name(variable.name);
+    entry->set_dtype(static_cast<int32_t>(variable.spec.dtype));
+    for (int64_t size : variable.spec.sizes) entry->add_sizes(size);
+    entry->set_device(variable.device);
+    entry->set_whole(variable.whole);
+    for (int64_t size : variable.whole_sizes) entry->add_whole_sizes(size);
+    entry->set_first_row(variable.first_row);
+  }
+  return request;
+}
+
+std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
+  const auto header = header_of<proto::RunsAnswer>(answer.envelope);
+  if (static_cast<size_t>(header.outcomes_size()) != expected) {
+    throw data_loss(header.outcomes_size(), " outcomes for ", expected, " runs");
+  }
+  std::vector<RunOutcome> outcomes;
+  outcomes.reserve(expected);
+  size_t next = 0;
+  for (const auto& entry : header.outcomes()) {
+    if (entry.tensors() > answer.tensors.size() - next) throw data_loss("outcomes with fewer tensors than they say");
+    RunOutcome& outcome = outcomes.emplace_back();
+    if (entry.has_error()) outcome.status = from_proto(entry.error());
+    for (uint32_t i = 0; i < entry.tensors(); ++i) outcome.outputs.push_back(std::move(answer.tensors[next++]));
+  }
+  return outcomes;
+}
+
 }  // namespace
 
 ProgramHandle RemoteWorker::register_program(const Program& program, const ProgramOwner& owner) {
@@ -20,7 +53,7 @@ ProgramHandle RemoteWorker::register_program(const Program& program, const Progr
   request.set_program(serialize(program));
   request.set_owner(owner.name);
   request.set_owner_incarnation(owner.incarnation);
-  const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request, random_id()), {.wait_until_up = true});
+  const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request, random_id()));
   const auto answer = header_of<proto::RegisterAnswer>(frame.envelope);
   absl::MutexLock lock(&mu_);
   registered_[answer.handle()] = {answer.incarnation(), !repeatable(program)};
@@ -72,6 +105,56 @@ void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments
       [done = std::move(done)](const Status& status, Frame answer) { done(status, std::move(answer.tensors)); });
 }
 
+void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
+  proto::RunsRequest request;
+  Frame frame;
+  bool once = false;
+  uint64_t incarnation = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const ProgramRun& run : runs) {
+      auto it = registered_.find(run.handle.id);
+      if (it == registered_.end()) continue;
+      once = once || it->second.once;
+      incarnation = it->second.incarnation;
+    }
+  }
+  for (ProgramRun& run : runs) {
+    auto* entry = request.add_runs();
+    entry->set_handle(run.handle.id);
+    entry->set_tensors(run.arguments.size());
+    if (!run.wanted) entry->set_unwanted(true);
+    for (at::Tensor& argument : run.arguments) frame.tensors.push_back(std::move(argument));
+  }
+  Frame header = with_header(request, once ? random_id() : 0);
+  frame.envelope = std::move(header.envelope);
+  frame.envelope.set_incarnation(incarnation);
+  channel_->start(worker_rpc::kRunAll, std::move(frame), call_options(options),
+                  [done = std::move(done), count = runs.size()](const Status& status, Frame answer) {
+                    if (!status.ok()) return done(status, {});
+                    std::vector<RunOutcome> outcomes;
+                    try {
+                      outcomes = outcomes_of(std::move(answer), count);
+                    } catch (const Error& error) {
+                      return done(error.status(), {});
+                    }
+                    done({}, std::move(outcomes));
+                  });
+}
+
+void RemoteWorker::open_source(uint64_t number, const std::string& description) {
+  proto::SourceRequest request;
+  request.set_number(number);
+  request.set_description(description);
+  channel_->call(worker_rpc::kOpenSource, with_header(request, random_id()));
+}
+
+void RemoteWorker::close_source(uint64_t number) {
+  proto::SourceRequest request;
+  request.set_number(number);
+  channel_->call(worker_rpc::kCloseSource, with_header(request, random_id()), {.timeout = std::chrono::seconds(10)});
+}
+
 void RemoteWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
   proto::ReceiveRequest request;
   request.set_meeting(meeting);
@@ -109,6 +192,28 @@ std::vector<VariableInfo> RemoteWorker::variables() {
   return infos;
 }
 
+std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
+  const Frame frame =
+      channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()));
+  std::vector<ShardEntry> entries;
+  const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
+  for (const auto& entry : answer.entries()) {
+    const auto dtype = dtype_from_number(entry.dtype());
+    if (!dtype) throw data_loss(channel_->task(), ": variable \"", entry.variable(), "\" has an unknown type");
+    entries.push_back({entry.variable(),
+                       {*dtype, {entry.sizes().begin(), entry.sizes().end()}},
+                       {entry.whole_sizes().begin(), entry.whole_sizes().end()},
+                       entry.first_row(),
+                       entry.file(),
+                       entry.crc()});
+  }
+  return entries;
+}
+
+void RemoteWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) {
+  channel_->call(worker_rpc::kRestore, with_header(storage_request(checkpoint, variables), random_id()));
+}
+
 void RemoteWorker::reset(const std::vector<std::string>& containers) {
   proto::ResetRequest request;
   for (const std::string& container : containers) request.add_containers(container);
@@ -131,6 +236,7 @@ WorkerStatus RemoteWorker::status(bool wait) {
                       .requests = answer.requests(),
                       .resident_bytes = answer.resident_bytes(),
                       .uptime_seconds = answer.uptime_seconds()};
+  status.sources = answer.sources();
   return status;
 }
 

@@ -21,9 +21,14 @@ class RemoteWorker : public Worker {
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override;
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
+  void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
+  void open_source(uint64_t number, const std::string& description) override;
+  void close_source(uint64_t number) override;
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
   std::vector<VariableInfo> variables() override;
+  std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
+  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;
   void reset(const std::vector<std::string>& containers) override;
   WorkerStatus status(bool wait = false) override;
 

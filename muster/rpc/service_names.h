@@ -7,9 +7,14 @@ namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";
 inline constexpr const char* kDeregister = "/muster.Worker/Deregister";
 inline constexpr const char* kRun = "/muster.Worker/Run";
+inline constexpr const char* kRunAll = "/muster.Worker/RunAll";
+inline constexpr const char* kOpenSource = "/muster.Worker/OpenSource";
+inline constexpr const char* kCloseSource = "/muster.Worker/CloseSource";
 inline constexpr const char* kReceive = "/muster.Worker/Receive";
 inline constexpr const char* kAbort = "/muster.Worker/Abort";
 inline constexpr const char* kVariables = "/muster.Worker/Variables";
+inline constexpr const char* kSave = "/muster.Worker/Save";
+inline constexpr const char* kRestore = "/muster.Worker/Restore";
 inline constexpr const char* kReset = "/muster.Worker/Reset";
 inline constexpr const char* kStatus = "/muster.Worker/Status";
 }  // namespace worker_rpc

@@ -30,6 +30,41 @@ void run(LocalWorker& worker, RpcCall& call) {
   call.answer(std::move(answer));
 }
 
+void run_all(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::RunsRequest>(call.request().envelope);
+  std::vector<at::Tensor>& tensors = call.request().tensors;
+  std::vector<ProgramRun> runs;
+  runs.reserve(request.runs_size());
+  size_t next = 0;
+  for (const auto& run : request.runs()) {
+    if (run.tensors() > tensors.size() - next) throw invalid_argument("a message with fewer tensors than it says");
+    runs.push_back({.handle = {run.handle()}, .wanted = !run.unwanted()});
+    for (uint32_t i = 0; i < run.tensors(); ++i) runs.back().arguments.push_back(std::move(tensors[next++]));
+  }
+  proto::RunsAnswer answer;
+  std::vector<at::Tensor> outputs;
+  for (RunOutcome& outcome : worker.run_all(std::move(runs), {.cancellation = &call.cancellation()})) {
+    auto* entry = answer.add_outcomes();
+    if (!outcome.status.ok()) *entry->mutable_error() = to_proto(outcome.status);
+    entry->set_tensors(outcome.outputs.size());
+    for (at::Tensor& output : outcome.outputs) outputs.push_back(std::move(output));
+  }
+  Frame frame = with_header(answer);
+  frame.tensors = std::move(outputs);
+  call.answer(std::move(frame));
+}
+
+void open_source(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::SourceRequest>(call.request().envelope);
+  worker.open_source(request.number(), request.description());
+  call.answer({});
+}
+
+void close_source(LocalWorker& worker, RpcCall& call) {
+  worker.close_source(header_of<proto::SourceRequest>(call.request().envelope).number());
+  call.answer({});
+}
+
 void receive(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
   const auto request = header_of<proto::ReceiveRequest>(call->request().envelope);
   worker.receive(request.meeting(), request.edge(), {.cancellation = &call->cancellation()},
@@ -61,6 +96,47 @@ void variables(LocalWorker& worker, RpcCall& call) {
   call.answer(with_header(answer));
 }
 
+TensorSpec spec_from(int32_t number, const google::protobuf::RepeatedField<int64_t>& sizes) {
+  const auto dtype = dtype_from_number(number);
+  if (!dtype) throw invalid_argument("type ", number, " of a variable is unknown");
+  return {*dtype, {sizes.begin(), sizes.end()}};
+}
+
+std::vector<StoredVariable> variables_of(const proto::StorageRequest& request) {
+  std::vector<StoredVariable> variables;
+  for (const auto& variable : request.variables()) {
+    variables.push_back({variable.name(),
+                         spec_from(variable.dtype(), variable.sizes()),
+                         variable.device(),
+                         variable.whole(),
+                         {variable.whole_sizes().begin(), variable.whole_sizes().end()},
+                         variable.first_row()});
+  }
+  return variables;
+}
+
+void save(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::StorageRequest>(call.request().envelope);
+  proto::StorageAnswer answer;
+  for (const ShardEntry& entry : worker.save(request.path(), variables_of(request))) {
+    auto* written = answer.add_entries();
+    written->set_variable(entry.variable);
+    written->set_dtype(static_cast<int32_t>(entry.spec.dtype));
+    for (int64_t size : entry.spec.sizes) written->add_sizes(size);
+    for (int64_t size : entry.full_sizes) written->add_whole_sizes(size);
+    written->set_first_row(entry.row_offset);
+    written->set_file(entry.file);
+    written->set_crc(entry.crc);
+  }
+  call.answer(with_header(answer));
+}
+
+void restore(LocalWorker& worker, RpcCall& call) {
+  const auto request = header_of<proto::StorageRequest>(call.request().envelope);
+  worker.restore(request.path(), variables_of(request));
+  call.answer({});
+}
+
 void reset(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::ResetRequest>(call.request().envelope);
   worker.reset({request.containers().begin(), request.containers().end()});
@@ -81,6 +157,7 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_sessions(status.sessions);
   answer.set_requests(status.requests);
   answer.set_resident_bytes(status.resident_bytes);
+  answer.set_sources(status.sources);
   answer.set_uptime_seconds(status.uptime_seconds);
   call.answer(with_header(answer));
 }
@@ -93,9 +170,14 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
       {worker_rpc::kRegister, [&worker](const Call& call) { register_program(worker, *call); }, true},
       {worker_rpc::kDeregister, [&worker](const Call& call) { deregister_program(worker, *call); }, true},
       {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true},
+      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true},
+      {worker_rpc::kOpenSource, [&worker](const Call& call) { open_source(worker, *call); }, true},
+      {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
       {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true},
       {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }},
       {worker_rpc::kVariables, [&worker](const Call& call) { variables(worker, *call); }},
+      {worker_rpc::kSave, [&worker](const Call& call) { save(worker, *call); }, true},
+      {worker_rpc::kRestore, [&worker](const Call& call) { restore(worker, *call); }, true},
       {worker_rpc::kReset, [&worker](const Call& call) { reset(worker, *call); }, true},
       {worker_rpc::kStatus,
        [&worker, complete = std::move(complete)](const Call& call) { status(worker, complete, *call); }},

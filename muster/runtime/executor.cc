@@ -18,6 +18,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/held_variables.h"
 #include "muster/runtime/lane_team.h"
+#include "muster/runtime/next_element.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
@@ -218,6 +219,7 @@ class Executor::Run {
       case Step::Kind::kOp: return call(step, stack);
       case Step::Kind::kCopy: return copy(step);
       case Step::Kind::kElement: return element(step);
+      case Step::Kind::kNext: return take_next(step);
       case Step::Kind::kCond: return choose(step);
       case Step::Kind::kLoop: return loop(step);
       case Step::Kind::kLoopGradient: return loop_gradient(step);
@@ -331,6 +333,18 @@ class Executor::Run {
       throw out_of_range("element: index ", index, " of ", spec_of(values).to_string());
     }
     frame_.values[step.results[0][0]] = values.select(0, index);
+  }
+
+  void take_next(const Step& step) {
+    const auto number = static_cast<uint64_t>(frame_.values[step.slots[0].value].item().toLong());
+    if (!links_.source) throw failed_precondition(task_, " opens no sequences of examples");
+    Element element = next_element(*links_.source(number), step.specs);
+    for (size_t i = 0; i < element.size(); ++i) {
+      at::Tensor& tensor = element[i];
+      if (tensor.device() != step.device) tensor = tensor.to(step.device);
+      if (step.save) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+      if (step.results[0][i] >= 0) frame_.values[step.results[0][i]] = std::move(tensor);
+    }
   }
 
   // ---- Other tasks

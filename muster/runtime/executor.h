@@ -12,6 +12,7 @@
 
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/element_source.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/remote_parts.h"
@@ -25,6 +26,8 @@ namespace muster {
 struct ExecutorLinks {
   Rendezvous* rendezvous = nullptr;            // of this task
   std::shared_ptr<const RemoteParts> parts{};  // where its parts and their values are
+  // The sequence of examples with this number. Throws Error{kNotFound}.
+  std::function<std::shared_ptr<ElementSource>(uint64_t number)> source{};
 };
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.

@@ -15,6 +15,7 @@ class HeldVariables {
       : plan_(plan), cells_(cells) {}
   ~HeldVariables() {
     for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_overwritten[i]);
+    for (size_t i : read_) cells_[i]->end_read();
   }
   HeldVariables(const HeldVariables&) = delete;
   HeldVariables& operator=(const HeldVariables&) = delete;
@@ -25,6 +26,9 @@ class HeldVariables {
       if (plan_.variable_written[i]) {
         value = cells_[i]->begin_write(plan_.variable_overwritten[i]);
         written_.push_back(i);
+      } else if (plan_.variable_held[i]) {
+        value = cells_[i]->begin_read();
+        read_.push_back(i);
       } else {
         value = cells_[i]->read();
       }
@@ -35,7 +39,7 @@ class HeldVariables {
  private:
   const Plan& plan_;
   const std::vector<std::shared_ptr<VariableCell>>& cells_;
-  std::vector<size_t> written_;
+  std::vector<size_t> written_, read_;
   bool complete_ = false;
 };
 

@@ -70,6 +70,7 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Progra
                                    .log_placement = options_.log_device_placement});
   ready.parts = program.parts;
   ExecutorLinks links{.rendezvous = &rendezvous_};
+  links.source = [this](uint64_t number) { return source(number); };
   if (options_.peers != nullptr) {
     links.parts =
         std::make_shared<RemoteParts>(program.parts, *options_.peers, ProgramOwner{devices_.task(), incarnation_});
@@ -132,6 +133,55 @@ void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments,
   });
 }
 
+void LocalWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
+  pool_.submit([this, runs = std::move(runs), options, done = std::move(done)]() mutable {
+    done({}, run_all(std::move(runs), options));
+  });
+}
+
+std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const RunOptions& options) {
+  std::vector<RunOutcome> outcomes(runs.size());
+  for (size_t i = 0; i < runs.size(); ++i) {
+    try {
+      std::vector<at::Tensor> outputs = run(runs[i].handle, std::move(runs[i].arguments), options);
+      if (runs[i].wanted) outcomes[i].outputs = std::move(outputs);
+    } catch (...) {
+      outcomes[i].status = status_of(std::current_exception()).from(devices_.task());
+    }
+  }
+  return outcomes;
+}
+
+void LocalWorker::open_source(uint64_t number, const std::string& description) {
+  if (!options_.open_source) throw failed_precondition(devices_.task(), " opens no sequences of examples");
+  add_source(number, options_.open_source(description, *this));
+}
+
+void LocalWorker::add_source(uint64_t number, std::shared_ptr<ElementSource> source) {
+  absl::MutexLock lock(&mu_);
+  if (!sources_.try_emplace(number, std::move(source)).second) {
+    throw already_exists(devices_.task(), " has a sequence of examples with number ", number);
+  }
+}
+
+void LocalWorker::close_source(uint64_t number) {
+  std::shared_ptr<ElementSource> closed;  // destroyed without the lock: it may have a thread to join
+  absl::MutexLock lock(&mu_);
+  auto it = sources_.find(number);
+  if (it == sources_.end()) return;
+  closed = std::move(it->second);
+  sources_.erase(it);
+}
+
+std::shared_ptr<ElementSource> LocalWorker::source(uint64_t number) const {
+  absl::MutexLock lock(&mu_);
+  auto it = sources_.find(number);
+  if (it == sources_.end()) {
+    throw not_found(devices_.task(), " has no sequence of examples with number ", number);
+  }
+  return it->second;
+}
+
 void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
   if (options.cancellation == nullptr) return rendezvous_.receive(meeting, edge, std::move(done));
   // The caller may vanish without having aborted its step.
@@ -152,6 +202,16 @@ std::vector<VariableInfo> LocalWorker::variables() {
         {cell->name(), cell->spec(), devices_.task() + "/device:CPU:0", cell->version(), cell->initialized()});
   }
   return infos;
+}
+
+std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
+  if (options_.storage) check_below(*options_.storage, directory);
+  return save_variables(store_, devices_.task(), directory, variables);
+}
+
+void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) {
+  if (options_.storage) check_below(*options_.storage, checkpoint);
+  restore_variables(store_, devices_, checkpoint, variables);
 }
 
 void LocalWorker::reset(const std::vector<std::string>& containers) {
@@ -188,6 +248,7 @@ WorkerStatus LocalWorker::status(bool) {
   status.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();
+  status.sources = sources_.size();
   return status;
 }
 

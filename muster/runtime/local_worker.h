@@ -11,6 +11,7 @@
 #include "muster/graph/checker.h"
 #include "muster/graph/passes.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/element_source.h"
 #include "muster/runtime/variable_store.h"
 #include "muster/runtime/worker.h"
 
@@ -34,6 +35,9 @@ struct LocalWorkerOptions {
   bool soft_placement = true;
   size_t max_programs = 10'000;  // registered at the same time
   Peers* peers = nullptr;        // outlives the worker; without it a program cannot have parts on other tasks
+  // Checkpoints may be written and read below these directories; not given: anywhere.
+  std::optional<std::vector<std::string>> storage{};
+  OpenSource open_source{};  // without it programs cannot take examples from sequences
   bool log_device_placement = false;
 };
 
@@ -48,9 +52,18 @@ class LocalWorker : public Worker {
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
+  void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
+  std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
+  void open_source(uint64_t number, const std::string& description) override ABSL_LOCKS_EXCLUDED(mu_);
+  // One that is made here and needs no description.
+  void add_source(uint64_t number, std::shared_ptr<ElementSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  void close_source(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<ElementSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
   std::vector<VariableInfo> variables() override;
+  std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
+  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
   WorkerStatus status(bool wait = false) override ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -84,6 +97,7 @@ class LocalWorker : public Worker {
   mutable absl::Mutex mu_;
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = 1;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ElementSource>> sources_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // of the owners
   ElasticPool pool_{"worker"};  // last: what it runs uses all of the above
 };

@@ -124,6 +124,26 @@ void prepare_op(Step& step, const Instruction& instruction) {
   }
 }
 
+// Of kNext: per tensor its type, the number of its sizes, its sizes.
+std::vector<TensorSpec> specs_of(const ArgumentList& list) {
+  std::vector<TensorSpec> specs;
+  size_t next = 0;
+  auto take = [&] {
+    const int64_t* number = next < list.size() ? std::get_if<int64_t>(&list[next].value) : nullptr;
+    ++next;
+    if (number == nullptr) throw invalid_argument("the description of an element ends in the middle");
+    return *number;
+  };
+  while (next < list.size()) {
+    const auto dtype = dtype_from_number(take());
+    if (!dtype) throw invalid_argument("the description of an element names no type");
+    TensorSpec& spec = specs.emplace_back(TensorSpec{.dtype = *dtype});
+    const int64_t sizes = take();
+    for (int64_t i = 0; i < sizes; ++i) spec.sizes.push_back(take());
+  }
+  return specs;
+}
+
 // The ops of our own take their tensors from slots and lists by position, without a stack.
 void prepare_control(Step& step, const Instruction& instruction) {
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
@@ -132,7 +152,9 @@ void prepare_control(Step& step, const Instruction& instruction) {
     step.stack.emplace_back();
     if (const auto* ref = std::get_if<ValueRef>(&argument.value)) {
       step.slots.push_back({position, ref->id});
-    } else if (const auto* list = std::get_if<ArgumentList>(&argument.value)) {
+    } else if (const auto* list = std::get_if<ArgumentList>(&argument.value); list && step.kind == Step::Kind::kNext) {
+      step.specs = specs_of(*list);
+    } else if (list != nullptr) {
       Step::ListSlot slot{position, false, {}};
       for (const Argument& element : *list) slot.values.push_back(element_id(element));
       step.lists.push_back(std::move(slot));
@@ -148,6 +170,7 @@ void prepare_control(Step& step, const Instruction& instruction) {
 Step::Kind kind_of(const std::string& op) {
   if (op == kCopy.name) return Step::Kind::kCopy;
   if (op == kElement.name) return Step::Kind::kElement;
+  if (op == kNext.name) return Step::Kind::kNext;
   if (op == kCond.name) return Step::Kind::kCond;
   if (op == kLoop.name) return Step::Kind::kLoop;
   if (op == kLoopGradient.name) return Step::Kind::kLoopGradient;
@@ -195,6 +218,7 @@ class Planner {
       plan_.output_unordered.push_back(output >= 0 && unordered_[output]);
       plan_.output_constant.push_back(constant_of_value_.contains(output));
     }
+    hold_variables();
     find_last_uses();
     for (auto& lane : plan_.lanes) {
       for (size_t i = 0; i < lane.size(); ++i) {
@@ -242,6 +266,26 @@ class Planner {
     }
   }
 
+  // A variable that goes out of the run, or waits in it for other tasks, is held by a reference, and a writer that
+  // comes meanwhile copies it. A large one that is only looked into, such as a table of rows, is not worth that.
+  void hold_variables() {
+    constexpr int64_t kWorthWaiting = 256 << 10;
+    const bool waits = communicates(plan_);
+    for (size_t i = 0; i < program_.variables.size(); ++i) {
+      const VariableRef& variable = program_.variables[i];
+      const int group = aliases_.group(variable.value);
+      const bool escapes = std::any_of(program_.outputs.begin(), program_.outputs.end(),
+                                       [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
+      plan_.variable_held.push_back(!plan_.variable_written[i] && !escapes && !waits &&
+                                    variable.spec.bytes() >= kWorthWaiting);
+    }
+  }
+
+  static bool communicates(const Plan& plan) {
+    return plan.communicates ||
+           std::any_of(plan.bodies.begin(), plan.bodies.end(), [](const auto& body) { return communicates(*body); });
+  }
+
   // True if the first instruction that touches the variable's memory fills all of it.
   bool overwritten_first(const VariableRef& variable) const {
     const int group = aliases_.group(variable.value);
@@ -286,6 +330,15 @@ class Planner {
     }
     if (step.kind == Step::Kind::kLoop) {
       step.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
+    }
+    if (step.kind == Step::Kind::kNext) {
+      if (step.specs.size() != step.results[0].size()) {
+        throw invalid_argument("program \"", program_.name, "\": instruction ", index, " (", op_name, ") takes ",
+                               step.results[0].size(), " tensors of an element of ", step.specs.size());
+      }
+      // An element may be a view of memory that belongs to its sequence.
+      step.save = std::any_of(step.results[0].begin(), step.results[0].end(),
+                              [&](ValueId value) { return value >= 0 && !keeps_no_order(aliases_.group(value)); });
     }
     // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if
     // not.

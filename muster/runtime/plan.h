@@ -22,7 +22,7 @@ inline constexpr ValueId kUndefinedElement = -2;
 
 // One instruction: the op, the stack with all constant arguments in place, and where the tensors go.
 struct Step {
-  enum class Kind { kOp, kCopy, kElement, kCond, kLoop, kLoopGradient, kRemote, kSend, kReceive };
+  enum class Kind { kOp, kCopy, kElement, kNext, kCond, kLoop, kLoopGradient, kRemote, kSend, kReceive };
   struct Slot {
     int32_t position;
     ValueId value;
@@ -50,13 +50,14 @@ struct Step {
   std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
   bool one_order = false;                  // kOp: operands in different orders of memory are brought to one
   std::optional<c10::OperatorHandle>
-      in_place{};          // kOp: the form that overwrites its first operand, whose last use this is
-  bool share = false;      // kCopy: nobody writes to either side and both are on one device
-  bool save = false;       // kLoop: somebody wants the saved states
-  bool gradients = false;  // kOp: what it returns for its backward pass is wanted
-  int64_t number = 0;      // kRemote: the part; kSend, kReceive: the edge
-  std::string task{};      // kReceive: who has it
-  bool waits = false;      // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
+      in_place{};      // kOp: the form that overwrites its first operand, whose last use this is
+  bool share = false;  // kCopy: nobody writes to either side and both are on one device
+  bool save = false;   // kLoop: somebody wants the saved states; kNext: the element is copied, since it is written to
+  bool gradients = false;           // kOp: what it returns for its backward pass is wanted
+  int64_t number = 0;               // kRemote: the part; kSend, kReceive: the edge
+  std::string task{};               // kReceive: who has it
+  std::vector<TensorSpec> specs{};  // kNext: what an element looks like
+  bool waits = false;  // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
 };
 
@@ -74,6 +75,7 @@ struct Plan {
   std::vector<at::Device> variable_devices{};
   std::vector<bool> variable_written{};
   std::vector<bool> variable_overwritten{};  // first touched by a whole copy: needs no value before
+  std::vector<bool> variable_held{};  // large, and read by the run alone: writers wait for its end instead of copying
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};

@@ -44,6 +44,20 @@ at::Tensor VariableCell::read() const {
   return value_;
 }
 
+at::Tensor VariableCell::begin_read() {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(this, &VariableCell::readable));
+  if (!initialized_) throw_uninitialized();
+  ++readers_;
+  return value_;
+}
+
+void VariableCell::end_read() {
+  absl::MutexLock lock(&mu_);
+  MUSTER_CHECK(readers_ > 0) << "variable " << name_;
+  --readers_;
+}
+
 void VariableCell::assign(const at::Tensor& value) {
   TensorSpec given = spec_of(value);
   if (given.sizes != spec_.sizes) {
@@ -59,7 +73,9 @@ void VariableCell::assign(const at::Tensor& value) {
 
 at::Tensor VariableCell::begin_write(bool whole) {
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(this, &VariableCell::idle));
+  ++waiting_writers_;
+  mu_.Await(absl::Condition(this, &VariableCell::writable));
+  --waiting_writers_;
   if (!initialized_ && !whole) throw_uninitialized();
   PlainTensors plain;
   if (!value_.defined() || (whole && value_.storage().use_count() > 1)) {

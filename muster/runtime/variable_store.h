@@ -34,6 +34,11 @@ class VariableCell {
   at::Tensor read() const ABSL_LOCKS_EXCLUDED(mu_);
   void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // As `read`, but writers wait until `end_read` instead of making a copy: for a run that is short and takes parts of a
+  // large variable. A writer that waits goes first.
+  at::Tensor begin_read() ABSL_LOCKS_EXCLUDED(mu_);
+  void end_read() ABSL_LOCKS_EXCLUDED(mu_);
+
   // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
   at::Tensor begin_write(bool whole = false) ABSL_LOCKS_EXCLUDED(mu_);
@@ -42,6 +47,8 @@ class VariableCell {
 
  private:
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_; }
+  bool readable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && waiting_writers_ == 0; }
+  bool writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && readers_ == 0; }
   void throw_uninitialized() const;
 
   const std::string name_;
@@ -53,6 +60,8 @@ class VariableCell {
   at::Tensor value_ ABSL_GUARDED_BY(mu_);
   bool initialized_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  int readers_ ABSL_GUARDED_BY(mu_) = 0;  // between begin_read and end_read
+  int waiting_writers_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t version_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "muster/graph/program.h"
 #include "muster/runtime/rendezvous.h"
 #include "muster/runtime/run_options.h"
+#include "muster/runtime/variable_files.h"
 
 namespace muster {
 
@@ -45,10 +46,23 @@ struct WorkerStatus {
   size_t variables = 0;
   int64_t variable_bytes = 0;
   size_t sessions = 0;
+  size_t sources = 0;
   uint64_t requests = 0;       // since it was started
   int64_t resident_bytes = 0;  // of the process
   double uptime_seconds = 0;
 };
+
+// One of several runs that travel together.
+struct ProgramRun {
+  ProgramHandle handle{};
+  std::vector<at::Tensor> arguments{};
+  bool wanted = true;  // somebody looks at its results; else they stay where they are made
+};
+struct RunOutcome {
+  Status status{};
+  std::vector<at::Tensor> outputs{};  // none if they are not wanted
+};
+using RunsDone = std::function<void(const Status&, std::vector<RunOutcome>)>;
 
 using RunDone = std::function<void(const Status&, std::vector<at::Tensor>)>;
 
@@ -69,12 +83,24 @@ class Worker {
   virtual void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
                      RunDone done) = 0;
 
+  // Runs one after the other, in one message: for many short programs. A run that fails does not keep the others from
+  // running. `done` gets an error if none of that can be known. Throws nothing.
+  virtual void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) = 0;
+
+  // Opens a sequence of examples, which programs take from by muster::next under this number. AlreadyExists if the
+  // number is taken.
+  virtual void open_source(uint64_t number, const std::string& description) = 0;
+  virtual void close_source(uint64_t number) = 0;  // nothing happens if there is none
+
   // Fetches what a part of a step has left here, or will. Throws nothing.
   virtual void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) = 0;
   // Ends a step that has failed elsewhere: nobody waits for its values any more. Throws nothing, waits for nothing.
   virtual void abort(uint64_t meeting, const Status& why) = 0;
 
   virtual std::vector<VariableInfo> variables() = 0;
+  // Writes variables into a file of this task's own, and reads them from a whole checkpoint (variable_files.h).
+  virtual std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) = 0;
+  virtual void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) = 0;
   // Drops the variables of these containers ("": those without one), and the programs that use them.
   virtual void reset(const std::vector<std::string>& containers) = 0;
   // `wait`: for a task that is not up yet, until its time to connect is over.

@@ -9,18 +9,11 @@
 #include "muster/base/log.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
-#include "muster/graph/passes.h"
-#include "muster/graph/placer.h"
 #include "muster/graph/split.h"
+#include "muster/session/step_program.h"
 
 namespace muster {
 namespace {
-
-void prune(Program& program) {
-  cancel_views(program);
-  merge_repeated(program);
-  eliminate_dead(program);
-}
 
 void for_each_device(const Program& program, const std::function<void(const std::string&)>& visit) {
   for (const std::string& device : program.devices) visit(device);
@@ -144,18 +137,13 @@ std::vector<std::string> LocalMaster::devices_for(const Program& program, const 
 ProgramHandle LocalMaster::extend(const std::string& id, const Program& program) {
   std::shared_ptr<SessionState> session = find(id);
   check(program);
-  Program ready = program;
-  ready.parts.clear();
-  for (VariableRef& variable : ready.variables) {
-    variable.name = name_in_container(session->config.container, variable.name);
-  }
-  prune(ready);
-  ready = place(std::move(ready), {.devices = devices_for(program, session->config),
-                                   .default_device = worker_.devices().default_name(),
-                                   .soft_placement = session->config.soft_placement,
-                                   .log_placement = session->config.log_device_placement});
-  ready = split(std::move(ready), worker_.devices().task());
-  const ProgramHandle handle = worker_.register_program(ready);
+  const Program step = make_step(program, session->config.container,
+                                 {.devices = devices_for(program, session->config),
+                                  .default_device = worker_.devices().default_name(),
+                                  .soft_placement = session->config.soft_placement,
+                                  .log_placement = session->config.log_device_placement},
+                                 worker_.devices().task());
+  const ProgramHandle handle = worker_.register_program(step);
   bool closed = false;
   {
     absl::MutexLock lock(&session->mu);

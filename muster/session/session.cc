@@ -2,9 +2,9 @@
 
 #include "muster/base/log.h"
 #include "muster/rpc/remote_master.h"
-#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 #include "muster/session/local_master.h"
+#include "muster/trace/variable_programs.h"
 
 namespace muster {
 namespace {
@@ -36,24 +36,8 @@ SessionConfig config_of(const SessionOptions& options) {
 }  // namespace
 
 Initializer make_initializer(const std::vector<Variable>& variables) {
-  Initializer made;
-  Program& program = made.program;
-  program.name = "initializer";
-  const std::optional<std::string> schema = schema_of("aten::copy_");
-  if (!schema) throw internal("this libtorch has no aten::copy_");
-  for (const Variable& variable : variables) {
-    const Variable::State& state = *variable.state();
-    const int32_t device = program.intern_device(state.options.device);
-    const ValueId value = program.new_value(), given = program.new_value(), result = program.new_value();
-    program.variables.push_back({value, state.options.name, state.spec, device});
-    program.arguments.push_back({.value = given, .spec = state.spec});
-    program.instructions.push_back({.op = program.intern_op("aten::copy_", *schema),
-                                    .device = device,
-                                    .arguments = {{ValueRef{value}}, {ValueRef{given}}, {false}},
-                                    .results = {{result}}});
-    made.values.push_back(state.tracing_value());
-  }
-  return made;
+  VariableProgram made = initializing(variables);
+  return {std::move(made.program), std::move(made.arguments)};
 }
 
 Session::Session(SessionOptions options) : Session(connect(options), options) {}
@@ -110,12 +94,7 @@ void Session::run(const Initializer& initializer) {
 }
 
 at::Tensor Session::value(const Variable& variable) {
-  Program program;
-  const Variable::State& state = *variable.state();
-  const ValueId value = program.new_value();
-  program.name = "value";
-  program.variables.push_back({value, state.options.name, state.spec, program.intern_device(state.options.device)});
-  program.outputs.push_back(value);
+  const Program program = reading(*variable.state()).program;
   const ProgramHandle handle = master_->extend(id_, program);
   std::vector<at::Tensor> outputs = master_->run(id_, handle, {}, with_defaults({}));
   master_->release(id_, handle);

@@ -13,6 +13,17 @@
 
 namespace muster {
 
+// The result of a function whose program has given these outputs.
+template <class Result>
+Result result_of(const TracedFunction::Entry& entry, std::vector<at::Tensor> outputs) {
+  Result result = *static_cast<const Result*>(entry.result.get());
+  size_t next = 0;
+  for_each_leaf(result, [&]<class Leaf>(Leaf& leaf) {
+    if constexpr (std::same_as<Leaf, at::Tensor>) leaf = std::move(outputs[next++]);
+  });
+  return result;
+}
+
 // A C++ function over tensors. The first call with arguments of a kind (see Signature) traces it; that call and all
 // later ones run the recorded program. Inside another traced function it is simply called, and becomes part of that
 // trace. A handle, cheap to copy; thread-safe if what the lambda captures is only read, or is a Variable.
@@ -46,18 +57,18 @@ class Function {
   template <class Run, class... Args>
   std::invoke_result_t<F&, Args&...> run_by(const Run& run, const Args&... args) const {
     using Result = std::invoke_result_t<F&, Args&...>;
-    static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
     std::vector<at::Tensor> tensors;
-    auto entry = find(tensors, args...);
+    auto entry = bind(tensors, args...);
     std::vector<at::Tensor> outputs = run(entry, std::move(tensors));
-    if constexpr (!std::is_void_v<Result>) {
-      Result result = *static_cast<const Result*>(entry->result.get());
-      size_t next = 0;
-      for_each_leaf(result, [&]<class Leaf>(Leaf& leaf) {
-        if constexpr (std::same_as<Leaf, at::Tensor>) leaf = std::move(outputs[next++]);
-      });
-      return result;
-    }
+    if constexpr (!std::is_void_v<Result>) return result_of<Result>(*entry, std::move(outputs));
+  }
+
+  // The trace for arguments like these, made now if it is the first; `tensors` gets their tensors in the order of the
+  // program's arguments.
+  template <class... Args>
+  std::shared_ptr<TracedFunction::Entry> bind(std::vector<at::Tensor>& tensors, const Args&... args) const {
+    static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
+    return find(tensors, args...);
   }
 
   // The program for arguments like these, as it was traced: before passes and placement.

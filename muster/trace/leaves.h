@@ -6,6 +6,7 @@
 #include <array>
 #include <concepts>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -20,6 +21,11 @@ namespace muster {
 template <class T>
 concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::same_as<T, std::string> ||
                      std::same_as<T, const char*> || std::same_as<T, std::nullopt_t>;
+
+// Part of an argument that no program sees: it only keeps something alive.
+struct KeptAlive {
+  std::shared_ptr<const void> what{};
+};
 
 namespace leaves_internal {
 
@@ -106,6 +112,8 @@ void for_each_leaf(T& value, const Visit& visit) {
   auto inside = [&](auto& part) { for_each_leaf(part, visit); };
   if constexpr (std::same_as<Plain, at::Tensor> || PlainValue<Plain>) {
     visit(value);
+  } else if constexpr (std::same_as<Plain, KeptAlive>) {
+    // nothing to see
   } else if constexpr (is_tuple<Plain>) {
     std::apply([&](auto&... parts) { (inside(parts), ...); }, value);
   } else if constexpr (is_sequence<Plain>) {

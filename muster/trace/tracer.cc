@@ -229,8 +229,9 @@ at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
   if (!stand_in.defined()) {
     Untraced untraced;
     c10::AutoGradMode no_gradients(false);
-    at::Tensor value = variable->tracing_value();
-    stand_in = value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    stand_in = variable->tracing_value();
+    // One that lives elsewhere is a fresh tensor, perhaps larger than all memory: no copy of that.
+    if (!variable->home) stand_in = stand_in.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     if (variable->options.trainable && stand_in.is_floating_point()) stand_in.requires_grad_();
     add_variable(variable, stand_in);
   }

@@ -33,6 +33,15 @@ struct TracedBody {
   std::vector<at::Tensor> differentiable{};  // tensors of the outer trace that the body used and that need gradients
 };
 
+// Rows of a variable that a trace has looked up.
+struct RowLookup {
+  std::shared_ptr<Variable::State> table{};
+  at::Tensor ids{};     // all of them, in a row
+  at::Tensor places{};  // of their rows among those of the parts
+  std::vector<at::Tensor> part_ids{};
+  at::Tensor leaf{};
+};
+
 class Tracer {
  public:
   // The innermost active tracer of this thread, or null.
@@ -41,6 +50,8 @@ class Tracer {
   // The tensor that stands for a variable in this trace.
   at::Tensor stand_in(const std::shared_ptr<Variable::State>& variable);
   void device_changed(const std::string& device);
+
+  std::vector<RowLookup> lookups{};  // so far, in the program or body that this traces
 
   // ---- For control flow. Own ops are recorded with tensors that this trace knows.
   TracedBody trace_body(const std::string& name, const TensorFunction& function,

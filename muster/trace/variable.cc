@@ -1,9 +1,13 @@
 #include "muster/trace/variable.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <sys/mman.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "muster/base/status.h"
@@ -13,9 +17,33 @@
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/tracer.h"
+#include "muster/trace/variable_scope.h"
 
 namespace muster {
 namespace {
+
+thread_local std::shared_ptr<VariableCreator> current_creator;
+
+// Zeros that take no memory until somebody writes to them: stands for a table of any size.
+at::Tensor reserved_zeros(const TensorSpec& spec) {
+  const auto options = at::TensorOptions(scalar_type_of(spec.dtype));
+  const auto bytes = static_cast<size_t>(spec.bytes());
+  if (bytes < (1 << 20)) return at::zeros(spec.sizes, options);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw resource_exhausted("no addresses left for ", bytes, " bytes");
+  return at::from_blob(memory, spec.sizes, [bytes](void* data) { ::munmap(data, bytes); }, options);
+}
+
+std::string here_or_else(const VariableOptions& options) {
+  return options.device.empty() ? DeviceScope::current() : options.device;
+}
+
+void refuse_while_tracing(const std::string& name) {
+  if (Tracer::current() == nullptr) return;
+  throw failed_precondition("variable \"", name,
+                            "\" is made inside a traced function, which would make it again "
+                            "with every trace; make it outside and use it inside");
+}
 
 // Modules keep plain tensors, so what says that such a tensor is a variable is its storage.
 struct Adopted {
@@ -56,27 +84,63 @@ void give_back_remote_name(const std::string& name) {
 
 }  // namespace
 
-Variable::State::State(const at::Tensor& initial, VariableOptions given, at::Tensor module_tensor)
-    : options(std::move(given)), spec(spec_of(initial)), adopted(std::move(module_tensor)) {
-  if (Tracer::current() != nullptr) {
-    throw failed_precondition("variable \"", options.name,
-                              "\" is made inside a traced function, which would make it again "
-                              "with every trace; make it outside and use it inside");
+VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator)
+    : outer_(std::exchange(current_creator, std::move(creator))) {}
+VariableScope::~VariableScope() { current_creator = outer_; }
+const std::shared_ptr<VariableCreator>& VariableScope::current() { return current_creator; }
+
+Variable::State::State(TensorSpec s, VariableOptions given, std::shared_ptr<VariableHome> h)
+    : options(std::move(given)), spec(std::move(s)), home(std::move(h)) {}
+
+Variable::State::State(std::vector<Variable> parts, VariableOptions given)
+    : options(std::move(given)), shards(std::move(parts)) {
+  if (shards.empty()) throw invalid_argument("a sharded variable should be a non-empty list of variables");
+  spec = shards[0].state()->spec;
+  if (spec.sizes.empty()) throw invalid_argument("a sharded variable has rows; \"", shards[0].name(), "\" is a scalar");
+  spec.sizes[0] = 0;
+  for (const Variable& shard : shards) {
+    TensorSpec other = shard.state()->spec;
+    if (other.dtype != spec.dtype) {
+      throw invalid_argument("the parts of a sharded variable must have the same dtype: \"", shards[0].name(), "\" is ",
+                             shards[0].state()->spec.to_string(), ", \"", shard.name(), "\" is ", other.to_string());
+    }
+    if (other.sizes.size() != spec.sizes.size() ||
+        !std::equal(other.sizes.begin() + 1, other.sizes.end(), spec.sizes.begin() + 1)) {
+      throw invalid_argument("the parts of a sharded variable must have the same shapes except for the first axis: \"",
+                             shards[0].name(), "\" is ", shards[0].state()->spec.to_string(), ", \"", shard.name(),
+                             "\" is ", other.to_string());
+    }
+    spec.sizes[0] += other.sizes[0];
   }
-  if (options.device.empty()) options.device = DeviceScope::current();
+  int64_t first = 0;
+  for (const Variable& shard : shards) {
+    shard.state()->part_of = PartOf{options.name, spec.sizes, first};
+    first += shard.sizes()[0];
+  }
+}
+
+Variable::State::State(const InitialValue& value, VariableOptions given, at::Tensor module_tensor)
+    : options(std::move(given)), spec(value.spec()), adopted(std::move(module_tensor)) {
+  refuse_while_tracing(options.name);
+  options.device = here_or_else(options);
   LocalWorker& worker = local_worker();
   const std::string& here = worker.devices().default_name();
   DeviceSet devices(worker.devices().names(), here, /*soft_placement=*/true);
   const DeviceSpec wish = DeviceSpec::parse(options.device);
   if (wish.job && *wish.job != *DeviceSpec::parse(worker.devices().task()).job) {
     options.name = take_remote_name(options.name);
-    this->initial = initial.detach().clone();
+    initial = value.tensor().clone();
     return;
   }
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
   cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
-  cell->assign(initial.detach());
+  cell->assign(value.tensor());
+}
+
+at::Tensor Variable::State::tracing_value() const {
+  if (cell) return cell->read();
+  return initial.defined() ? initial : reserved_zeros(spec);
 }
 
 VariableCell& Variable::State::local() const {
@@ -90,7 +154,7 @@ VariableCell& Variable::State::local() const {
 Variable::State::~State() {
   if (cell) {
     local_worker().store().erase(cell->name());
-  } else {
+  } else if (shards.empty() && !home) {
     give_back_remote_name(options.name);
   }
   if (!adopted.defined()) return;
@@ -100,7 +164,13 @@ Variable::State::~State() {
 }
 
 std::shared_ptr<Variable::State> Variable::State::adopt(at::Tensor tensor, VariableOptions options) {
-  auto state = std::make_shared<State>(tensor, std::move(options), tensor);
+  std::shared_ptr<State> state;
+  if (const std::shared_ptr<VariableCreator> creator = VariableScope::current()) {
+    state = creator->create(tensor, std::move(options), /*may_split=*/false);
+    state->adopted = tensor;
+  } else {
+    state = std::make_shared<State>(tensor, std::move(options), tensor);
+  }
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
   std::weak_ptr<State>& entry = registry.by_storage[tensor.storage().unsafeGetStorageImpl()];
@@ -130,8 +200,14 @@ std::vector<std::shared_ptr<Variable::State>> Variable::State::all_adopted() {
   return states;
 }
 
-Variable::Variable(const at::Tensor& initial, VariableOptions options)
-    : state_(std::make_shared<State>(initial, std::move(options))) {}
+Variable::Variable(const InitialValue& initial, VariableOptions options) {
+  refuse_while_tracing(options.name);
+  if (const std::shared_ptr<VariableCreator> creator = VariableScope::current()) {
+    state_ = creator->create(initial, std::move(options), /*may_split=*/true);
+  } else {
+    state_ = std::make_shared<State>(initial, std::move(options));
+  }
+}
 
 const std::string& Variable::name() const { return state_->options.name; }
 const std::string& Variable::device() const { return state_->options.device; }
@@ -140,24 +216,55 @@ at::IntArrayRef Variable::sizes() const { return state_->spec.sizes; }
 at::ScalarType Variable::dtype() const { return scalar_type_of(state_->spec.dtype); }
 
 at::Tensor Variable::value() const {
+  if (!state_->shards.empty()) {
+    std::vector<at::Tensor> parts;
+    for (const Variable& shard : state_->shards) parts.push_back(shard.value());
+    return at::cat(parts);
+  }
   if (Tracer* tracer = Tracer::current()) return tracer->stand_in(state_);
+  if (state_->home) return state_->home->read(*state_);
   return state_->local().read();
 }
 
+const std::vector<Variable>& Variable::shards() const { return state_->shards; }
+
 namespace {
 
-template <class Write>
-void write(const std::shared_ptr<Variable::State>& state, bool whole, const Write& write) {
-  if (Tracer* tracer = Tracer::current()) {
-    c10::AutoGradMode no_gradients(false);
-    write(tracer->stand_in(state));
+using Write = VariableHome::Write;
+
+void write_here(at::Tensor target, Write how, const at::Tensor& value) {
+  switch (how) {
+    case Write::kAssign: target.copy_(value); break;
+    case Write::kAdd: target.add_(value); break;
+    case Write::kSub: target.sub_(value); break;
+  }
+}
+
+void write(const Variable& variable, Write how, const at::Tensor& value) {
+  const std::shared_ptr<Variable::State>& state = variable.state();
+  if (!at::is_expandable_to(value.sizes(), variable.sizes())) {
+    throw invalid_argument("variable \"", variable.name(), "\" is ", state->spec.to_string(), "; cannot assign ",
+                           spec_of(value).to_string());
+  }
+  if (!state->shards.empty()) {
+    const at::Tensor rows = value.expand(variable.sizes());
+    int64_t first = 0;
+    for (const Variable& shard : state->shards) {
+      write(shard, how, rows.narrow(0, first, shard.sizes()[0]));
+      first += shard.sizes()[0];
+    }
     return;
   }
+  if (Tracer* tracer = Tracer::current()) {
+    c10::AutoGradMode no_gradients(false);
+    return write_here(tracer->stand_in(state), how, value);
+  }
+  if (state->home) return state->home->write(*state, how, value);
   VariableCell& cell = state->local();
-  at::Tensor target = cell.begin_write(whole);
+  at::Tensor target = cell.begin_write(how == Write::kAssign);
   try {
     PlainTensors plain;
-    write(target);
+    write_here(target, how, value);
   } catch (...) {
     cell.end_write(/*keep=*/false);
     throw;
@@ -165,30 +272,46 @@ void write(const std::shared_ptr<Variable::State>& state, bool whole, const Writ
   cell.end_write();
 }
 
-void check_shape(const Variable& variable, const at::Tensor& value) {
-  if (at::is_expandable_to(value.sizes(), variable.sizes())) return;
-  throw invalid_argument("variable \"", variable.name(), "\" is ", variable.state()->spec.to_string(),
-                         "; cannot assign ", spec_of(value).to_string());
+// The variables themselves, and the parts of those that are kept in parts.
+std::vector<Variable> parts_of(const std::vector<Variable>& variables) {
+  std::vector<Variable> parts;
+  for (const Variable& variable : variables) {
+    if (variable.shards().empty()) parts.push_back(variable);
+    parts.insert(parts.end(), variable.shards().begin(), variable.shards().end());
+  }
+  return parts;
 }
 
 }  // namespace
 
 Variable& Variable::assign(const at::Tensor& value) {
-  check_shape(*this, value);
-  write(state_, /*whole=*/true, [&](at::Tensor target) { target.copy_(value); });
+  write(*this, Write::kAssign, value);
   return *this;
 }
 
 Variable& Variable::assign_add(const at::Tensor& delta) {
-  check_shape(*this, delta);
-  write(state_, /*whole=*/false, [&](at::Tensor target) { target.add_(delta); });
+  write(*this, Write::kAdd, delta);
   return *this;
 }
 
 Variable& Variable::assign_sub(const at::Tensor& delta) {
-  check_shape(*this, delta);
-  write(state_, /*whole=*/false, [&](at::Tensor target) { target.sub_(delta); });
+  write(*this, Write::kSub, delta);
   return *this;
+}
+
+Variable make_beside(const Variable& other, const std::string& name,
+                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial) {
+  VariableOptions options{.name = name, .trainable = false, .device = other.device()};
+  if (!other.shards().empty()) {
+    std::vector<Variable> parts;
+    for (const Variable& shard : other.shards()) {
+      parts.push_back(make_beside(shard, str_cat(name, "/part_", parts.size()), initial));
+    }
+    return Variable(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
+  }
+  const Variable::State& state = *other.state();
+  if (state.home) return Variable(state.home->create_beside(state, initial(state.spec.sizes), std::move(options)));
+  return Variable(std::make_shared<Variable::State>(initial(state.spec.sizes), std::move(options)));
 }
 
 at::Tensor gradient(const at::Tensor& loss, const Variable& variable) {
@@ -203,7 +326,7 @@ std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Varia
         "is a plain value and nothing records how the loss came about");
   }
   std::vector<at::Tensor> inputs;
-  for (const Variable& variable : variables) {
+  for (const Variable& variable : parts_of(variables)) {
     inputs.push_back(tracer->stand_in(variable.state()));
     if (!inputs.back().requires_grad()) {
       throw invalid_argument("gradient: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
@@ -220,7 +343,14 @@ std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Varia
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) gradients[i] = at::zeros_like(inputs[i]);
   }
-  return gradients;
+  std::vector<at::Tensor> whole;
+  auto next = gradients.begin();
+  for (const Variable& variable : variables) {
+    const auto parts = static_cast<std::ptrdiff_t>(std::max<size_t>(variable.shards().size(), 1));
+    whole.push_back(parts == 1 ? *next : at::cat(std::vector<at::Tensor>(next, next + parts)));
+    next += parts;
+  }
+  return whole;
 }
 
 }  // namespace muster

@@ -4,13 +4,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/graph/program.h"
 #include "muster/runtime/variable_store.h"
+#include "muster/trace/initial_value.h"
 
 namespace muster {
+
+class VariableHome;
 
 struct VariableOptions {
   std::string name = "variable";  // made unique within the process: "w", "w_1", …
@@ -22,11 +26,12 @@ struct VariableOptions {
 // Inside a traced function it is a tensor of the step: reading it gives that tensor, assigning writes to it in place,
 // and gradient() differentiates by it. Outside, `value()` is the value at this moment and assigning takes effect at
 // once. A local variable lives as long as its handles and the functions that use it. One whose device is of another job
-// lives there, gets its value by its initializer, and is read and written by functions that a session runs.
+// lives there, gets its value by its initializer, and is read and written by functions that a session runs. One that is
+// made in the scope of a strategy lives where the strategy says, perhaps in several parts.
 // Thread-safe: a run that writes a variable has it to itself, and what a reader holds never changes.
 class Variable {
  public:
-  explicit Variable(const at::Tensor& initial, VariableOptions options = {});
+  explicit Variable(const InitialValue& initial, VariableOptions options = {});
 
   const std::string& name() const;
   const std::string& device() const;
@@ -42,29 +47,42 @@ class Variable {
   Variable& assign_add(const at::Tensor& delta);
   Variable& assign_sub(const at::Tensor& delta);
 
+  // The parts, each with some of the rows, of a variable that is kept in several; else none.
+  const std::vector<Variable>& shards() const;
+
   struct State;
+  explicit Variable(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const { return state_; }
 
  private:
-  friend class ModuleVariables;
-  explicit Variable(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
   std::shared_ptr<State> state_;
 };
 
 // What the handles of a variable share.
 struct Variable::State {
-  State(const at::Tensor& initial, VariableOptions options, at::Tensor adopted = {});
+  State(const InitialValue& initial, VariableOptions options, at::Tensor adopted = {});
+  // Lives with another task, which `home` knows. REQUIRES: options.device is a full name.
+  State(TensorSpec spec, VariableOptions options, std::shared_ptr<VariableHome> home);
+  // Its rows are those of the parts, in their order.
+  State(std::vector<Variable> shards, VariableOptions options);
   ~State();
 
   VariableOptions options;
   TensorSpec spec;
   std::shared_ptr<VariableCell> cell;  // null: it lives with another task
   at::Tensor initial;                  // of a variable of another task: what its initializer gives it
-  at::Tensor adopted;                  // the module's tensor that stands for the variable while tracing, if it has one
+  std::shared_ptr<VariableHome> home;  // of a variable of another task that a strategy has made
+  std::vector<Variable> shards;
+  struct PartOf {
+    std::string name;
+    std::vector<int64_t> sizes;
+    int64_t first_row;
+  };
+  std::optional<PartOf> part_of;  // of one of several shards: the whole
+  at::Tensor adopted;             // the module's tensor that stands for the variable while tracing, if it has one
 
   // What stands for the variable while a function is traced.
-  at::Tensor tracing_value() const { return cell ? cell->read() : initial; }
+  at::Tensor tracing_value() const;
   // Throws Error{kFailedPrecondition} if the variable lives with another task.
   VariableCell& local() const;
 

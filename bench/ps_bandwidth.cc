@@ -1,0 +1,55 @@
+// 64 MiB between a parameter server process and a worker process, in closures.
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "bench/server_processes.h"
+#include "bench/workloads.h"
+#include "muster/base/status.h"
+#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/distribute/cluster_coordinator.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr int64_t kElements = int64_t{16} << 20;
+constexpr double kBytes = 4.0 * kElements;
+constexpr int kClosures = 8;
+
+// What the loopback device has received so far.
+double loopback_bytes() {
+  std::ifstream table("/proc/net/dev");
+  for (std::string line; std::getline(table, line);) {
+    if (const size_t at = line.find("lo:"); at != std::string::npos) return std::stod(line.substr(at + 3));
+  }
+  throw internal("no loopback device in /proc/net/dev");
+}
+
+}  // namespace
+
+void ps_bandwidth(const Part&, Bench& bench) {
+  ServerProcesses servers(1, 1);
+  ParameterServerStrategy strategy(SimpleClusterResolver(servers.spec(), {.rpc_layer = "grpc"}));
+  auto variable = strategy.make<Variable>(InitialValue::constant({kElements}, 1.0));
+  ClusterCoordinator coordinator(strategy);
+  const PerWorkerVariable delta = coordinator.create_per_worker_variable(InitialValue::constant({kElements}, 1.0));
+  auto pull = function([&] { return variable.value().sum(); });
+  auto push = function([&] { variable.assign_add(delta.variable().value()); });
+
+  auto measure = [&](const std::string& name, const auto& step) {
+    auto burst = [&] {
+      for (int i = 0; i < kClosures; ++i) coordinator.schedule(step);
+      coordinator.join();
+    };
+    burst();
+    const double before = loopback_bytes();
+    burst();
+    const double moved = (loopback_bytes() - before) / (kClosures * kBytes);
+    if (moved < 0.99 || moved > 1.5) throw internal("ps_bandwidth: ", moved, " times the variable crossed the wire");
+    bench.most({name, "GB/s"}, [&] { return kClosures * kBytes / 1e9 / seconds(burst); });
+  };
+  measure("pull", pull);
+  measure("push", push);
+}
+
+}  // namespace muster::bench

@@ -1,0 +1,131 @@
+#include "muster/data/dataset.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include "muster/base/status.h"
+#include "muster/data/dataset_node.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+Dataset made(DatasetOp op, DatasetNode::Inputs inputs = {}) {
+  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(inputs)));
+}
+
+int64_t at_least(int64_t least, int64_t given, const char* what) {
+  if (given < least) throw invalid_argument(what, " ", given, ", expected at least ", least);
+  return given;
+}
+
+// Nobody's gradients go through a dataset.
+std::vector<at::Tensor> checked(const char* op, const std::vector<at::Tensor>& tensors) {
+  PlainTensors plain;
+  if (tensors.empty()) throw invalid_argument(op, ": no tensors, expected at least one");
+  std::vector<at::Tensor> detached;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) throw invalid_argument(op, ": tensor ", i, " is undefined");
+    dtype_of(tensors[i].scalar_type());  // throws for those that cannot be sent
+    detached.push_back(tensors[i].detach());
+  }
+  return detached;
+}
+
+}  // namespace
+
+Dataset Dataset::range(int64_t end) { return range(0, end); }
+
+Dataset Dataset::range(int64_t begin, int64_t end, int64_t step) {
+  if (step == 0) throw invalid_argument("range: from ", begin, " to ", end, " in steps of 0, expected another step");
+  return made(RangeOp{begin, end, step});
+}
+
+Dataset Dataset::tensors(std::vector<at::Tensor> tensors) {
+  tensors = checked("tensors", tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].dim() == 0) {
+      throw invalid_argument("tensors: tensor ", i, " is the scalar ", spec_of(tensors[i]).to_string(),
+                             ", expected a first dimension to slice; from_tensors takes it as it is");
+    }
+    if (tensors[i].size(0) != tensors[0].size(0)) {
+      throw invalid_argument("tensors: tensor ", i, " has ", tensors[i].size(0), " slices, but tensor 0 has ",
+                             tensors[0].size(0), "; expected the same first dimension for all");
+    }
+  }
+  return made(SlicesOp{std::move(tensors)});
+}
+
+Dataset Dataset::from_tensors(Element element) { return made(WholeOp{checked("from_tensors", element)}); }
+
+Dataset Dataset::generator(std::function<Generator()> start) {
+  if (!start) throw invalid_argument("generator: an empty function, expected one that returns a generator");
+  return made(GeneratorOp{std::move(start)});
+}
+
+Dataset Dataset::synthetic_digits(int64_t count, uint64_t seed) {
+  return made(DigitsOp{at_least(0, count, "synthetic_digits: count"), seed});
+}
+
+Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) throw invalid_argument("zip: no datasets, expected at least one");
+  DatasetNode::Inputs inputs;
+  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node_);
+  return made(ZipOp{}, std::move(inputs));
+}
+
+Dataset Dataset::map_with(ElementFunction function) const {
+  return made(FunctionOp{.filters = false, .function = std::move(function)}, {node_});
+}
+
+Dataset Dataset::filter_with(ElementFunction function) const {
+  return made(FunctionOp{.filters = true, .function = std::move(function)}, {node_});
+}
+
+Dataset Dataset::batch(int64_t size, bool drop_remainder) const {
+  return made(BatchOp{at_least(1, size, "batch: size"), drop_remainder}, {node_});
+}
+
+Dataset Dataset::shuffle(int64_t buffer, std::optional<uint64_t> seed, bool reshuffle_each_iteration) const {
+  return made(ShuffleOp{at_least(1, buffer, "shuffle: buffer"), seed, reshuffle_each_iteration}, {node_});
+}
+
+Dataset Dataset::repeat(std::optional<int64_t> count) const {
+  if (count) at_least(0, *count, "repeat: count");
+  return made(RepeatOp{count}, {node_});
+}
+
+Dataset Dataset::take(int64_t count) const { return made(TakeOp{at_least(0, count, "take: count")}, {node_}); }
+
+Dataset Dataset::skip(int64_t count) const { return made(SkipOp{at_least(0, count, "skip: count")}, {node_}); }
+
+Dataset Dataset::shard(int64_t num_shards, int64_t index) const {
+  if (num_shards < 1 || index < 0 || index >= num_shards) {
+    throw invalid_argument("shard: index ", index, " of ", num_shards,
+                           " shards, expected at least one shard and an index from 0 to one less than the shards");
+  }
+  return made(ShardOp{num_shards, index}, {node_});
+}
+
+Dataset Dataset::shard(const InputContext& context) const {
+  return shard(context.num_input_pipelines, context.input_pipeline_id);
+}
+
+Dataset Dataset::prefetch(int64_t count) const {
+  return made(PrefetchOp{at_least(1, count, "prefetch: count")}, {node_});
+}
+
+Dataset Dataset::cache() const { return made(CacheOp{}, {node_}); }
+
+std::vector<TensorSpec> Dataset::element_spec() const { return node_->element_spec(); }
+
+Iterator Dataset::iterator() const {
+  PlainTensors plain;
+  const uint64_t number = random_id() >> 1;  // an int64 in programs
+  local_worker().add_source(number, open(local_worker()));
+  return {.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)),
+          .specs = specs_as_numbers(element_spec()),
+          .source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })}};
+}
+
+}  // namespace muster

@@ -1,0 +1,106 @@
+// Sequences of examples, described: made here, opened wherever they are needed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "muster/data/element_function.h"
+#include "muster/data/input_context.h"
+#include "muster/graph/program.h"
+#include "muster/runtime/element_source.h"
+#include "muster/trace/iterator.h"
+
+namespace muster {
+
+class DatasetNode;
+
+// Describes a sequence of elements; an element is a list of tensors. Immutable, cheap to copy, free to share between
+// threads. Each `open` begins the sequence anew. Everything throws Error{kInvalidArgument} for bad arguments, at once.
+// Elements may share memory with the dataset and with each other: read them, do not write to them.
+//   Dataset::tensors({images, labels}).shuffle(10'000).batch(64, true).map(augment).prefetch(2)
+class Dataset {
+ public:
+  using Generator = std::function<std::optional<Element>()>;  // called again and again, until it returns nothing
+
+  // The numbers begin, begin + step, … before `end`, as int64 scalars.
+  static Dataset range(int64_t end);
+  static Dataset range(int64_t begin, int64_t end, int64_t step = 1);
+  // Element i has the i-th slice of each tensor along its first dimension. Copies nothing.
+  static Dataset tensors(std::vector<at::Tensor> tensors);
+  // One element.
+  static Dataset from_tensors(Element element);
+  // Whatever C++ can make. Every opened sequence calls `start` for a generator of its own, which is called by one
+  // thread at a time. It cannot be serialized.
+  static Dataset generator(std::function<Generator()> start);
+  // Pictures (float32[784], 28 rows of 28 points from 0 to 1) of the digits 0 to 9 and their labels (int64), made up as
+  // they are needed. Another seed means other pictures of the same digits: one to learn from, one to test with.
+  static Dataset synthetic_digits(int64_t count = 10'000, uint64_t seed = 0);
+  // The tensors of an element of each, in a row; ends with the shortest.
+  static Dataset zip(const std::vector<Dataset>& datasets);
+
+  // Functions take the tensors of an element one by one. Those of `map` return the tensors of the new element, those of
+  // `filter` one bool tensor: whether to keep it. They are traced on the first element, when the dataset is first
+  // opened or serialized, and become part of the description; all later elements must have its shapes. They run on the
+  // CPU. Limit: variables that they use are not part of it, but found by name where the dataset is opened.
+  template <class F>
+  Dataset map(F function, std::source_location where = std::source_location::current()) const {
+    return map_with(element_function(std::move(function), where));
+  }
+  template <class F>
+  Dataset filter(F function, std::source_location where = std::source_location::current()) const {
+    return filter_with(element_function(std::move(function), where));
+  }
+
+  // Stacks `size` elements into one. The last batch may be smaller unless `drop_remainder`.
+  Dataset batch(int64_t size, bool drop_remainder = false) const;
+  // Draws from the next `buffer` elements at random. Without a seed every opened sequence has an order of its own; with
+  // one they agree. `reshuffle_each_iteration`: a `repeat` after it gets another order in every round.
+  Dataset shuffle(int64_t buffer, std::optional<uint64_t> seed = {}, bool reshuffle_each_iteration = true) const;
+  Dataset repeat(std::optional<int64_t> count = {}) const;  // without a count: for ever
+  Dataset take(int64_t count) const;
+  Dataset skip(int64_t count) const;
+  // Every num_shards-th element, beginning with number `index`: the shards are disjoint and cover the whole.
+  Dataset shard(int64_t num_shards, int64_t index) const;
+  Dataset shard(const InputContext& context) const;
+  // A thread makes up to `count` elements ahead. Limit: closing waits for the element that it is at.
+  Dataset prefetch(int64_t count) const;
+  // Keeps the elements of the first whole round in memory, for the rounds of a `repeat` after it.
+  Dataset cache() const;
+
+  // Of the first element; takes it, here, the first time. Throws Error{kOutOfRange} if there is none.
+  std::vector<TensorSpec> element_spec() const;
+
+  // Begins the sequence here. `worker` runs the functions and outlives the result. Throws Error.
+  std::unique_ptr<ElementSource> open(Worker& worker) const;
+
+  // Begins the sequence here, as an argument of functions that are called in this process.
+  Iterator iterator() const;
+
+  // For parse_dataset, here or in another process. Throws Error{kInvalidArgument} if there is a generator in it.
+  std::string serialize() const;
+
+  // ---- For the parts of data/.
+  explicit Dataset(std::shared_ptr<const DatasetNode> node) : node_(std::move(node)) {}
+  const std::shared_ptr<const DatasetNode>& node() const { return node_; }
+
+ private:
+  Dataset map_with(ElementFunction function) const;
+  Dataset filter_with(ElementFunction function) const;
+
+  std::shared_ptr<const DatasetNode> node_;
+};
+
+inline constexpr int kDatasetVersion = 1;
+
+// Takes nothing on trust. Throws Error{kDataLoss} for bytes that are no description, Error{kFailedPrecondition} for a
+// version that is not ours and Error{kInvalidArgument} or Error{kResourceExhausted} for what they describe.
+Dataset parse_dataset(const std::string& bytes);
+
+}  // namespace muster

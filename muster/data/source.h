@@ -1,0 +1,65 @@
+// The steps of an opened dataset.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "muster/data/dataset_node.h"
+#include "muster/runtime/worker.h"
+
+namespace muster {
+
+// One step. Not thread-safe: whoever opened the dataset lets one thread in at a time.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // After the last element: nothing, however often it is asked.
+  virtual std::optional<Element> next() = 0;
+  // Begins the next round, from the first element.
+  virtual void restart() = 0;
+  // Leaves out elements; whether there were so many.
+  virtual bool skip(int64_t count) {
+    while (count > 0 && next()) --count;
+    return count == 0;
+  }
+};
+
+// What a dataset is opened with. The nodes and what is referred to here outlive the sources.
+struct OpenContext {
+  Worker& worker;
+  const std::atomic<bool>& closed;
+  bool example = false;  // only the first element is wanted, in any order: no threads, no buffers
+
+  // For those that may take many elements to make one. Throws Error{kCancelled} once nobody wants them any more.
+  void check_open() const;
+};
+
+std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context);
+
+// ---- Of sources.cc, by what they have in common
+std::unique_ptr<Source> open_op(const RangeOp& op);
+std::unique_ptr<Source> open_op(const SlicesOp& op);
+std::unique_ptr<Source> open_op(const WholeOp& op);
+std::unique_ptr<Source> open_op(const GeneratorOp& op);
+std::unique_ptr<Source> open_op(const DigitsOp& op);
+
+// ---- Of transform_sources.cc
+std::unique_ptr<Source> open_op(const BatchOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const ShuffleOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const RepeatOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const TakeOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const SkipOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const ShardOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_op(const CacheOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_zip(std::vector<std::unique_ptr<Source>> inputs);
+
+// ---- Of prefetch_source.cc
+std::unique_ptr<Source> open_op(const PrefetchOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+
+// ---- Of function_source.cc; `program` may be null, and then there must be no element.
+std::unique_ptr<Source> open_function(const FunctionOp& op, std::shared_ptr<const ElementProgram> program,
+                                      std::unique_ptr<Source> input, const OpenContext& context);
+
+}  // namespace muster

@@ -1,0 +1,181 @@
+#include "muster/distribute/cluster_coordinator.h"
+
+#include "muster/distribute/coordinator_core.h"
+#include "muster/runtime/tensors.h"
+#include "muster/trace/variable_programs.h"
+
+namespace muster {
+namespace {
+
+std::shared_ptr<CoordinatorCore> core_of(const ParameterServerStrategy& strategy, const CoordinatorOptions& options) {
+  ParameterServerStrategy::CoordinatorPlace& place = strategy.coordinator();
+  absl::MutexLock lock(&place.mu);
+  std::shared_ptr<CoordinatorCore> core = place.core.lock();
+  if (!core) {
+    core = std::make_shared<CoordinatorCore>(strategy, options);
+    place.core = core;
+  }
+  return core;
+}
+
+// Runs a small program at one worker.
+std::vector<at::Tensor> run_at(Worker& worker, const std::string& container, VariableProgram made) {
+  for (VariableRef& variable : made.program.variables) {
+    variable.name = name_in_container(container, variable.name);
+  }
+  const ProgramHandle handle = worker.register_program(made.program);
+  std::vector<at::Tensor> outputs = worker.run(handle, std::move(made.arguments));
+  worker.deregister_program(handle);
+  return outputs;
+}
+
+class VariableResource : public PerWorkerResource {
+ public:
+  VariableResource(Variable variable, InitialValue initial, ParameterServerStrategy strategy)
+      : variable_(std::move(variable)), initial_(std::move(initial)), strategy_(std::move(strategy)) {}
+
+  void create(Worker& worker, size_t index) override {
+    strategy_.variables()->used_by(strategy_.workers()[index]);
+    run_at(worker, strategy_.variables()->container(), initializing(*variable_.state(), initial_));
+  }
+  void drop(Worker&) override {}  // ends with the container
+  const std::string& name() const override { return variable_.name(); }
+
+ private:
+  const Variable variable_;
+  const InitialValue initial_;
+  const ParameterServerStrategy strategy_;
+};
+
+class NoVariables : public VariableCreator {
+ public:
+  std::shared_ptr<Variable::State> create(const InitialValue&, VariableOptions options, bool) override {
+    throw invalid_argument("variable \"", options.name,
+                           "\" is made by a function that makes a dataset; make it before, outside of the function");
+  }
+};
+
+// The worker's own variable can be used in functions only.
+class EachWorker : public VariableHome {
+ public:
+  at::Tensor read(const Variable::State& variable) override { throw refusal(variable); }
+  void write(const Variable::State& variable, Write, const at::Tensor&) override { throw refusal(variable); }
+  std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue&,
+                                                 VariableOptions) override {
+    throw refusal(other);
+  }
+
+ private:
+  static Error refusal(const Variable::State& variable) {
+    return failed_precondition("variable \"", variable.options.name,
+                               "\" is another one at each worker; use it in a function that is scheduled, or ask the "
+                               "coordinator for its values()");
+  }
+};
+
+}  // namespace
+
+ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy, CoordinatorOptions options)
+    : strategy_(strategy), core_(core_of(strategy, options)) {}
+
+ClusterCoordinator::~ClusterCoordinator() = default;
+
+std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunction::Entry> entry,
+                                                      std::vector<at::Tensor> tensors,
+                                                      std::vector<std::shared_ptr<PerWorkerResource>> resources,
+                                                      std::vector<std::shared_ptr<void>> holds,
+                                                      std::optional<int> worker) {
+  if (worker && (*worker < 0 || static_cast<size_t>(*worker) >= core_->workers().size())) {
+    throw invalid_argument("schedule_on: worker ", *worker, "; the cluster has ", core_->workers().size());
+  }
+  auto closure = std::make_shared<ScheduledClosure>();
+  closure->tag = worker;
+  for (const auto& variable : entry->traced.variables) {
+    if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
+  }
+  closure->entry = std::move(entry);
+  PlainTensors plain;
+  for (at::Tensor& tensor : tensors) {
+    // Programs count elements from the start of their arguments' memory.
+    if (tensor.storage_offset() != 0 || !tensor.is_contiguous()) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+  }
+  closure->arguments = std::move(tensors);
+  closure->resources = std::move(resources);
+  closure->holds = std::move(holds);
+  std::shared_ptr<RemoteResult> result = closure->result;
+  core_->put(std::move(closure));
+  return result;
+}
+
+void ClusterCoordinator::traced(std::chrono::nanoseconds took) { core_->metrics().function_tracing.record(took); }
+
+void ClusterCoordinator::join() { core_->wait(std::nullopt); }
+bool ClusterCoordinator::join(std::chrono::milliseconds timeout) { return core_->wait(timeout); }
+bool ClusterCoordinator::done() { return core_->done(); }
+Metrics& ClusterCoordinator::metrics() { return core_->metrics(); }
+
+size_t ClusterCoordinator::workers_up() const {
+  size_t up = 0;
+  for (const auto& slot : core_->workers()) up += slot->up() ? 1 : 0;
+  return up;
+}
+
+VariableScope ClusterCoordinator::without_variables() { return VariableScope(std::make_shared<NoVariables>()); }
+
+std::vector<InputContext> ClusterCoordinator::input_contexts() const {
+  const int workers = static_cast<int>(core_->workers().size());
+  std::vector<InputContext> contexts;
+  for (int i = 0; i < workers; ++i) contexts.push_back({.num_input_pipelines = workers, .input_pipeline_id = i});
+  return contexts;
+}
+
+PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Dataset>& datasets) {
+  std::vector<std::string> descriptions;
+  for (const Dataset& dataset : datasets) descriptions.push_back(dataset.serialize());
+  return {std::move(descriptions), datasets.at(0).element_spec(), core_->keeper()};
+}
+
+PerWorkerVariable ClusterCoordinator::create_per_worker_variable(const InitialValue& initial, const std::string& name) {
+  // Without a device it is on the one of whoever runs the function.
+  VariableOptions options{.name = str_cat("each_worker/", name, "_", random_id())};
+  Variable variable(
+      std::make_shared<Variable::State>(initial.spec(), std::move(options), std::make_shared<EachWorker>()));
+  auto resource = std::make_shared<VariableResource>(variable, initial, strategy_);
+  core_->add_resource(variable.state(), resource);
+  return {std::move(variable), std::move(resource)};
+}
+
+std::vector<at::Tensor> ClusterCoordinator::values(const PerWorkerVariable& variable) {
+  std::vector<at::Tensor> values;
+  for (const auto& slot : core_->workers()) {
+    auto read = [&] {
+      slot->prepare_resource(variable.resource());
+      return run_at(*slot->worker(), strategy_.variables()->container(), reading(*variable.variable().state())).at(0);
+    };
+    try {
+      values.push_back(read());
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kAborted) throw Error(error.status().from(slot->task()));
+      slot->revive();
+      values.push_back(read());
+    }
+  }
+  return values;
+}
+
+std::vector<Status> ClusterCoordinator::task_states() {
+  std::vector<std::string> tasks = strategy_.workers();
+  tasks.insert(tasks.end(), strategy_.parameter_servers().begin(), strategy_.parameter_servers().end());
+  std::vector<Status> states;
+  for (const std::string& task : tasks) {
+    try {
+      strategy_.peers()->worker(task)->status();
+      states.emplace_back();
+    } catch (const Error& error) {
+      states.push_back(error.status().from(task));
+    }
+  }
+  return states;
+}
+
+}  // namespace muster

@@ -1,0 +1,154 @@
+// Schedules functions on the workers of a cluster.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/distribute/metrics.h"
+#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/per_worker.h"
+#include "muster/distribute/remote_value.h"
+
+namespace muster {
+
+class CoordinatorCore;
+
+struct CoordinatorOptions {
+  size_t queue_capacity = 256 * 1024;  // closures that wait for a worker; schedule() blocks beyond. 0: no limit
+  int depth = 2;                       // messages in flight per worker, each with one or more closures
+  std::chrono::milliseconds worker_recovery_limit{3'600'000};  // until a lost worker is given up
+  int transient_ps_failures = 3;  // of one parameter server that are taken for a short cut of the network
+  // Stacks of all threads are logged when no closure ends for so long. Else $MUSTER_COORDINATOR_WATCHDOG_TIMEOUT.
+  std::optional<std::chrono::milliseconds> watchdog{};
+};
+
+// Runs functions on whichever worker is free, in no particular order and at least once: a closure whose worker is lost
+// is run by another one, and the worker is used again when it is back. A function that fails makes the next call of
+// schedule(), join() or done() throw its error, once, when nothing runs any more; what was waiting is cancelled. A
+// parameter server that is lost takes its variables with it: Error{kUnavailable} that names it, at every call.
+// Limit: a worker behind a wire may still be at the last instructions of a function that was cancelled by an error.
+// Thread-safe. The destructor cancels what is under way and waits for it.
+class ClusterCoordinator {
+ public:
+  explicit ClusterCoordinator(const ParameterServerStrategy& strategy, CoordinatorOptions options = {});
+  ~ClusterCoordinator();
+  ClusterCoordinator(const ClusterCoordinator&) = delete;
+  ClusterCoordinator& operator=(const ClusterCoordinator&) = delete;
+
+  // Does not wait, unless the queue is full. Arguments are those of the function; where it takes an Iterator&, give a
+  // PerWorkerDataset or PerWorkerIterator.
+  template <class F, class... Args>
+  auto schedule(const Function<F>& function, const Args&... args) {
+    return schedule_on(std::nullopt, function, args...);
+  }
+  // On this worker and no other one.
+  template <class F, class... Args>
+  auto schedule_on(std::optional<int> worker, const Function<F>& function, const Args&... args) {
+    using Result = std::invoke_result_t<F&, std::remove_const_t<std::remove_reference_t<decltype(plain(args))>>&...>;
+    std::vector<std::shared_ptr<PerWorkerResource>> resources;
+    std::vector<std::shared_ptr<void>> holds;
+    (note_resource(resources, holds, args), ...);
+    std::vector<at::Tensor> tensors;
+    auto bind = [&] { return function.bind(tensors, plain(args)...); };
+    const int64_t misses = function.stats().misses;
+    const auto begin = std::chrono::steady_clock::now();
+    std::shared_ptr<TracedFunction::Entry> entry = bind();
+    if (function.stats().misses != misses) traced(std::chrono::steady_clock::now() - begin);
+    return RemoteValue<Result>(entry, put(entry, std::move(tensors), std::move(resources), std::move(holds), worker));
+  }
+  template <class F, class... Args>
+  void schedule(const F&, const Args&...) {
+    static_assert(sizeof(F) == 0, "schedule only accepts a muster::function(lambda)");
+  }
+
+  // Waits until all that was scheduled has run. Throws the error of a function that failed.
+  void join();
+  // False when the time is over first.
+  bool join(std::chrono::milliseconds timeout);
+  // Whether all that was scheduled has run. Throws as join() does.
+  bool done();
+
+  template <class T>
+  T fetch(const RemoteValue<T>& value) {
+    ScopedTimer timer(metrics().remote_value_fetch);
+    return value.fetch();
+  }
+  template <class T>
+  std::vector<T> fetch(const std::vector<RemoteValue<T>>& values) {
+    std::vector<T> fetched;
+    for (const RemoteValue<T>& value : values) fetched.push_back(fetch(value));
+    return fetched;
+  }
+
+  // Every worker reads the dataset for itself. `make` is called here: once if it takes nothing, and once for each
+  // worker if it takes an InputContext. Throws Error{kInvalidArgument} for a dataset with a generator in it, and if
+  // `make` makes a variable.
+  template <class Make>
+  PerWorkerDataset create_per_worker_dataset(const Make& make) {
+    if constexpr (std::is_same_v<Make, Dataset>) {
+      return per_worker_dataset({make});
+    } else if constexpr (std::is_invocable_v<Make, InputContext>) {
+      const VariableScope scope = without_variables();
+      std::vector<Dataset> datasets;
+      for (const InputContext& context : input_contexts()) datasets.push_back(make(context));
+      return per_worker_dataset(datasets);
+    } else {
+      static_assert(std::is_invocable_v<Make>,
+                    "create_per_worker_dataset takes a Dataset, or a function that returns one and takes nothing or an "
+                    "InputContext");
+      const VariableScope scope = without_variables();
+      return per_worker_dataset({make()});
+    }
+  }
+
+  // A variable of which every worker has its own.
+  PerWorkerVariable create_per_worker_variable(const InitialValue& initial, const std::string& name = "variable");
+  // Its value at each worker, in the order of the workers; a worker that was restarted has its initial value again.
+  // Throws Error for a worker that is not there.
+  std::vector<at::Tensor> values(const PerWorkerVariable& variable);
+
+  // ok for each task that answers, workers first, then parameter servers; else why it does not.
+  std::vector<Status> task_states();
+  Metrics& metrics();
+  size_t workers_up() const;
+
+ private:
+  template <class T>
+  static const T& plain(const T& argument) {
+    return argument;
+  }
+  static const Iterator& plain(const PerWorkerIterator& iterator) { return iterator.iterator(); }
+  static const Iterator& plain(const PerWorkerDataset& dataset) { return dataset.shared_iterator().iterator(); }
+  template <class T>
+  static void plain(const RemoteValue<T>&) {
+    static_assert(sizeof(T) == 0, "a RemoteValue cannot be an argument of schedule(); fetch it first");
+  }
+
+  template <class T>
+  static void note_resource(std::vector<std::shared_ptr<PerWorkerResource>>& resources,
+                            std::vector<std::shared_ptr<void>>& holds, const T& argument) {
+    if constexpr (std::is_same_v<T, PerWorkerDataset>) {
+      note_resource(resources, holds, argument.shared_iterator());
+    } else if constexpr (std::is_same_v<T, PerWorkerIterator>) {
+      resources.push_back(argument.resource());
+      holds.push_back(argument.hold());
+    }
+  }
+
+  std::shared_ptr<RemoteResult> put(std::shared_ptr<TracedFunction::Entry> entry, std::vector<at::Tensor> tensors,
+                                    std::vector<std::shared_ptr<PerWorkerResource>> resources,
+                                    std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
+  void traced(std::chrono::nanoseconds took);
+  PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
+  static VariableScope without_variables();
+  std::vector<InputContext> input_contexts() const;
+
+  const ParameterServerStrategy strategy_;
+  const std::shared_ptr<CoordinatorCore> core_;
+};
+
+}  // namespace muster

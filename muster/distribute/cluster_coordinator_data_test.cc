@@ -1,0 +1,263 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "muster/distribute/test_coordinator.h"
+
+namespace muster {
+namespace {
+
+using namespace ::muster::testing_support;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+
+std::vector<int64_t> numbers_of(const at::Tensor& tensor) {
+  at::Tensor flat = tensor.to(torch::kLong).flatten().contiguous();
+  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
+}
+
+// What every worker has of its own, over both transports.
+class PerWorkerData : public ::testing::TestWithParam<Transport> {
+ protected:
+  size_t open_sequences() {
+    size_t count = 0;
+    for (int i = 0; i < 2; ++i) count += cluster_.worker({"worker", i}).status().sources;
+    return count;
+  }
+
+  InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = GetParam()}};
+  ParameterServerStrategy strategy_ = strategy_of(cluster_, GetParam());
+  Variable v_ = strategy_.make<Variable>(torch::zeros({}, torch::kLong));
+  ClusterCoordinator coordinator_{strategy_};
+  std::function<at::Tensor(Iterator&)> take_ = [](Iterator& it) { return it.next<1>()[0]; };
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, PerWorkerData, ::testing::Values(Transport::kGrpc, Transport::kLocal),
+                         [](const auto& info) { return info.param == Transport::kGrpc ? "Grpc" : "Local"; });
+
+// ---- Datasets
+TEST_P(PerWorkerData, IsReadFromWhereverTheFunctionRuns) {
+  auto twos = coordinator_.create_per_worker_dataset([] { return Dataset::from_tensors({torch::tensor(2)}).repeat(); });
+  auto add = function([&](Iterator& it) { v_.assign_add(it.next<1>()[0]); });
+
+  for (int round = 1; round <= 2; ++round) {
+    for (int i = 0; i < 5; ++i) coordinator_.schedule(add, twos);
+    coordinator_.join();
+    EXPECT_EQ(v_.value().item<int64_t>(), 10 * round);
+  }
+}
+
+TEST_P(PerWorkerData, ComesInOrderAtOneWorker) {
+  auto numbers = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 6); });
+  auto step = function(take_);
+
+  for (int64_t i = 1; i <= 5; ++i) EXPECT_EQ(coordinator_.schedule_on(0, step, numbers).fetch().item<int64_t>(), i);
+
+  EXPECT_EQ(coordinator_.schedule_on(1, step, numbers).fetch().item<int64_t>(), 1) << "the other one has its own";
+  const Status end = caught([&] { coordinator_.schedule_on(0, step, numbers).fetch(); });
+  EXPECT_EQ(end.code(), StatusCode::kOutOfRange) << end;
+  EXPECT_EQ(caught([&] { coordinator_.join(); }).code(), StatusCode::kOutOfRange);
+}
+
+TEST_P(PerWorkerData, BeginsAnewWithEachIterator) {
+  auto one = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 2); });
+  auto step = function([&](Iterator& it) {
+    auto [x] = it.next<1>();
+    v_.assign_add(x);
+    return x;
+  });
+
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(coordinator_.schedule(step, one.iterator()).fetch().item<int64_t>(), 1);
+
+  EXPECT_EQ(v_.value().item<int64_t>(), 2);
+  EXPECT_EQ(step.stats().misses, 1) << "whatever the sequence, it is one function";
+}
+
+TEST_P(PerWorkerData, HasItsFunctionTracedOnce) {
+  int traced = 0;
+  auto numbers = coordinator_.create_per_worker_dataset([&] {
+    return Dataset::range(10).map([&](at::Tensor x) {
+      ++traced;
+      return x + 10;
+    });
+  });
+  auto step = function(take_);
+
+  for (int worker : {0, 1}) {
+    EXPECT_EQ(coordinator_.schedule_on(worker, step, numbers).fetch().item<int64_t>(), 10);
+  }
+
+  EXPECT_EQ(traced, 1);
+}
+
+TEST_P(PerWorkerData, MayBeADatasetThatIsThereAlready) {
+  auto batches = coordinator_.create_per_worker_dataset(Dataset::range(1, 11).batch(4, true));
+
+  EXPECT_THAT(numbers_of(coordinator_.schedule(function(take_), batches).fetch()), ElementsAre(1, 2, 3, 4));
+}
+
+TEST_P(PerWorkerData, MayBeAnotherOneForEachWorker) {
+  auto shards = coordinator_.create_per_worker_dataset(
+      [](const InputContext& context) { return Dataset::range(10).shard(context).batch(5); });
+  auto step = function(take_);
+
+  std::vector<std::vector<int64_t>> seen;
+  for (int worker : {0, 1}) seen.push_back(numbers_of(coordinator_.schedule_on(worker, step, shards).fetch()));
+
+  EXPECT_THAT(seen, ElementsAre(ElementsAre(0, 2, 4, 6, 8), ElementsAre(1, 3, 5, 7, 9)));
+}
+
+TEST_P(PerWorkerData, IsShuffledDifferentlyAtEachWorker) {
+  auto shuffled = coordinator_.create_per_worker_dataset([] { return Dataset::range(100).shuffle(100).batch(100); });
+  auto step = function(take_);
+
+  auto first = numbers_of(coordinator_.schedule_on(0, step, shuffled).fetch());
+  auto second = numbers_of(coordinator_.schedule_on(1, step, shuffled).fetch());
+
+  EXPECT_NE(first, second);
+  std::sort(first.begin(), first.end());
+  std::sort(second.begin(), second.end());
+  EXPECT_EQ(first, second);
+}
+
+TEST_P(PerWorkerData, IsNotMadeByAFunctionThatMakesAVariable) {
+  auto with_variable = [] {
+    Variable mine(torch::ones({}));
+    return Dataset::range(3);
+  };
+  auto with_context = [&](const InputContext&) { return with_variable(); };
+
+  const Status status = caught([&] { coordinator_.create_per_worker_dataset(with_variable); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.message(), HasSubstr("variable"));
+  EXPECT_EQ(caught([&] { coordinator_.create_per_worker_dataset(with_context); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_NO_THROW(Variable(torch::ones({}))) << "the refusal ends with the function";
+}
+
+TEST_P(PerWorkerData, IsNotMadeOfWhatOnlyThisProcessCanMake) {
+  auto mine = Dataset::generator([] { return [] { return std::optional<Element>({torch::ones({})}); }; });
+
+  EXPECT_EQ(caught([&] { coordinator_.create_per_worker_dataset(mine); }).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(PerWorkerData, LivesUntilItsFunctionsHaveRunAndNoLonger) {
+  auto numbers = coordinator_.create_per_worker_dataset([] { return Dataset::range(2, 100); });
+  auto step = function(take_);
+
+  std::vector<RemoteValue<at::Tensor>> values;
+  for (int round = 0; round < 10; ++round) {
+    PerWorkerIterator iterator = numbers.iterator();
+    for (int i = 0; i < 11; ++i) values.push_back(coordinator_.schedule(step, iterator));
+  }
+  coordinator_.join();
+
+  for (const auto& value : values) EXPECT_THAT(value.fetch().item<int64_t>(), Ge(2));
+  EXPECT_TRUE(eventually([&] { return open_sequences() == 0; })) << open_sequences();
+}
+
+TEST_P(PerWorkerData, MayOutliveTheCoordinator) {
+  std::optional<ClusterCoordinator> mine;
+  ParameterServerStrategy strategy = strategy_of(cluster_, GetParam());
+  mine.emplace(strategy);
+  auto numbers = mine->create_per_worker_dataset(Dataset::range(5));
+  mine->schedule(function(take_), numbers).fetch();
+
+  mine.reset();
+
+  EXPECT_EQ(open_sequences(), 0u);
+}
+
+TEST_P(PerWorkerData, IsStillThereAfterAnotherFunctionHasFailed) {
+  auto numbers = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 100); });
+  auto step = function(take_);
+  auto pick = picky();
+  coordinator_.schedule_on(0, step, numbers).fetch();
+
+  coordinator_.schedule(pick, bad_index());
+  EXPECT_EQ(caught([&] { coordinator_.join(); }).code(), StatusCode::kInvalidArgument);
+
+  EXPECT_EQ(coordinator_.schedule_on(0, step, numbers).fetch().item<int64_t>(), 2);
+  coordinator_.join();
+}
+
+// ---- Variables
+TEST_P(PerWorkerData, MayBeAVariableThatNoOtherWorkerSees) {
+  auto each = coordinator_.create_per_worker_variable(torch::zeros({}));
+  auto add = function([&] { Variable(each).assign_add(torch::ones({})); });
+  auto sum = [&] {
+    float total = 0;
+    for (const at::Tensor& value : coordinator_.values(each)) total += value.item<float>();
+    return total;
+  };
+
+  EXPECT_EQ(sum(), 0);
+  for (int i = 0; i < 10; ++i) {
+    coordinator_.schedule(add);
+    coordinator_.join();
+    EXPECT_EQ(sum(), i + 1);
+  }
+  for (int i = 0; i < 10; ++i) coordinator_.schedule(add);
+  coordinator_.join();
+
+  EXPECT_EQ(sum(), 20);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cluster_.worker({"worker", i}).status().variables, 1u) << i;
+  EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables, 1u) << "v_ alone";
+}
+
+TEST_P(PerWorkerData, MayBeAVariableOnlyInFunctionsThatAreScheduled) {
+  auto each = coordinator_.create_per_worker_variable(torch::zeros({}), "mine");
+
+  for (const Status& status :
+       {caught([&] { Variable(each).value(); }), caught([&] { Variable(each).assign(torch::ones({})); })}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("mine"));
+  }
+}
+
+TEST_P(PerWorkerData, EndsWithTheStrategy) {
+  std::optional<ParameterServerStrategy> strategy = strategy_of(cluster_, GetParam());
+  {
+    ClusterCoordinator mine(*strategy);
+    auto each = mine.create_per_worker_variable(torch::zeros({}));
+    auto add = function([&] { return Variable(each).assign_add(torch::ones({})).value() + 0; });
+    for (int worker : {0, 1}) mine.schedule_on(worker, add).fetch();
+    EXPECT_EQ(cluster_.worker({"worker", 0}).status().variables, 1u);
+  }
+
+  strategy.reset();
+
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cluster_.worker({"worker", i}).status().variables, 0u) << i;
+}
+
+// ---- What cannot be made
+TEST(PerWorkerInputs, ThatCannotBeMadeFailTheFunctionsThatUseThemAndNoOthers) {
+  LocalWorkerOptions worker;
+  worker.open_source = [](const std::string&, Worker&) -> std::unique_ptr<ElementSource> {
+    throw not_found("no such file");
+  };
+  InProcessCluster cluster({.workers = 1, .ps = 1, .worker = worker});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  auto broken = coordinator.create_per_worker_dataset(Dataset::range(5));
+  auto unused = coordinator.create_per_worker_dataset(Dataset::range(5));
+  auto twice = function([](at::Tensor x) { return x * 2; });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+  EXPECT_EQ(coordinator.schedule(twice, torch::ones({})).fetch().item<float>(), 2);
+  EXPECT_NO_THROW(coordinator.join());
+
+  auto value = coordinator.schedule(take, broken);
+
+  for (const Status& status : {caught([&] { coordinator.join(); }), caught([&] { value.fetch(); })}) {
+    EXPECT_EQ(status.code(), StatusCode::kNotFound) << status;
+    EXPECT_THAT(status.message(), HasSubstr("ClosureInputError"));
+    EXPECT_THAT(status.message(), HasSubstr("no such file"));
+  }
+  EXPECT_EQ(coordinator.schedule(twice, torch::ones({})).fetch().item<float>(), 2);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,382 @@
+#include "muster/distribute/coordinator_core.h"
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/graph/device_spec.h"
+
+namespace muster {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(500);  // between two looks at a lost worker
+
+std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
+  std::vector<std::string> devices;
+  for (const std::string& task : tasks) {
+    for (std::string& device : peers.worker(task)->status(/*wait=*/true).devices) devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+// A task that ends cancels what it runs, and one that hangs does not answer in time: if nobody here has asked for that,
+// the task is gone.
+Status as_loss(const Status& failure, const Cancellation* cancellation = nullptr) {
+  const bool unasked = cancellation == nullptr || !cancellation->cancelled();
+  if (failure.code() != StatusCode::kCancelled || !unasked) return failure;
+  return {StatusCode::kUnavailable, failure.message(), failure.task()};
+}
+Status late_is_lost(const Status& failure) {
+  if (failure.code() != StatusCode::kDeadlineExceeded) return failure;
+  return {StatusCode::kUnavailable, failure.message(), failure.task()};
+}
+
+// What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
+bool tells_of_loss(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kAborted;
+}
+
+}  // namespace
+
+// Iterators may outlive the coordinator, and the last one may end on any thread: so they know this and not the core.
+class CoordinatorCore::Keeper : public ResourceKeeper {
+ public:
+  explicit Keeper(CoordinatorCore& core) : core_(&core) {}
+
+  void release(std::shared_ptr<PerWorkerResource> resource) override {
+    absl::MutexLock lock(&mu_);  // the core does not end meanwhile, and does no more than to note it
+    if (core_ != nullptr) core_->release(std::move(resource));
+  }
+  void close() {
+    absl::MutexLock lock(&mu_);
+    core_ = nullptr;
+  }
+
+ private:
+  absl::Mutex mu_;
+  CoordinatorCore* core_ ABSL_GUARDED_BY(mu_);
+};
+
+CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, CoordinatorOptions options)
+    : options_(std::move(options)),
+      peers_(strategy.peers()),
+      variables_(strategy.variables()),
+      queue_({.capacity = options_.queue_capacity, .on_put = [this] { dispatch(); }}),
+      keeper_(std::make_shared<Keeper>(*this)),
+      ps_(strategy.parameter_servers().begin(), strategy.parameter_servers().end()) {
+  if (options_.depth < 1)
+    throw invalid_argument("ClusterCoordinator: depth is ", options_.depth, ", expected 1 or more");
+  const ProgramSetting setting{.variables = variables_,
+                               .ps_devices = devices_of(*peers_, strategy.parameter_servers()),
+                               .owner = {"coordinator of " + variables_->container(), random_id()}};
+  for (const std::string& task : strategy.workers()) {
+    workers_.push_back(std::make_unique<WorkerSlot>(workers_.size(), task, peers_, setting));
+  }
+  watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
+}
+
+CoordinatorCore::~CoordinatorCore() { stop(); }
+
+void CoordinatorCore::stop() {
+  if (stopping_.exchange(true)) return;
+  keeper_->close();
+  const Status why(StatusCode::kCancelled, "the coordinator was destroyed");
+  queue_.stop(why);
+  of_tagged_->cancel(why);
+  {
+    absl::MutexLock lock(&mu_);
+    changed_.SignalAll();
+    while (under_way_ > 0) changed_.Wait(&mu_);
+  }
+  for (const auto& slot : workers_) slot->clear();
+}
+
+void CoordinatorCore::put(std::shared_ptr<ScheduledClosure> closure) {
+  const std::optional<int> tag = closure->tag;
+  queue_.put(std::move(closure));
+  if (!tag || !workers_[*tag]->given_up) return;
+  const std::string& task = workers_[*tag]->task();
+  queue_.drop_tagged(*tag, Status(StatusCode::kUnavailable, str_cat(task, " is given up"), task));
+}
+
+bool CoordinatorCore::wait(std::optional<std::chrono::milliseconds> timeout) { return queue_.wait(timeout); }
+bool CoordinatorCore::done() { return queue_.done(); }
+
+Metrics& CoordinatorCore::metrics() {
+  metrics_.queued_closures = static_cast<int64_t>(queue_.queued());
+  metrics_.inflight_closures = static_cast<int64_t>(queue_.inflight());
+  return metrics_;
+}
+
+// ---- What is under way
+void CoordinatorCore::begin_work() {
+  absl::MutexLock lock(&mu_);
+  ++under_way_;
+}
+
+void CoordinatorCore::end_work() {
+  absl::MutexLock lock(&mu_);
+  --under_way_;
+  if (under_way_ == 0) changed_.SignalAll();
+}
+
+void CoordinatorCore::in_background(std::function<void()> work) {
+  begin_work();
+  pool_.submit([this, work = std::move(work)]() mutable {
+    work();
+    work = nullptr;  // with all that it holds
+    end_work();
+  });
+}
+
+std::weak_ptr<ResourceKeeper> CoordinatorCore::keeper() const { return keeper_; }
+
+void CoordinatorCore::release(std::shared_ptr<PerWorkerResource> resource) {
+  in_background([this, resource = std::move(resource)] {
+    for (const auto& slot : workers_) slot->drop(resource);
+  });
+}
+
+void CoordinatorCore::add_resource(const std::shared_ptr<Variable::State>& variable,
+                                   std::shared_ptr<PerWorkerResource> resource) {
+  absl::MutexLock lock(&mu_);
+  resources_[variable.get()] = std::move(resource);  // which keeps the variable, and so its address
+}
+
+std::shared_ptr<PerWorkerResource> CoordinatorCore::resource_of(const Variable::State* variable) const {
+  absl::MutexLock lock(&mu_);
+  auto it = resources_.find(variable);
+  return it == resources_.end() ? nullptr : it->second;
+}
+
+// ---- To the workers
+// Whoever comes while another thread is at it leaves a note, and that one looks once more.
+void CoordinatorCore::dispatch() {
+  if (dispatching_.fetch_add(1) > 0) return;
+  int seen = 1;
+  do {
+    seen = dispatching_.load();
+    const size_t first = next_worker_++;
+    for (bool sent = true; sent;) {
+      sent = false;
+      for (size_t i = 0; i < workers_.size(); ++i) sent = send_to(*workers_[(first + i) % workers_.size()]) || sent;
+    }
+  } while (!dispatching_.compare_exchange_strong(seen, 0));
+}
+
+bool CoordinatorCore::send_to(WorkerSlot& slot) {
+  if (stopping_ || !slot.up() || slot.batches_in_flight >= options_.depth) return false;
+  // Nobody gets more than its share of what there is.
+  const size_t share = queue_.queued() / workers_.size() + 1;
+  std::vector<std::shared_ptr<Closure>> taken;
+  if (queue_.take(std::min(slot.batch_size(), share), static_cast<int>(slot.index()), taken) == 0) return false;
+  Batch tagged, others;
+  others.reserve(taken.size());
+  for (auto& closure : taken) {
+    Batch& batch = closure->tag ? tagged : others;
+    batch.push_back(std::static_pointer_cast<ScheduledClosure>(std::move(closure)));
+  }
+  if (!tagged.empty()) send(slot, std::move(tagged));
+  if (!others.empty()) send(slot, std::move(others));
+  return true;
+}
+
+void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
+  ++slot.batches_in_flight;
+  Sent sent{.batch = std::move(batch),
+            .cancellation = of_tagged_,
+            .generation = slot.generation(),
+            .began = std::chrono::steady_clock::now()};
+  if (!sent.batch.front()->tag) sent.cancellation = queue_.cancellation();
+  std::vector<ProgramRun> runs;
+  runs.reserve(sent.batch.size());
+  for (const auto& closure : sent.batch) {
+    auto run = slot.ready(*closure);
+    if (!run) {
+      return in_background(
+          [this, &slot, sent = std::move(sent)]() mutable { prepare_and_begin(slot, std::move(sent)); });
+    }
+    runs.push_back(std::move(*run));
+  }
+  begin(slot, std::move(sent), std::move(runs));
+}
+
+void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
+  Batch prepared;
+  std::vector<ProgramRun> runs;
+  Status lost;
+  for (const std::shared_ptr<ScheduledClosure>& closure : sent.batch) {
+    const Time began = std::chrono::steady_clock::now();
+    Status failure = lost;
+    if (lost.ok()) {
+      try {
+        slot.prepare(*closure);
+        if (auto run = slot.ready(*closure)) {
+          prepared.push_back(closure);
+          runs.push_back(std::move(*run));
+          continue;
+        }
+        failure = Status(StatusCode::kAborted, "the worker was restarted", slot.task());
+      } catch (...) {
+        failure = late_is_lost(as_loss(status_of(std::current_exception()).from(slot.task())));
+      }
+    }
+    if (tells_of_loss(failure) && !is_ps(failure.task())) {
+      lost = failure;
+      lose(slot, sent.generation, lost);
+      queue_.put_back(closure);
+    } else {
+      failed(closure, failure, began);
+    }
+  }
+  sent.batch = std::move(prepared);
+  if (!sent.batch.empty()) return begin(slot, std::move(sent), std::move(runs));
+  --slot.batches_in_flight;
+  dispatch();
+}
+
+void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun> runs) {
+  begin_work();
+  made.began = std::chrono::steady_clock::now();
+  auto sent = std::make_shared<Sent>(std::move(made));
+  auto done = [this, &slot, sent](const Status& status, std::vector<RunOutcome> outcomes) {
+    ended(slot, *sent, status, std::move(outcomes));
+    sent->batch.clear();  // with all that the closures hold
+    dispatch();
+    end_work();
+  };
+  try {
+    slot.worker()->start_runs(std::move(runs), {.cancellation = sent->cancellation.get()}, done);
+  } catch (...) {
+    done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
+  }
+}
+
+// ---- From the workers
+void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes) {
+  if (watchdog_) watchdog_->alive();
+  const Batch& batch = sent.batch;
+  const auto took = std::chrono::steady_clock::now() - sent.began;
+  auto is_loss = [&](const Status& failure) { return tells_of_loss(failure) && !is_ps(failure.task()); };
+  if (!status.ok()) {
+    const Status failure = late_is_lost(as_loss(status.from(slot.task()), sent.cancellation.get()));
+    const bool loss = is_loss(failure);
+    if (loss) lose(slot, sent.generation, failure);
+    --slot.batches_in_flight;
+    for (const auto& closure : batch) loss ? queue_.put_back(closure) : failed(closure, failure, sent.began);
+    return;
+  }
+  slot.learn(batch.size(), took);
+  std::vector<std::shared_ptr<Closure>> finished;
+  finished.reserve(batch.size());
+  Batch again;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    RunOutcome& outcome = outcomes[i];
+    if (outcome.status.ok()) {
+      if (batch[i]->watched()) batch[i]->result->set(std::move(outcome.outputs));
+      metrics_.closure_execution.record(took / static_cast<int64_t>(batch.size()));
+      finished.push_back(batch[i]);
+      continue;
+    }
+    const Status failure = as_loss(outcome.status, sent.cancellation.get());
+    if (is_loss(failure)) {
+      lose(slot, sent.generation, failure);
+      again.push_back(batch[i]);
+    } else {
+      failed(batch[i], failure, sent.began);
+    }
+  }
+  --slot.batches_in_flight;
+  if (!finished.empty()) queue_.mark_finished(finished);
+  for (const auto& closure : again) queue_.put_back(closure);
+}
+
+void CoordinatorCore::failed(const std::shared_ptr<ScheduledClosure>& closure, const Status& failure, Time began) {
+  if (!is_ps(failure.task()) || !tells_of_loss(failure)) {
+    closure->cancelled(failure);
+    return queue_.mark_failed(*closure, failure);
+  }
+  if (!tolerate(failure, began)) end_without(failure);
+  queue_.put_back(closure);  // which tells it, if that was the end
+}
+
+// ---- Lost parameter servers
+bool CoordinatorCore::tolerate(const Status& failure, Time began) {
+  // One that answers as another incarnation has lost its variables; nothing brings them back.
+  if (failure.code() == StatusCode::kAborted) return false;
+  absl::MutexLock lock(&mu_);
+  PsTrouble& trouble = ps_trouble_[failure.task()];
+  // All that was under way when the network was cut tells of one and the same cut.
+  if (trouble.times > 0 && began <= trouble.last) return trouble.times <= options_.transient_ps_failures;
+  trouble.last = std::chrono::steady_clock::now();
+  ++trouble.times;
+  MUSTER_LOG(warning) << failure.task() << " was not reached (" << trouble.times << " times; "
+                      << options_.transient_ps_failures << " are tolerated): " << failure.message();
+  return trouble.times <= options_.transient_ps_failures;
+}
+
+void CoordinatorCore::end_without(const Status& failure) {
+  const Status gone(
+      StatusCode::kUnavailable,
+      str_cat("parameter server ", failure.task(), " is gone, and its variables with it: ", failure.message()),
+      failure.task());
+  queue_.stop(gone);
+  of_tagged_->cancel(gone);
+}
+
+void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
+  const bool others_up = std::any_of(workers_.begin(), workers_.end(), [](const auto& slot) { return slot->up(); });
+  const auto first = std::find_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->given_up; });
+  if (others_up || first == workers_.end() || first->get() != &lost) return;  // one who asks is enough
+  for (const std::string& task : ps_) {
+    const Time began = std::chrono::steady_clock::now();
+    try {
+      variables_->check_alive(task);
+    } catch (const Error& error) {
+      if (tells_of_loss(error.status()) && !tolerate(error.status(), began)) return end_without(error.status());
+    }
+  }
+}
+
+// ---- Lost workers
+void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why) {
+  if (!slot.lose(generation)) return;
+  ++metrics_.worker_failures;
+  MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: " << why.message();
+  in_background([this, &slot, why] { wait_for(slot, why); });
+}
+
+void CoordinatorCore::wait_for(WorkerSlot& slot, const Status& why) {
+  const Time begin = std::chrono::steady_clock::now();
+  Status last = why;
+  for (auto pause = kFirstPause; !stopping_; pause = std::min(pause * 2, kLongestPause)) {
+    try {
+      slot.revive();
+      slot.found();
+      metrics_.server_def_update.record(std::chrono::steady_clock::now() - begin);
+      MUSTER_LOG(info) << slot.task() << " is back";
+      return dispatch();
+    } catch (const Error& error) {
+      last = error.status();
+    }
+    if (std::chrono::steady_clock::now() - begin > options_.worker_recovery_limit) return give_up(slot, last);
+    watch_parameter_servers(slot);
+    absl::MutexLock lock(&mu_);
+    if (!stopping_) changed_.WaitWithTimeout(&mu_, absl::FromChrono(pause));
+  }
+}
+
+void CoordinatorCore::give_up(WorkerSlot& slot, const Status& why) {
+  const std::string text = str_cat(slot.task(), " did not come back within ", options_.worker_recovery_limit.count(),
+                                   " ms and is given up: ", why.message());
+  MUSTER_LOG(error) << text;
+  slot.given_up = true;
+  queue_.drop_tagged(static_cast<int>(slot.index()), Status(StatusCode::kUnavailable, text, slot.task()));
+  std::string names;
+  for (const auto& other : workers_) {
+    if (!other->given_up) return;
+    names += " " + other->task();
+  }
+  queue_.stop(Status(StatusCode::kUnavailable, str_cat("no worker is left; given up:", names), slot.task()));
+}
+
+}  // namespace muster

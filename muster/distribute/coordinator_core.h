@@ -1,0 +1,119 @@
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/base/elastic_pool.h"
+#include "muster/distribute/closure_queue.h"
+#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/watchdog.h"
+#include "muster/distribute/worker_slot.h"
+
+namespace muster {
+
+// Moves closures from the queue to the workers and results back, and decides what a failure means:
+// - a worker that cannot be reached or was restarted is lost: its closures go back to the queue, and it is asked again
+//   and again until it is there;
+// - a parameter server that was restarted, or again and again cannot be reached, has lost its variables: the
+//   coordinator ends;
+// - anything else is an error of the function.
+// No thread of its own waits for a worker: messages are sent by whoever schedules and by whoever receives the answer to
+// the one before. Thread-safe.
+class CoordinatorCore {
+ public:
+  CoordinatorCore(const ParameterServerStrategy& strategy, CoordinatorOptions options);
+  ~CoordinatorCore();
+  CoordinatorCore(const CoordinatorCore&) = delete;
+  CoordinatorCore& operator=(const CoordinatorCore&) = delete;
+
+  // Cancels and waits. REQUIRES: nobody calls anything else meanwhile or afterwards.
+  void stop();
+
+  void put(std::shared_ptr<ScheduledClosure> closure);
+  bool wait(std::optional<std::chrono::milliseconds> timeout);
+  bool done();
+  std::weak_ptr<ResourceKeeper> keeper() const;
+
+  // What every worker must have of a variable before it can run a function that uses it.
+  void add_resource(const std::shared_ptr<Variable::State>& variable, std::shared_ptr<PerWorkerResource> resource)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<PerWorkerResource> resource_of(const Variable::State* variable) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::vector<std::unique_ptr<WorkerSlot>>& workers() const { return workers_; }
+  Metrics& metrics();
+
+ private:
+  class Keeper;
+  using Batch = std::vector<std::shared_ptr<ScheduledClosure>>;
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Closures that travel together.
+  struct Sent {
+    Batch batch;
+    std::shared_ptr<Cancellation> cancellation;
+    uint64_t generation;  // of the slot
+    Time began;
+  };
+  struct PsTrouble {
+    int times = 0;
+    Time last{};
+  };
+
+  void release(std::shared_ptr<PerWorkerResource> resource);
+  void begin_work() ABSL_LOCKS_EXCLUDED(mu_);
+  void end_work() ABSL_LOCKS_EXCLUDED(mu_);
+  void in_background(std::function<void()> work);
+
+  void dispatch();
+  bool send_to(WorkerSlot& slot);
+  void send(WorkerSlot& slot, Batch batch);
+  void prepare_and_begin(WorkerSlot& slot, Sent sent);
+  void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
+  void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
+  void failed(const std::shared_ptr<ScheduledClosure>& closure, const Status& failure, Time began);
+
+  void lose(WorkerSlot& slot, uint64_t generation, const Status& why);
+  void wait_for(WorkerSlot& slot, const Status& why);
+  void give_up(WorkerSlot& slot, const Status& why);
+
+  bool is_ps(const std::string& task) const { return ps_.contains(task); }
+  // Whether this failure of a parameter server, met by what began then, may pass.
+  bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  // While no worker is up nobody else would see that a parameter server is lost.
+  void watch_parameter_servers(const WorkerSlot& lost);
+  void end_without(const Status& failure);
+
+  const CoordinatorOptions options_;
+  const std::shared_ptr<Peers> peers_;
+  const std::shared_ptr<PsVariables> variables_;
+  Metrics metrics_;
+  ClosureQueue queue_;
+  const std::shared_ptr<Cancellation> of_tagged_ = std::make_shared<Cancellation>();  // an error does not end them
+  const std::shared_ptr<Keeper> keeper_;
+  const std::set<std::string> ps_;
+  std::vector<std::unique_ptr<WorkerSlot>> workers_;
+  std::atomic<int> dispatching_{0};
+  std::atomic<size_t> next_worker_{0};
+  std::atomic<bool> stopping_{false};
+  std::optional<Watchdog> watchdog_;
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<const Variable::State*, std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, PsTrouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;                            // messages and tasks of the pool
+  absl::CondVar changed_;                                             // nothing is under way, or stop() was called
+
+  ElasticPool pool_{"coordinator"};  // last: what it runs uses all of the above
+};
+
+}  // namespace muster

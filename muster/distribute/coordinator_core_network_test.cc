@@ -1,0 +1,177 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <thread>
+
+#include "muster/base/log.h"
+#include "muster/distribute/coordinator_core.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/rpc/service_names.h"
+
+namespace muster {
+namespace {
+
+using namespace ::muster::testing_support;
+using ::testing::HasSubstr;
+
+// ---- A network that loses messages
+class LossyNetwork : public ::testing::TestWithParam<FaultRates> {};
+
+INSTANTIATE_TEST_SUITE_P(Rates, LossyNetwork,
+                         ::testing::Values(FaultRates{.request_lost = 0.3}, FaultRates{.response_lost = 0.3},
+                                           FaultRates{.in_flight = 0.3},
+                                           FaultRates{.request_lost = 0.1, .response_lost = 0.1, .in_flight = 0.1}),
+                         [](const auto& info) {
+                           return std::vector<std::string>{"LosesRequests", "LosesResponses", "RepeatsRequests",
+                                                           "DoesAllOfThat"}[info.index];
+                         });
+
+TEST_P(LossyNetwork, AppliesEveryFunctionOnce) {
+  LogCapture quiet;
+  auto faults = std::make_shared<RpcFaults>(11);
+  InProcessCluster cluster({.workers = 2, .ps = 2, .attempts = 30, .faults = faults});
+  faults->set("", GetParam());
+  ParameterServerStrategy strategy(cluster.resolver(), {.attempts = 30, .faults = faults});
+  Variable v = strategy.make<Variable>(torch::zeros({})), w = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy);
+  auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
+  auto step = function([&](Iterator& it) {
+    at::Tensor x = it.next<1>()[0].to(torch::kFloat);
+    v.assign_add(x);
+    w.assign_add(x * 2);
+    return x;
+  });
+
+  constexpr int kSteps = 100;
+  std::vector<RemoteValue<at::Tensor>> values;
+  for (int i = 0; i < kSteps; ++i) values.push_back(coordinator.schedule(step, numbers));
+  coordinator.join();
+
+  EXPECT_EQ(v.value().item<float>(), kSteps);
+  EXPECT_EQ(w.value().item<float>(), 2 * kSteps);
+  for (const auto& value : values) EXPECT_EQ(value.fetch().item<float>(), 1);
+  EXPECT_GT(faults->drawn(), 20) << "the network was well behaved after all";
+  EXPECT_EQ(coordinator.metrics().snapshot().worker_failures, 0);
+}
+
+// ---- Short cuts between workers and parameter servers
+class ShortCuts : public ::testing::Test {
+ protected:
+  // Of what the workers ask the parameter servers to do.
+  void lose(double share) { faults_->set(worker_rpc::kRun, {.request_lost = share}); }
+
+  LogCapture quiet_;
+  std::shared_ptr<RpcFaults> faults_ = std::make_shared<RpcFaults>(3);
+  InProcessCluster cluster_{{.workers = 2, .ps = 1, .attempts = 1, .faults = faults_}};
+  ParameterServerStrategy strategy_{cluster_.resolver()};
+  Variable v_ = strategy_.make<Variable>(torch::zeros({}));
+};
+
+TEST_F(ShortCuts, AreToleratedAsOftenAsOneSays) {
+  ClusterCoordinator coordinator(strategy_, {.transient_ps_failures = 10'000});
+  auto add = function([&](at::Tensor x) { v_.assign_add(x); });
+
+  lose(0.2);
+  for (int i = 0; i < 200; ++i) coordinator.schedule(add, torch::ones({}));
+  coordinator.join();
+
+  EXPECT_EQ(v_.value().item<float>(), 200) << "what was lost was not done, and what was done was not lost";
+  EXPECT_EQ(coordinator.metrics().snapshot().worker_failures, 0) << "the workers are not to blame";
+}
+
+TEST_F(ShortCuts, ThatDoNotEndAreTheEnd) {
+  ClusterCoordinator coordinator(strategy_);
+  auto add = function([&](at::Tensor x) { v_.assign_add(x); });
+
+  lose(1);
+  const Status status = caught([&] {
+    for (int i = 0; i < 10; ++i) coordinator.schedule(add, torch::ones({}));
+    coordinator.join();
+  });
+
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_EQ(status.task(), "/job:ps/replica:0/task:0");
+  EXPECT_THAT(status.message(), HasSubstr("is gone"));
+}
+
+TEST_F(ShortCuts, OfManyFunctionsAtOnceAreOne) {
+  ClusterCoordinator coordinator(strategy_, {.depth = 8, .transient_ps_failures = 1});
+  auto add = function([&](at::Tensor x) {
+    v_.assign_add(slowly(x, 5'000));  // all are under way when the first one is cut off
+  });
+  for (int worker : {0, 1}) coordinator.schedule_on(worker, add, torch::ones({})).fetch();
+  lose(1);
+
+  std::vector<RemoteValue<void>> values;
+  for (int i = 0; i < 8; ++i) values.push_back(coordinator.schedule(add, torch::ones({})));
+  EXPECT_TRUE(eventually([&] { return faults_->drawn() > 0; }));
+  lose(0);
+  coordinator.join();
+
+  EXPECT_EQ(v_.value().item<float>(), 10);
+}
+
+// ---- Back pressure, and what is counted
+class HeldBack : public ::testing::TestWithParam<Transport> {
+ protected:
+  ~HeldBack() override { gate_->open(); }
+
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  InProcessCluster cluster_{{.workers = 1, .ps = 1, .transport = GetParam(), .worker = Gate::before_all(gate_)}};
+  ParameterServerStrategy strategy_ = strategy_of(cluster_, GetParam());
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, HeldBack, ::testing::Values(Transport::kGrpc, Transport::kLocal),
+                         [](const auto& info) { return info.param == Transport::kGrpc ? "Grpc" : "Local"; });
+
+TEST_P(HeldBack, WhoSchedulesWaitsWhileTheQueueIsFull) {
+  ClusterCoordinator coordinator(strategy_, {.queue_capacity = 2, .depth = 1});
+  auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+  std::atomic<int> scheduled = 0;
+  std::jthread user([&] {
+    for (; scheduled < 20; ++scheduled) coordinator.schedule(take, numbers);
+  });
+
+  EXPECT_TRUE(eventually([&] { return scheduled == 3; })) << "one runs and two wait";
+  EXPECT_EQ(coordinator.metrics().queued_closures, 2);
+  EXPECT_EQ(coordinator.metrics().inflight_closures, 1);
+  EXPECT_EQ(scheduled, 3);
+  gate_->open();
+  user.join();
+  coordinator.join();
+
+  EXPECT_EQ(coordinator.metrics().snapshot().closure_execution.count, 20);
+}
+
+TEST_P(HeldBack, MetricsTellWhatWaitsAndWhatHasRun) {
+  ClusterCoordinator coordinator(strategy_);
+  auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+  MetricsSnapshot before = coordinator.metrics().snapshot();
+  EXPECT_EQ(before.queued_closures, 0);
+  EXPECT_EQ(before.inflight_closures, 0);
+
+  std::vector<RemoteValue<at::Tensor>> values;
+  for (int i = 0; i < 5; ++i) values.push_back(coordinator.schedule(take, numbers));
+  EXPECT_TRUE(eventually([&] { return gate_->came() > 0; }));
+  MetricsSnapshot meanwhile = coordinator.metrics().snapshot();
+  gate_->open();
+  coordinator.fetch(values);
+  coordinator.join();
+
+  EXPECT_GT(meanwhile.queued_closures, 0);
+  EXPECT_GT(meanwhile.inflight_closures, 0);
+  MetricsSnapshot after = coordinator.metrics().snapshot();
+  EXPECT_EQ(after.queued_closures, 0);
+  EXPECT_EQ(after.inflight_closures, 0);
+  EXPECT_EQ(after.function_tracing.count, 1);
+  EXPECT_EQ(after.closure_execution.count, 5);
+  EXPECT_EQ(after.remote_value_fetch.count, 5);
+  EXPECT_EQ(after.worker_failures, 0);
+}
+
+}  // namespace
+}  // namespace muster

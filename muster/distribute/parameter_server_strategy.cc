@@ -1,0 +1,88 @@
+#include "muster/distribute/parameter_server_strategy.h"
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/cluster/cluster_peers.h"
+
+namespace muster {
+namespace {
+
+void check_cluster(const ClusterSpec& cluster) {
+  size_t workers = 0, ps = 0, chiefs = 0, evaluators = 0;
+  for (const TaskId& task : cluster.all_tasks()) {
+    if (task.job == "worker") {
+      ++workers;
+    } else if (task.job == "ps") {
+      ++ps;
+    } else if (task.job == "chief") {
+      ++chiefs;
+    } else if (task.job == "evaluator") {
+      ++evaluators;
+    } else {
+      throw invalid_argument("Disallowed task type found in the cluster: \"", task.job,
+                             "\"; expected chief, worker, ps and evaluator");
+    }
+  }
+  if (chiefs > 1)
+    throw invalid_argument("There must be at most one 'chief' job; the cluster has ", chiefs, " tasks in it");
+  if (evaluators > 1) {
+    throw invalid_argument("There must be at most one 'evaluator' job; the cluster has ", evaluators, " tasks in it");
+  }
+  if (workers == 0) throw invalid_argument("There must be at least one worker.");
+  if (ps == 0) throw invalid_argument("There must be at least one ps.");
+}
+
+// Puts variables beside another one.
+class BesideCreator : public VariableCreator {
+ public:
+  BesideCreator(std::shared_ptr<PsVariables> variables, Variable other)
+      : variables_(std::move(variables)), other_(std::move(other)) {}
+
+  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
+    return variables_->create_beside(*other_.state(), initial, std::move(options));
+  }
+
+ private:
+  const std::shared_ptr<PsVariables> variables_;
+  const Variable other_;
+};
+
+}  // namespace
+
+ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, ParameterServerOptions options) {
+  const ClusterSpec cluster = resolver.cluster_spec();
+  check_cluster(cluster);
+  if (const auto& type = resolver.task_type();
+      type && *type != "chief" && *type != "worker" && *type != "ps" && *type != "evaluator") {
+    throw invalid_argument("Unrecognized task_type: ", *type, "; expected chief, worker, ps or evaluator");
+  }
+  for (const TaskId& task : cluster.all_tasks()) {
+    if (task.job == "worker") workers_.push_back(task.to_string());
+    if (task.job == "ps") ps_.push_back(task.to_string());
+  }
+  peers_ = options.peers
+               ? options.peers
+               : std::make_shared<ClusterPeers>(cluster, ChannelOptions{.credentials = options.credentials,
+                                                                        .connect_timeout = options.connect_timeout,
+                                                                        .attempts = options.attempts,
+                                                                        .faults = options.faults});
+  variables_ = std::make_shared<PsVariables>(PsVariablesOptions{.ps_tasks = ps_,
+                                                                .other_tasks = workers_,
+                                                                .peers = peers_,
+                                                                .partitioner = std::move(options.partitioner),
+                                                                .placement = options.placement});
+  MUSTER_LOG(info) << "parameter servers: " << ps_.size() << ", workers: " << workers_.size() << ", variables go "
+                   << (options.placement == PsPlacement::kRoundRobin
+                           ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
+                           : "where the fewest bytes are");
+}
+
+VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {
+  if (!other.state()->home || !other.shards().empty()) {
+    throw invalid_argument("colocate_with: variable \"", other.name(),
+                           "\" is not one on a parameter server; give one part of a variable that is kept in parts");
+  }
+  return VariableScope(std::make_shared<BesideCreator>(variables_, other));
+}
+
+}  // namespace muster

@@ -1,0 +1,299 @@
+#include "muster/distribute/parameter_server_strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/trace/device_scope.h"
+
+namespace muster {
+namespace {
+
+using namespace ::muster::testing_support;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::string ps(int index) { return str_cat("/job:ps/replica:0/task:", index, "/device:CPU:0"); }
+
+std::vector<std::string> devices_of(const std::vector<Variable>& variables) {
+  std::vector<std::string> devices;
+  for (const Variable& variable : variables) devices.push_back(variable.device());
+  return devices;
+}
+
+// Two parameter servers and a worker, without ports.
+class Strategies : public ::testing::Test {
+ protected:
+  ParameterServerStrategy strategy(ParameterServerOptions options = {}) {
+    return strategy_of(cluster_, Transport::kLocal, std::move(options));
+  }
+
+  InProcessCluster cluster_{{.workers = 1, .ps = 2, .transport = Transport::kLocal}};
+};
+
+// ---- Clusters
+Status refusal_of(const std::map<std::string, std::vector<std::string>>& jobs, std::optional<std::string> type = {}) {
+  SimpleClusterResolver resolver(ClusterSpec(jobs), {.task_type = std::move(type), .task_index = 0});
+  return caught([&] { ParameterServerStrategy strategy(resolver); });
+}
+
+TEST(ParameterServerStrategy, RefusesClustersThatItCannotUse) {
+  struct Case {
+    std::map<std::string, std::vector<std::string>> jobs;
+    std::string words;
+  };
+  const std::vector<Case> cases = {
+      {{{"worker", {"w:1"}}, {"ps", {"p:1"}}, {"sidekick", {"s:1"}}}, "Disallowed task type found in"},
+      {{{"chief", {"a:1", "b:1", "c:1"}}, {"worker", {"w:1"}}, {"ps", {"p:1"}}}, "at most one 'chief' job"},
+      {{{"evaluator", {"a:1", "b:1"}}, {"worker", {"w:1"}}, {"ps", {"p:1"}}}, "at most one 'evaluator' job"},
+      {{{"ps", {"p:1"}}}, "There must be at least one worker."},
+      {{{"worker", {"w:1"}}}, "There must be at least one ps."},
+      {{}, "There must be at least one"},
+  };
+
+  for (const Case& wrong : cases) {
+    const Status status = refusal_of(wrong.jobs);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << wrong.words;
+    EXPECT_THAT(status.message(), HasSubstr(wrong.words));
+  }
+  const Status status = refusal_of({{"worker", {"w:1"}}, {"ps", {"p:1"}}}, "foobar");
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("Unrecognized task_type: foobar"));
+}
+
+TEST(ParameterServerStrategy, NamesAParameterServerThatDoesNotCome) {
+  InProcessCluster cluster({.workers = 1, .ps = 2});
+  cluster.stop({"ps", 1});
+
+  const Status status = caught([&] {
+    ParameterServerStrategy strategy(cluster.resolver(), {.connect_timeout = std::chrono::milliseconds(50)});
+  });
+
+  EXPECT_THAT(status.code(), ::testing::AnyOf(StatusCode::kUnavailable, StatusCode::kDeadlineExceeded)) << status;
+  EXPECT_EQ(status.task(), "/job:ps/replica:0/task:1");
+}
+
+TEST_F(Strategies, KnowTheTasksAndNeedNoWorkerToBegin) {
+  cluster_.stop({"worker", 0});
+
+  ParameterServerStrategy strategy = this->strategy();
+
+  EXPECT_THAT(strategy.workers(), ElementsAre("/job:worker/replica:0/task:0"));
+  EXPECT_THAT(strategy.parameter_servers(), ElementsAre("/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"));
+}
+
+// ---- Where variables go
+TEST_F(Strategies, PutVariablesOnTheParameterServersInTurn) {
+  ParameterServerStrategy strategy = this->strategy();
+  Variable outside(torch::ones({}));
+  std::vector<Variable> inside;
+  {
+    auto scope = strategy.scope();
+    for (int i = 0; i < 3; ++i) inside.emplace_back(torch::full({}, static_cast<float>(i)));
+    DeviceScope elsewhere("/job:ps/task:1");
+    inside.emplace_back(torch::zeros({}));
+    inside.emplace_back(torch::zeros({}));
+  }
+  Variable after(torch::ones({}));
+
+  EXPECT_THAT(devices_of(inside), ElementsAre(ps(0), ps(1), ps(0), ps(1), ps(0)));
+  for (const Variable& local : {outside, after}) EXPECT_THAT(local.device(), ::testing::Not(HasSubstr("/job:ps")));
+  EXPECT_EQ(inside[2].value().item<float>(), 2);
+  EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables, 3u);
+}
+
+TEST_F(Strategies, PutVariablesWhereTheFewestBytesAreIfAsked) {
+  ParameterServerStrategy strategy = this->strategy({.placement = PsPlacement::kBalancedByBytes});
+  auto scope = strategy.scope();
+
+  std::vector<Variable> variables;
+  for (int64_t size : {100, 10, 10, 10, 200}) variables.emplace_back(torch::zeros({size}));
+
+  EXPECT_THAT(devices_of(variables), ElementsAre(ps(0), ps(1), ps(1), ps(1), ps(1)));
+}
+
+TEST_F(Strategies, PutAVariableBesideAnotherOne) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{2}});
+  Variable first = strategy.make<Variable>(torch::zeros({})), second = strategy.make<Variable>(torch::zeros({}));
+  Variable table = strategy.make<Variable>(torch::zeros({4, 2}));
+
+  auto beside = [&](const Variable& other) {
+    auto scope = strategy.colocate_with(other);
+    return Variable(torch::ones({6}));
+  };
+
+  EXPECT_EQ(beside(second).device(), second.device());
+  EXPECT_EQ(beside(first).device(), first.device());
+  Variable slot = beside(table.shards()[1]);
+  EXPECT_EQ(slot.device(), table.shards()[1].device());
+  EXPECT_THAT(slot.shards(), IsEmpty());
+  EXPECT_TRUE(torch::equal(slot.value(), torch::ones({6})));
+  for (const Variable& wrong : {table, Variable(torch::ones({}))}) {
+    EXPECT_EQ(caught([&] { (void)strategy.colocate_with(wrong); }).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(Strategies, MakeNamesUniqueAndKeepVariablesApart) {
+  ParameterServerStrategy one = strategy(), other = strategy();
+  Variable a = one.make<Variable>(torch::full({}, 1.0F), VariableOptions{.name = "w"});
+  Variable b = one.make<Variable>(torch::full({}, 2.0F), VariableOptions{.name = "w"});
+  Variable c = other.make<Variable>(torch::full({}, 3.0F), VariableOptions{.name = "w"});
+
+  EXPECT_NE(a.name(), b.name());
+  c.assign_add(torch::ones({}));
+
+  EXPECT_EQ(a.value().item<float>(), 1);
+  EXPECT_EQ(b.value().item<float>(), 2);
+  EXPECT_EQ(c.value().item<float>(), 4);
+  EXPECT_THAT(one.variables()->all(), SizeIs(2));
+}
+
+TEST_F(Strategies, TakeTheirVariablesWithThem) {
+  std::optional<ParameterServerStrategy> strategy = this->strategy();
+  std::optional<Variable> v = strategy->make<Variable>(torch::zeros({}));
+
+  strategy.reset();
+  EXPECT_EQ(v->value().item<float>(), 0) << "a variable keeps what it lives in";
+  v.reset();
+
+  EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables, 0u);
+}
+
+// ---- Parts
+TEST_F(Strategies, CutVariablesIntoPartsOfWholeRows) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{4}});
+
+  Variable v = strategy.make<Variable>(torch::arange(10), VariableOptions{.name = "ten"});
+
+  std::vector<at::Tensor> parts;
+  for (const Variable& part : v.shards()) parts.push_back(part.value());
+  ASSERT_THAT(parts, SizeIs(4));
+  for (size_t i = 0, first = 0; i < 4; first += parts[i].numel(), ++i) {
+    EXPECT_TRUE(torch::equal(parts[i], torch::arange(10).narrow(0, first, i < 2 ? 3 : 2))) << i;
+    EXPECT_EQ(v.shards()[i].name(), str_cat("ten/part_", i));
+  }
+  EXPECT_THAT(devices_of(v.shards()), ElementsAre(ps(0), ps(1), ps(0), ps(1)));
+  EXPECT_TRUE(torch::equal(v.value(), torch::arange(10)));
+  EXPECT_EQ(v.sizes(), at::IntArrayRef({10}));
+  EXPECT_EQ(v.dtype(), torch::kLong);
+}
+
+TEST_F(Strategies, DoNotCutWhatThePartitionerLeavesWhole) {
+  EXPECT_THAT(strategy().make<Variable>(torch::zeros({10})).shards(), IsEmpty());
+  ParameterServerStrategy large =
+      strategy({.partitioner = MinSizePartitioner{.min_shard_bytes = 64 << 20, .max_shards = 2}});
+  Variable a = large.make<Variable>(torch::zeros({10})), b = large.make<Variable>(torch::zeros({10}));
+
+  for (const Variable& variable : {a, b}) EXPECT_THAT(variable.shards(), IsEmpty());
+
+  EXPECT_THAT(devices_of({a, b}), ElementsAre(ps(0), ps(1)));
+  ParameterServerStrategy fixed = strategy({.partitioner = FixedShardsPartitioner{2}});
+  EXPECT_THAT(fixed.make<Variable>(torch::zeros({})).shards(), IsEmpty()) << "a scalar has no rows";
+}
+
+TEST_F(Strategies, RefuseAPartitionerThatAnswersNonsense) {
+  for (const std::vector<int64_t>& answer :
+       std::vector<std::vector<int64_t>>{{}, {0, 1, 1}, {2, 2, 1}, {2}, {100, 1, 1}}) {
+    ParameterServerStrategy strategy = this->strategy({.partitioner = [&](const TensorSpec&) { return answer; }});
+
+    const Status status = caught([&] { strategy.make<Variable>(torch::zeros({4, 4, 4})); });
+
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << ::testing::PrintToString(answer);
+    EXPECT_THAT(status.message(), HasSubstr("partitioner"));
+  }
+}
+
+TEST_F(Strategies, WriteVariablesOfSeveralPartsAsOne) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{3}});
+  Variable v = strategy.make<Variable>(torch::zeros({4, 2}));
+  at::Tensor rows = torch::arange(8, torch::kFloat).reshape({4, 2});
+
+  EXPECT_TRUE(torch::equal(v.assign(rows).value(), rows));
+  EXPECT_TRUE(torch::equal(v.shards()[0].value(), rows.narrow(0, 0, 2)));
+  EXPECT_TRUE(torch::equal(v.assign_add(rows).value(), rows * 2));
+  EXPECT_TRUE(torch::equal(v.assign_sub(torch::ones({4, 2})).value(), rows * 2 - 1));
+
+  EXPECT_TRUE(torch::equal(v.shards()[2].value(), (rows * 2 - 1).narrow(0, 3, 1)));
+  EXPECT_TRUE(torch::equal(torch::add(v, v), rows * 4 - 2)) << "it goes where a tensor goes";
+}
+
+TEST_F(Strategies, UseVariablesOfSeveralPartsInFunctions) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{2}});
+  Variable w = strategy.make<Variable>(torch::ones({4, 3}));
+  auto train = function([&](at::Tensor x) {
+    at::Tensor loss = torch::matmul(x, w).sum();
+    at::Tensor change = gradient(loss, w);
+    w.assign_sub(change * 0.5);
+    return loss;
+  });
+  at::Tensor x = torch::arange(8, torch::kFloat).reshape({2, 4});
+
+  at::Tensor here = strategy.run(train, x);
+  ClusterCoordinator coordinator(strategy);
+  at::Tensor there = coordinator.schedule(train, x).fetch();
+
+  at::Tensor once = torch::ones({4, 3}) - x.sum(0).unsqueeze(1) * 0.5;
+  EXPECT_TRUE(torch::allclose(here, torch::matmul(x, torch::ones({4, 3})).sum()));
+  EXPECT_TRUE(torch::allclose(there, torch::matmul(x, once).sum()));
+  EXPECT_TRUE(torch::allclose(w.value(), once - x.sum(0).unsqueeze(1) * 0.5));
+}
+
+// ---- Initial values
+TEST_F(Strategies, AskForTheInitialValuePartByPart) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{2}});
+  std::vector<std::vector<int64_t>> asked;
+  auto identity = InitialValue::by_parts({4, 4}, [&](const std::vector<int64_t>& sizes, const auto& offset) {
+    asked.push_back({sizes[0], sizes[1], offset[0], offset[1]});
+    return torch::eye(4).narrow(0, offset[0], sizes[0]).contiguous();
+  });
+
+  Variable v = strategy.make<Variable>(identity);
+
+  EXPECT_THAT(asked, ElementsAre(ElementsAre(2, 4, 0, 0), ElementsAre(2, 4, 2, 0)));
+  EXPECT_TRUE(torch::equal(v.value(), torch::eye(4)));
+}
+
+TEST_F(Strategies, LetTheParameterServersFillLargeVariables) {
+  for (int shards : {1, 2}) {
+    ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{shards}});
+
+    Variable constant = strategy.make<Variable>(InitialValue::constant({6, 2}, 7));
+    Variable uniform = strategy.make<Variable>(InitialValue::uniform({1'000, 4}, -1, 3, 5));
+    Variable normal = strategy.make<Variable>(InitialValue::normal({1'000, 4}, 10, 2, 5));
+
+    EXPECT_TRUE(torch::equal(constant.value(), torch::full({6, 2}, 7.0F)));
+    at::Tensor drawn = uniform.value();
+    EXPECT_THAT(drawn.min().item<float>(), ::testing::Ge(-1));
+    EXPECT_THAT(drawn.max().item<float>(), ::testing::Lt(3));
+    EXPECT_NEAR(drawn.mean().item<float>(), 1, 0.2);
+    EXPECT_NEAR(normal.value().mean().item<float>(), 10, 0.3);
+    EXPECT_NEAR(normal.value().std().item<float>(), 2, 0.3);
+    if (shards == 2) {
+      EXPECT_FALSE(torch::equal(normal.shards()[0].value(), normal.shards()[1].value())) << "each part draws its own";
+    }
+  }
+}
+
+// ---- Functions of this process
+TEST_F(Strategies, RunFunctionsFromThisProcess) {
+  ParameterServerStrategy strategy = this->strategy();
+  Variable a = strategy.make<Variable>(torch::zeros({})), b = strategy.make<Variable>(torch::ones({}));
+  auto step = function([&](at::Tensor x) {
+    a.assign_add(x);
+    b.assign_sub(x * 2);
+    return a.value() + b.value();
+  });
+
+  at::Tensor sum = strategy.run(step, torch::full({}, 0.1F));
+
+  EXPECT_FLOAT_EQ(a.value().item<float>(), 0.1F);
+  EXPECT_FLOAT_EQ(b.value().item<float>(), 0.8F);
+  EXPECT_FLOAT_EQ(sum.item<float>(), 0.9F);
+}
+
+}  // namespace
+}  // namespace muster

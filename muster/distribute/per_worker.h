@@ -1,0 +1,92 @@
+// What every worker has of its own: a sequence of examples, a variable.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/runtime/worker.h"
+#include "muster/trace/iterator.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+
+// Something that a worker must have before it can run the closures that use it. It is made when a worker first needs
+// it, and again after the worker was restarted. Thread-safe.
+class PerWorkerResource {
+ public:
+  virtual ~PerWorkerResource() = default;
+  virtual void create(Worker& worker, size_t index) = 0;
+  virtual void drop(Worker& worker) = 0;
+  virtual const std::string& name() const = 0;
+};
+
+// The coordinator's side of the resources' lives. Nobody who holds it keeps the coordinator.
+class ResourceKeeper {
+ public:
+  virtual ~ResourceKeeper() = default;
+  // Drops it at every worker that has it. Does not wait.
+  virtual void release(std::shared_ptr<PerWorkerResource> resource) = 0;
+};
+
+// A sequence that every worker reads for itself. The sequences end with the last copy.
+class PerWorkerIterator {
+ public:
+  PerWorkerIterator(std::shared_ptr<PerWorkerResource> resource, std::weak_ptr<ResourceKeeper> keeper,
+                    Iterator iterator);
+
+  const Iterator& iterator() const { return iterator_; }
+  const std::shared_ptr<PerWorkerResource>& resource() const { return resource_; }
+  // Counts as a copy: what is scheduled holds it until it has run.
+  const std::shared_ptr<void>& hold() const { return released_; }
+
+ private:
+  Iterator iterator_;
+  std::shared_ptr<PerWorkerResource> resource_;
+  std::shared_ptr<void> released_;  // its end is the end of the last copy
+};
+
+// The description of a sequence for every worker. As an argument of schedule() it stands for one iterator over it, the
+// same in all calls. A handle, cheap to copy.
+class PerWorkerDataset {
+ public:
+  // `descriptions`: one for all workers, or one for each.
+  PerWorkerDataset(std::vector<std::string> descriptions, std::vector<TensorSpec> element,
+                   std::weak_ptr<ResourceKeeper> keeper);
+
+  // A new one: every worker begins at the beginning.
+  PerWorkerIterator iterator() const;
+  // Always the same one.
+  const PerWorkerIterator& shared_iterator() const { return *shared_; }
+
+ private:
+  std::shared_ptr<const std::vector<std::string>> descriptions_;
+  std::vector<TensorSpec> element_;
+  std::weak_ptr<ResourceKeeper> keeper_;
+  std::shared_ptr<const PerWorkerIterator> shared_;
+};
+
+// A variable of which every worker has its own: no other one sees what it writes there.
+class PerWorkerVariable {
+ public:
+  PerWorkerVariable(Variable variable, std::shared_ptr<PerWorkerResource> resource)
+      : variable_(std::move(variable)), resource_(std::move(resource)) {}
+
+  const Variable& variable() const { return variable_; }
+  operator const Variable&() const {
+    return variable_;
+  }  // NOLINT: inside a traced function it is its worker's variable
+  const std::shared_ptr<PerWorkerResource>& resource() const { return resource_; }
+
+ private:
+  Variable variable_;
+  std::shared_ptr<PerWorkerResource> resource_;
+};
+
+}  // namespace muster

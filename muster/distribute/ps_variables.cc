@@ -1,0 +1,183 @@
+#include "muster/distribute/ps_variables.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/graph/device_spec.h"
+#include "muster/graph/split.h"
+#include "muster/rpc/repeatable.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kHere = "/job:chief/replica:0/task:0";
+
+LocalWorkerOptions worker_options(const PsVariablesOptions& options) {
+  LocalWorkerOptions worker;
+  worker.devices.task = kHere;
+  worker.peers = options.peers.get();
+  return worker;
+}
+
+std::vector<std::string> all_tasks(const PsVariablesOptions& options) {
+  std::vector<std::string> tasks = options.ps_tasks;
+  tasks.insert(tasks.end(), options.other_tasks.begin(), options.other_tasks.end());
+  return tasks;
+}
+
+std::map<std::string, uint64_t> incarnations_of(const PsVariablesOptions& options) {
+  std::map<std::string, uint64_t> incarnations;
+  for (const std::string& task : options.ps_tasks) {
+    incarnations[task] = options.peers->worker(task)->status(/*wait=*/true).incarnation;
+  }
+  return incarnations;
+}
+
+}  // namespace
+
+PsVariables::PsVariables(PsVariablesOptions options)
+    : options_(std::move(options)),
+      incarnations_(incarnations_of(options_)),
+      container_(absl::StrCat("strategy-", absl::Hex(random_id()))),
+      worker_(worker_options(options_)),
+      master_(worker_, {.tasks = all_tasks(options_), .peers = options_.peers.get()}),
+      session_(master_.create_session({.container = container_})) {
+  absl::MutexLock lock(&mu_);
+  bytes_.resize(options_.ps_tasks.size());
+}
+
+PsVariables::~PsVariables() {
+  std::vector<std::string> tasks = options_.ps_tasks;
+  {
+    absl::MutexLock lock(&mu_);
+    tasks.insert(tasks.end(), other_users_.begin(), other_users_.end());
+  }
+  for (const std::string& task : tasks) {
+    try {
+      options_.peers->worker(task)->reset({container_});
+    } catch (const Error& error) {
+      MUSTER_LOG(info) << task << ": the variables of " << container_ << " stay: " << error.what();
+    }
+  }
+}
+
+void PsVariables::used_by(const std::string& task) {
+  absl::MutexLock lock(&mu_);
+  other_users_.insert(task);
+}
+
+void PsVariables::check_alive(const std::string& task) const {
+  uint64_t incarnation = 0;
+  try {
+    incarnation = options_.peers->worker(task)->status().incarnation;
+  } catch (const Error& error) {
+    if (error.code() == StatusCode::kAborted) throw Error(error.status().from(task));
+    throw Error(Status(StatusCode::kUnavailable, error.status().message(), task));
+  }
+  if (incarnation == incarnations_.at(task)) return;
+  throw Error(Status(StatusCode::kAborted, str_cat(task, " was restarted and has lost its variables"), task));
+}
+
+void PsVariables::check_alive(const Program& program) const {
+  std::set<std::string> tasks;
+  for (const VariableRef& variable : program.variables) {
+    const std::string task = task_of_device(program.devices[variable.device]);
+    if (incarnations_.contains(task)) tasks.insert(task);
+  }
+  for (const std::string& task : tasks) check_alive(task);
+}
+
+std::string PsVariables::next_device(int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  size_t chosen = next_++ % options_.ps_tasks.size();
+  if (options_.placement == PsPlacement::kBalancedByBytes) {
+    chosen = static_cast<size_t>(std::min_element(bytes_.begin(), bytes_.end()) - bytes_.begin());
+  }
+  bytes_[chosen] += bytes;
+  return options_.ps_tasks[chosen] + "/device:CPU:0";
+}
+
+std::shared_ptr<Variable::State> PsVariables::create_on(const std::string& device, const TensorSpec& spec,
+                                                        VariableOptions options) {
+  options.device = device;
+  absl::MutexLock lock(&mu_);
+  // The parameter server keeps a variable to the end, so a name is never used again.
+  const std::string wish = options.name;
+  for (int suffix = 1; !names_.insert(options.name).second; ++suffix) options.name = str_cat(wish, "_", suffix);
+  auto state = std::make_shared<Variable::State>(spec, std::move(options), shared_from_this());
+  std::erase_if(made_, [](const auto& other) { return other.expired(); });
+  made_.push_back(state);
+  return state;
+}
+
+std::shared_ptr<Variable::State> PsVariables::create(const InitialValue& initial, VariableOptions options,
+                                                     bool may_split) {
+  const TensorSpec& spec = initial.spec();
+  const int64_t shards =
+      may_split && options_.partitioner ? checked_shards(options_.partitioner, options.name, spec) : 1;
+  if (shards == 1) {
+    auto state = create_on(next_device(spec.bytes()), spec, std::move(options));
+    run(initializing(*state, initial));
+    return state;
+  }
+  std::vector<Variable> parts;
+  for (const auto& [first, count] : shard_rows(spec.sizes[0], shards)) {
+    InitialValue rows = initial.rows(first, count);
+    VariableOptions part = options;
+    part.name = str_cat(options.name, "/part_", parts.size());
+    const TensorSpec part_spec = rows.spec();
+    parts.emplace_back(create_on(next_device(part_spec.bytes()), part_spec, std::move(part)));
+    run(initializing(*parts.back().state(), rows));
+  }
+  return std::make_shared<Variable::State>(std::move(parts), std::move(options));
+}
+
+std::shared_ptr<Variable::State> PsVariables::create_beside(const Variable::State& other, const InitialValue& initial,
+                                                            VariableOptions options) {
+  auto state = create_on(other.options.device, initial.spec(), std::move(options));
+  run(initializing(*state, initial));
+  return state;
+}
+
+at::Tensor PsVariables::read(const Variable::State& variable) { return run(reading(variable)).at(0); }
+
+void PsVariables::write(const Variable::State& variable, Write how, const at::Tensor& value) {
+  run(writing(variable, how, value));
+}
+
+std::vector<std::shared_ptr<Variable::State>> PsVariables::all() const {
+  std::vector<std::shared_ptr<Variable::State>> alive;
+  absl::MutexLock lock(&mu_);
+  for (const auto& weak : made_) {
+    if (auto state = weak.lock()) alive.push_back(std::move(state));
+  }
+  return alive;
+}
+
+std::vector<at::Tensor> PsVariables::run(VariableProgram made) { return run(made.program, std::move(made.arguments)); }
+
+std::vector<at::Tensor> PsVariables::run(const Program& program, std::vector<at::Tensor> arguments) {
+  const ProgramHandle handle = master_.extend(session_, program);
+  std::vector<at::Tensor> outputs;
+  try {
+    // A write would give a restarted parameter server a value, and then it looked like the one that it was.
+    if (!repeatable(program)) check_alive(program);
+    outputs = master_.run(session_, handle, std::move(arguments));
+  } catch (const Error& error) {
+    try {
+      master_.release(session_, handle);
+    } catch (const Error&) {
+      // The first error is the one that counts.
+    }
+    // A restarted parameter server has no value to read.
+    if (error.code() == StatusCode::kFailedPrecondition) check_alive(program);
+    throw;
+  }
+  master_.release(session_, handle);
+  return outputs;
+}
+
+}  // namespace muster

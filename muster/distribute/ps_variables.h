@@ -1,0 +1,85 @@
+// The variables of a cluster's parameter servers, as one process that uses them sees them.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/distribute/partitioners.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/session/local_master.h"
+#include "muster/trace/variable_programs.h"
+#include "muster/trace/variable_scope.h"
+
+namespace muster {
+
+enum class PsPlacement {
+  kRoundRobin,       // one after the other, as TensorFlow does
+  kBalancedByBytes,  // where the fewest bytes are
+};
+
+struct PsVariablesOptions {
+  std::vector<std::string> ps_tasks;     // full names
+  std::vector<std::string> other_tasks;  // that functions run by `run` may use
+  std::shared_ptr<Peers> peers;          // reaches all of them
+  Partitioner partitioner{};
+  PsPlacement placement = PsPlacement::kRoundRobin;
+};
+
+// Makes variables on the parameter servers, whole or in parts, and reads and writes them there. They have a container
+// of their own, which ends with this object. A parameter server that was restarted since has lost them and is never
+// taken for the one that it was: Error{kAborted} that names it. Thread-safe.
+class PsVariables : public VariableHome, public VariableCreator, public std::enable_shared_from_this<PsVariables> {
+ public:
+  // Waits for the parameter servers. Throws Error{kUnavailable} or {kDeadlineExceeded} for one that does not come.
+  explicit PsVariables(PsVariablesOptions options);
+  ~PsVariables() override;
+
+  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options,
+                                          bool may_split) override;
+  std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue& initial,
+                                                 VariableOptions options) override;
+  at::Tensor read(const Variable::State& variable) override;
+  void write(const Variable::State& variable, Write how, const at::Tensor& value) override;
+
+  const std::string& container() const { return container_; }
+  // A task that is no parameter server has variables of the container too.
+  void used_by(const std::string& task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks a parameter server, or all where a program has variables, whether it is the one that it was. Throws
+  // Error{kAborted} or, if it cannot be reached, Error{kUnavailable}, which names it. Asked after a program was
+  // registered, it tells that this was done with the right ones.
+  void check_alive(const std::string& task) const;
+  void check_alive(const Program& program) const;
+  // All that were made and still have handles, parts by themselves.
+  std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Runs a program from this process: one that has variables on the parameter servers.
+  std::vector<at::Tensor> run(const Program& program, std::vector<at::Tensor> arguments);
+
+ private:
+  std::string next_device(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Variable::State> create_on(const std::string& device, const TensorSpec& spec, VariableOptions options)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<at::Tensor> run(VariableProgram made);
+
+  const PsVariablesOptions options_;
+  const std::map<std::string, uint64_t> incarnations_;  // by parameter server
+  const std::string container_;
+  LocalWorker worker_;  // this process, as a task of the cluster
+  LocalMaster master_;
+  const std::string session_;
+
+  mutable absl::Mutex mu_;
+  size_t next_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
+  std::set<std::string> names_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> other_users_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::weak_ptr<Variable::State>> made_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+#include "muster/distribute/remote_value.h"
+
+#include <absl/time/time.h>
+
+namespace muster {
+
+void RemoteResult::set(std::vector<at::Tensor> outputs) {
+  absl::MutexLock lock(&mu_);
+  outputs_ = std::move(outputs);
+  why_ = Status();
+  state_ = State::kReady;
+}
+
+void RemoteResult::abort(const Status& why) {
+  absl::MutexLock lock(&mu_);
+  if (state_ == State::kReady) return;
+  why_ = why;
+  state_ = State::kAborted;
+}
+
+RemoteResult::State RemoteResult::state() const {
+  absl::MutexLock lock(&mu_);
+  return state_;
+}
+
+std::vector<at::Tensor> RemoteResult::fetch(std::optional<std::chrono::milliseconds> timeout) const {
+  absl::MutexLock lock(&mu_);
+  const absl::Condition ready(this, &RemoteResult::decided);
+  if (!mu_.AwaitWithTimeout(ready, timeout ? absl::FromChrono(*timeout) : absl::InfiniteDuration())) {
+    throw deadline_exceeded("fetch: the function has not run within ", timeout->count(), " ms");
+  }
+  if (state_ == State::kAborted) throw Error(why_);
+  return outputs_;
+}
+
+}  // namespace muster

@@ -1,0 +1,194 @@
+#include "muster/distribute/worker_slot.h"
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/session/step_program.h"
+
+namespace muster {
+namespace {
+
+// The work that is sent at once: long enough to hide the way to the worker, short enough that results come soon and
+// nobody else is left without work.
+constexpr std::chrono::microseconds kWorthSending(1'000);
+constexpr size_t kMostAtOnce = 256;
+
+}  // namespace
+
+WorkerSlot::WorkerSlot(size_t index, std::string task, std::shared_ptr<Peers> peers, ProgramSetting setting)
+    : index_(index), task_(std::move(task)), peers_(std::move(peers)), setting_(std::move(setting)) {}
+
+std::shared_ptr<Worker> WorkerSlot::worker() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!workers_.empty()) return workers_.back();
+  }
+  std::shared_ptr<Worker> worker = peers_->worker(task_);
+  absl::MutexLock lock(&mu_);
+  if (workers_.empty()) workers_.push_back(std::move(worker));
+  return workers_.back();
+}
+
+std::optional<ProgramRun> WorkerSlot::ready(const ScheduledClosure& closure) const {
+  absl::MutexLock lock(&mu_);
+  auto program = programs_.find(closure.entry);
+  if (program == programs_.end()) return std::nullopt;
+  for (const auto& resource : closure.resources) {
+    if (!resources_.contains(resource)) return std::nullopt;
+  }
+  return ProgramRun{.handle = program->second, .arguments = closure.arguments, .wanted = closure.watched()};
+}
+
+// ---- Whether it is there
+bool WorkerSlot::lose(uint64_t generation) {
+  absl::MutexLock lock(&mu_);
+  if (!up_ || generation != generation_) return false;
+  up_ = false;
+  return true;
+}
+
+void WorkerSlot::found() {
+  absl::MutexLock lock(&mu_);
+  ++generation_;
+  up_ = true;
+}
+
+void WorkerSlot::check_incarnation(Worker& worker) {
+  const WorkerStatus status = worker.status();
+  absl::MutexLock lock(&mu_);
+  if (status_.incarnation == 0) status_ = status;
+  if (status.incarnation == status_.incarnation) return;
+  throw Error(Status(StatusCode::kAborted, str_cat(task_, " was restarted"), task_));
+}
+
+void WorkerSlot::revive() {
+  absl::MutexLock one_at_a_time(&preparing_);
+  std::shared_ptr<Worker> worker = peers_->worker(task_);
+  WorkerStatus status = worker->status();
+  std::vector<std::shared_ptr<PerWorkerResource>> left_over;
+  {
+    absl::MutexLock lock(&mu_);
+    if (workers_.empty() || workers_.back() != worker) workers_.push_back(worker);
+    if (status.incarnation != status_.incarnation) {
+      programs_.clear();
+      resources_.clear();
+      left_over_.clear();
+    }
+    status_ = std::move(status);
+    left_over = left_over_;
+  }
+  for (const auto& resource : left_over) resource->drop(*worker);
+  absl::MutexLock lock(&mu_);
+  left_over_.clear();
+}
+
+// ---- What it has
+Program WorkerSlot::step_of(const Program& program) {
+  PlacerOptions devices{.devices = setting_.ps_devices, .default_device = {}};
+  {
+    absl::MutexLock lock(&mu_);
+    devices.devices.insert(devices.devices.end(), status_.devices.begin(), status_.devices.end());
+    devices.default_device = status_.default_device;
+  }
+  return make_step(program, setting_.variables->container(), devices, task_);
+}
+
+void WorkerSlot::create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (resources_.contains(resource)) return;
+  }
+  try {
+    resource->create(worker, index_);
+  } catch (const Error& error) {
+    if (error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kAborted) throw;
+    throw Error(Status(error.code(),
+                       str_cat("an input of the function could not be made (ClosureInputError), error message is ",
+                               resource->name(), ": ", error.status().message()),
+                       error.status().task()));
+  }
+  absl::MutexLock lock(&mu_);
+  resources_.insert(resource);
+}
+
+void WorkerSlot::prepare_resource(const std::shared_ptr<PerWorkerResource>& resource) {
+  absl::MutexLock one_at_a_time(&preparing_);
+  const std::shared_ptr<Worker> worker = this->worker();
+  check_incarnation(*worker);
+  create(*worker, resource);
+}
+
+void WorkerSlot::prepare(const ScheduledClosure& closure) {
+  absl::MutexLock one_at_a_time(&preparing_);
+  const std::shared_ptr<Worker> worker = this->worker();
+  check_incarnation(*worker);
+  for (const auto& resource : closure.resources) create(*worker, resource);
+  {
+    absl::MutexLock lock(&mu_);
+    if (programs_.contains(closure.entry)) return;
+  }
+  const Program& program = closure.entry->traced.program;
+  const ProgramHandle handle = worker->register_program(step_of(program), setting_.owner);
+  try {
+    setting_.variables->check_alive(program);
+    check_incarnation(*worker);
+  } catch (const Error&) {
+    try {
+      worker->deregister_program(handle);
+    } catch (const Error&) {
+      // The first error is the one that counts.
+    }
+    throw;
+  }
+  absl::MutexLock lock(&mu_);
+  programs_.emplace(closure.entry, handle);
+}
+
+void WorkerSlot::drop(const std::shared_ptr<PerWorkerResource>& resource) {
+  absl::MutexLock one_at_a_time(&preparing_);
+  {
+    absl::MutexLock lock(&mu_);
+    if (resources_.erase(resource) == 0) return;
+  }
+  try {
+    if (!up()) throw unavailable(task_, " is lost");
+    resource->drop(*worker());
+  } catch (const Error& error) {
+    MUSTER_LOG(info) << task_ << ": " << resource->name() << " stays for now: " << error.what();
+    absl::MutexLock lock(&mu_);
+    left_over_.push_back(resource);
+  }
+}
+
+void WorkerSlot::clear() {
+  absl::MutexLock one_at_a_time(&preparing_);
+  decltype(programs_) programs;
+  std::set<std::shared_ptr<PerWorkerResource>> resources;
+  {
+    absl::MutexLock lock(&mu_);
+    programs.swap(programs_);
+    resources.swap(resources_);
+    resources.insert(left_over_.begin(), left_over_.end());
+    left_over_.clear();
+  }
+  if (!up()) return;
+  try {
+    const std::shared_ptr<Worker> worker = this->worker();
+    for (const auto& resource : resources) resource->drop(*worker);
+    for (const auto& [entry, handle] : programs) worker->deregister_program(handle);
+  } catch (const Error& error) {
+    MUSTER_LOG(info) << task_ << ": what the coordinator gave it stays: " << error.what();
+  }
+}
+
+void WorkerSlot::learn(size_t closures, std::chrono::nanoseconds took) {
+  const size_t now = batch_size();
+  if (took < kWorthSending && closures >= now) {
+    batch_size_.store(std::min(now * 2, kMostAtOnce), std::memory_order_relaxed);
+  } else if (took > 4 * kWorthSending) {
+    const auto fits = static_cast<size_t>(static_cast<double>(closures) * kWorthSending / took);
+    batch_size_.store(std::clamp(fits, size_t{1}, now), std::memory_order_relaxed);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,111 @@
+// One worker as its coordinator sees it.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/distribute/closure_queue.h"
+#include "muster/distribute/per_worker.h"
+#include "muster/distribute/ps_variables.h"
+#include "muster/distribute/remote_value.h"
+#include "muster/runtime/worker.h"
+#include "muster/trace/traced_function.h"
+
+namespace muster {
+
+// A function that was scheduled, with its arguments.
+class ScheduledClosure : public Closure {
+ public:
+  void cancelled(const Status& why) override { result->abort(why); }
+
+  std::shared_ptr<const TracedFunction::Entry> entry{};
+  std::vector<at::Tensor> arguments{};
+  std::shared_ptr<RemoteResult> result = std::make_shared<RemoteResult>();
+  std::vector<std::shared_ptr<PerWorkerResource>> resources{};
+  std::vector<std::shared_ptr<void>> holds{};  // what lives until it has run
+
+  // Whether somebody besides this closure can ask for the result.
+  bool watched() const { return result.use_count() > 1; }
+};
+
+// How a program reaches a worker: placed and split for it, with the variables of its strategy.
+struct ProgramSetting {
+  std::shared_ptr<PsVariables> variables;
+  std::vector<std::string> ps_devices;  // that programs may use besides the worker's own
+  ProgramOwner owner;
+};
+
+// Knows what one worker has been given, and gives it what is missing. Programs are placed and split with the worker as
+// the driver of the step, registered once and from then on named by a handle.
+// Invariant: all that it is said to have was given to one incarnation of it.
+// Thread-safe. `prepare`, `revive` and `drop` call the worker and wait for it.
+class WorkerSlot {
+ public:
+  WorkerSlot(size_t index, std::string task, std::shared_ptr<Peers> peers, ProgramSetting setting);
+
+  size_t index() const { return index_; }
+  const std::string& task() const { return task_; }
+  // Throws Error{kUnavailable} if it is known not to be there.
+  std::shared_ptr<Worker> worker() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The run of this closure if the worker has all that it needs.
+  std::optional<ProgramRun> ready(const ScheduledClosure& closure) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Gives the worker what the closure needs. Throws Error; a failure of a resource says so in its words, and
+  // Error{kAborted} says that the worker was restarted, or the parameter server that it names.
+  void prepare(const ScheduledClosure& closure) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  void prepare_resource(const std::shared_ptr<PerWorkerResource>& resource) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  // After the worker was lost: asks whether it is there and forgets what its last incarnation had. Throws Error while
+  // it is not.
+  void revive() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  void drop(const std::shared_ptr<PerWorkerResource>& resource) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  // At the end: what was registered is deregistered, as far as the worker answers.
+  void clear() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+
+  // ---- Whether it is there: up -> lost -> up again, with a new generation, or given up.
+  bool up() const { return up_.load(); }
+  uint64_t generation() const { return generation_.load(); }
+  // False if it is lost already, or if what failed was sent before it was found again.
+  bool lose(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+  void found() ABSL_LOCKS_EXCLUDED(mu_);
+  std::atomic<bool> given_up{false};  // it did not come back in time
+
+  // ---- How many closures it gets at a time.
+  std::atomic<int> batches_in_flight{0};
+  size_t batch_size() const { return batch_size_.load(std::memory_order_relaxed); }
+  // A batch of so many closures took so long.
+  void learn(size_t closures, std::chrono::nanoseconds took);
+
+ private:
+  void create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
+  Program step_of(const Program& program) ABSL_LOCKS_EXCLUDED(mu_);
+  void check_incarnation(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const size_t index_;
+  const std::string task_;
+  const std::shared_ptr<Peers> peers_;
+  const ProgramSetting setting_;
+  std::atomic<size_t> batch_size_{1};
+  std::atomic<bool> up_{true};           // written under mu_
+  std::atomic<uint64_t> generation_{0};  // likewise
+
+  absl::Mutex preparing_ ABSL_ACQUIRED_BEFORE(mu_);  // held while the worker is given something
+  mutable absl::Mutex mu_;
+  std::vector<std::shared_ptr<Worker>> workers_ ABSL_GUARDED_BY(mu_);  // the last one counts; others may be in a call
+  WorkerStatus status_ ABSL_GUARDED_BY(mu_);                           // of this incarnation; empty until it was asked
+  // The entries are held, so that no other one gets the address.
+  absl::flat_hash_map<std::shared_ptr<const TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
+  std::set<std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<PerWorkerResource>> left_over_ ABSL_GUARDED_BY(mu_);  // dropped while it was lost
+};
+
+}  // namespace muster

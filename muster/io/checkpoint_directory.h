@@ -1,0 +1,104 @@
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/graph/program.h"
+#include "muster/io/checkpoint_index.h"
+
+namespace muster {
+
+inline constexpr const char* kIndexFile = "index.json";
+
+// Some rows of a variable that a task is to store: contiguous, little-endian. The bytes are borrowed.
+struct Slice {
+  std::string variable;
+  TensorSpec spec;  // of the slice
+  std::vector<int64_t> full_sizes;
+  int64_t row_offset;
+  std::span<const std::byte> bytes;
+};
+
+// Stores the slices of one task in a file of its own in `temporary`, and gives what commit() wants to know of them. The
+// file is on the disk when this returns; when it throws there is none. No slices: no file. A task stores once: the
+// second time is Error{kAlreadyExists}.
+std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_view task,
+                                    const std::vector<Slice>& slices);
+
+struct Checkpoint {
+  int64_t step;
+  std::string path;
+
+  bool operator==(const Checkpoint&) const = default;
+};
+
+// A directory of checkpoints, one per step. ckpt-<step>/ holds index.json and a file from each task that stored.
+// Invariant: a ckpt-<step>/ appears all at once, by one rename of a temporary directory in which every file is already
+// on the disk. Who is killed at any point leaves the checkpoints before as they were.
+// Thread-safe, and so are several processes on one directory, if its file system has locks (flock).
+// Limit: on a file system without locks, temporaries of the dead are never removed.
+class CheckpointDirectory {
+ public:
+  explicit CheckpointDirectory(std::string path);
+  ~CheckpointDirectory();
+  CheckpointDirectory(const CheckpointDirectory&) = delete;
+  CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // A new temporary directory, into which every task stores with write_shard(). It ends with commit() or abandon(), or
+  // is left to somebody's keep() when this is destroyed. Makes the directory itself if need be.
+  std::string begin(int64_t step);
+
+  // Makes a temporary directory of begin() the checkpoint of its step, and gives its path. index.entries is all that
+  // the tasks gave, in any order; index.files is filled in here. A damaged checkpoint of the same step is replaced.
+  // Throws Error{kInvalidArgument} when rows are missing or twice, Error{kDataLoss} when a file is not as its entries
+  // say, Error{kAlreadyExists} when the step has a checkpoint. The temporary directory is then as it was.
+  std::string commit(const std::string& temporary, CheckpointIndex index);
+
+  // Removes a temporary directory of begin().
+  void abandon(const std::string& temporary);
+
+  // Complete are those with an index in order and files of the right sizes. What is in the files is checked when it is
+  // read, for that takes time. The damaged are left out; latest() also logs what is wrong with them.
+  std::optional<Checkpoint> latest() const;
+  std::vector<Checkpoint> all() const;  // by step
+
+  // Throws Error{kNotFound} when there is none, Error{kDataLoss} when it is damaged.
+  CheckpointIndex index(int64_t step) const;
+
+  // Removes what is older than the newest `count` complete checkpoints, at least one, and what killed writers left.
+  void keep(int count);
+
+  // Does nothing when there is none.
+  void remove(int64_t step);
+
+ private:
+  struct Begun {
+    int64_t step;
+    int lock;  // a descriptor; held as long as somebody may write into the directory
+  };
+
+  std::string path_of(int64_t step) const;
+  std::vector<int64_t> steps() const;  // rising, complete or not
+  Begun begun(const std::string& temporary) const;
+  void end(const std::string& temporary);
+
+  const std::string path_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, Begun> begun_ ABSL_GUARDED_BY(mu_);  // by path
+};
+
+// The index of the checkpoint at `path`. Throws as CheckpointDirectory::index() does.
+CheckpointIndex read_checkpoint_index(const std::string& path);
+
+}  // namespace muster

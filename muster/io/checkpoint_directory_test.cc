@@ -1,0 +1,272 @@
+#include "muster/io/checkpoint_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/io/safetensors.h"
+#include "muster/io/test_checkpoints.h"
+#include "muster/io/test_files.h"
+
+namespace muster {
+namespace {
+
+using namespace ::muster::testing_support;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+TEST(CheckpointDirectory, HasNoneBeforeTheFirst) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path("new/er"));
+
+  EXPECT_EQ(directory.latest(), std::nullopt);
+  EXPECT_THAT(directory.all(), IsEmpty());
+  EXPECT_EQ(caught([&] { (void)directory.index(1); }).code(), StatusCode::kNotFound);
+  directory.keep(1);
+}
+
+TEST(CheckpointDirectory, ShowsACheckpointOnlyOnceItIsCommitted) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path("new/er"));
+
+  const std::string temporary = directory.begin(9);
+  CheckpointIndex index = write_shards(temporary, 9, 4, 2);
+  index.metadata = {{"by", "test"}};
+  EXPECT_EQ(directory.latest(), std::nullopt);
+  const std::string path = directory.commit(temporary, index);
+
+  EXPECT_EQ(path, scratch.path("new/er/ckpt-9"));
+  EXPECT_EQ(directory.latest(), (Checkpoint{9, path}));
+  EXPECT_THAT(names_in(path),
+              UnorderedElementsAre("index.json", "shard-job-ps-task-0.safetensors", "shard-job-ps-task-1.safetensors"));
+  EXPECT_THAT(names_in(directory.path()), ElementsAre("ckpt-9"));
+  EXPECT_EQ(directory.index(9).entries, index.entries);
+  EXPECT_EQ(directory.index(9).metadata, index.metadata);
+}
+
+TEST(CheckpointDirectory, GivesTheHighestStepAsTheLatest) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+
+  for (int64_t step : {10, 9, 100}) save(directory, step);
+
+  EXPECT_THAT(steps_of(directory), ElementsAre(9, 10, 100));
+  EXPECT_EQ(latest_intact_step(directory), 100);
+}
+
+TEST(CheckpointDirectory, PassesOverTheDamagedAndSaysSo) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  for (int64_t step = 1; step <= 5; ++step) save(directory, step);
+  std::filesystem::remove(scratch.path("ckpt-2/shard-job-ps-task-1.safetensors"));
+  std::filesystem::remove(scratch.path("ckpt-3/index.json"));
+  std::filesystem::resize_file(scratch.path("ckpt-4/shard-job-ps-task-0.safetensors"), 100);
+  write_file(scratch.path("ckpt-5/index.json"), read_file(scratch.path("ckpt-1/index.json")));
+  for (const char* name : {"ckpt-", "ckpt-007", "ckpt--8", "ckpt-9x", "ckpt-99999999999999999999", "other"}) {
+    std::filesystem::copy(scratch.path("ckpt-1"), scratch.path(name));
+  }
+  LogCapture log;
+
+  EXPECT_EQ(latest_intact_step(directory), 1);
+  EXPECT_THAT(steps_of(directory), ElementsAre(1));
+  EXPECT_TRUE(log.contains("ckpt-2 is damaged"));
+  EXPECT_TRUE(log.contains("ckpt-5 is damaged and not used: checkpoint"));
+  for (int64_t step : {2, 3, 4, 5}) {
+    EXPECT_EQ(caught([&] { (void)directory.index(step); }).code(), StatusCode::kDataLoss) << step;
+  }
+}
+
+TEST(CheckpointDirectory, ReplacesADamagedCheckpointButNotASoundOne) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  save(directory, 1);
+  save(directory, 2);
+  write_file(scratch.path("ckpt-2/index.json"), "{}");
+
+  save(directory, 2);
+  Status status = caught([&] { save(directory, 1); });
+
+  EXPECT_EQ(latest_intact_step(directory), 2);
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(status.message(), HasSubstr("ckpt-1"));
+}
+
+TEST(CheckpointDirectory, DoesNotReplaceACheckpointOfALaterVersion) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  const std::string later = R"({"checksum":"da929fc8","format":"muster checkpoint","version":2})";
+  std::filesystem::create_directory(scratch.path("ckpt-1"));
+  write_file(scratch.path("ckpt-1/index.json"), later);
+
+  EXPECT_EQ(caught([&] { save(directory, 1); }).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(directory.latest(), std::nullopt);
+  EXPECT_EQ(read_file(scratch.path("ckpt-1/index.json")), later);
+}
+
+TEST(CheckpointDirectory, RefusesACheckpointThatCouldNotBeReadBack) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  const std::string temporary = directory.begin(1);
+  const CheckpointIndex index = write_shards(temporary, 1, 4, 2);
+  const auto refused = [&](auto change) {
+    CheckpointIndex changed = index;
+    change(changed);
+    return caught([&] { directory.commit(temporary, changed); });
+  };
+
+  EXPECT_THAT(refused([](CheckpointIndex& i) { i.entries.pop_back(); }).message(),
+              HasSubstr("rows 2 to 3 are missing"));
+  EXPECT_EQ(
+      refused([](CheckpointIndex& i) { i.entries[0].spec.dtype = i.entries[1].spec.dtype = DType::kFloat; }).code(),
+      StatusCode::kDataLoss);
+  EXPECT_EQ(refused([](CheckpointIndex& i) { i.entries[0].file = i.entries[1].file; }).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refused([](CheckpointIndex& i) { i.step = 2; }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](CheckpointIndex& i) { i.metadata["\xff"] = ""; }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { directory.commit(scratch.path("else"), index); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(directory.latest(), std::nullopt);
+  directory.commit(temporary, index);
+  EXPECT_EQ(latest_intact_step(directory), 1);
+}
+
+TEST(CheckpointDirectory, SurvivesAFullDisk) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  save(directory, 1);
+  const std::string temporary = directory.begin(2);
+  std::filesystem::create_symlink("/dev/full", temporary + "/shard-full.safetensors");
+  std::filesystem::create_symlink("/dev/full", temporary + "/index.json");
+
+  Status shard = caught([&] { write_rows(temporary, "full", 2, 0, 4, 4); });
+  Status index = caught([&] { directory.commit(temporary, write_shards(temporary, 2, 4, 2)); });
+
+  EXPECT_EQ(shard.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(shard.message(), AllOf(HasSubstr("shard-full.safetensors"), HasSubstr("No space left on device")));
+  EXPECT_EQ(index.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(index.message(), HasSubstr("index.json"));
+  EXPECT_EQ(latest_intact_step(directory), 1);
+  directory.abandon(temporary);
+  EXPECT_THAT(names_in(scratch.path()), ElementsAre("ckpt-1"));
+  save(directory, 2);
+  EXPECT_EQ(latest_intact_step(directory), 2);
+}
+
+TEST(CheckpointDirectory, KeepsTheNewest) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  for (int64_t step = 1; step <= 6; ++step) save(directory, step);
+  std::filesystem::remove(scratch.path("ckpt-2/index.json"));
+  std::filesystem::remove(scratch.path("ckpt-5/index.json"));
+
+  directory.keep(9);
+  EXPECT_THAT(steps_of(directory), ElementsAre(1, 3, 4, 6));
+  directory.keep(2);
+
+  // The damaged one in between stays: it is not older than all that are kept.
+  EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("ckpt-4", "ckpt-5", "ckpt-6"));
+  EXPECT_EQ(caught([&] { directory.keep(0); }).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(CheckpointDirectory, RemovesTemporariesOfTheDeadAndNotOfTheLiving) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  const std::string living = directory.begin(1);
+  { write_shards(CheckpointDirectory(scratch.path()).begin(2), 2, 4, 2); }
+  ASSERT_EQ(names_in(scratch.path()).size(), 2u);
+
+  directory.keep(1);
+  CheckpointDirectory(scratch.path()).keep(1);
+
+  EXPECT_THAT(names_in(scratch.path()), ElementsAre(living.substr(scratch.path().size() + 1)));
+}
+
+TEST(CheckpointDirectory, TakesTwoWritersAtOnce) {
+  ScopedDirectory scratch;
+  CheckpointDirectory one(scratch.path());
+  CheckpointDirectory two(scratch.path());
+
+  const std::string first = one.begin(1);
+  const std::string second = two.begin(2);
+  const CheckpointIndex first_index = write_shards(first, 1, 4, 2);
+  const CheckpointIndex second_index = write_shards(second, 2, 4, 3);
+  two.commit(second, second_index);
+  two.keep(1);
+  one.commit(first, first_index);
+
+  EXPECT_THAT(steps_of(one), ElementsAre(1, 2));
+  EXPECT_EQ(latest_intact_step(two), 2);
+}
+
+TEST(CheckpointDirectory, LetsOneOfManyWritersOfAStepWin) {
+  ScopedDirectory scratch;
+  std::atomic<int> won = 0;
+  std::atomic<int> lost = 0;
+
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        CheckpointDirectory directory(scratch.path());
+        Status status = caught([&] { save(directory, 1); });
+        if (status.ok()) ++won;
+        if (status.code() == StatusCode::kAlreadyExists) ++lost;
+        directory.keep(1);
+      });
+    }
+  }
+
+  EXPECT_EQ(won, 1);
+  EXPECT_EQ(lost, 3);
+  CheckpointDirectory directory(scratch.path());
+  directory.keep(1);
+  EXPECT_THAT(names_in(scratch.path()), ElementsAre("ckpt-1"));
+  EXPECT_EQ(latest_intact_step(directory), 1);
+}
+
+TEST(WriteShard, StoresOnceAndNothingForATaskWithoutSlices) {
+  ScopedDirectory scratch;
+
+  EXPECT_THAT(write_shard(scratch.path(), "idle", {}), IsEmpty());
+  EXPECT_THAT(names_in(scratch.path()), IsEmpty());
+  write_rows(scratch.path(), "ps", 1, 0, 4, 4);
+  EXPECT_EQ(caught([&] { write_rows(scratch.path(), "ps", 1, 0, 4, 4); }).code(), StatusCode::kAlreadyExists);
+}
+
+TEST(WriteShard, AlignsEveryTensorAndGivesWholeOnesTheirPlainName) {
+  ScopedDirectory scratch;
+  const std::vector<uint8_t> bytes = {1, 2, 3};
+  const std::vector<double> doubles = {1.5};
+  const std::vector<int16_t> shorts = {7, 8};
+
+  write_shard(scratch.path(), "ps",
+              {{"b", {DType::kByte, {3}}, {3}, 0, bytes_of(bytes)},
+               {"s", {DType::kShort, {2}}, {4}, 2, bytes_of(shorts)},
+               {"d", {DType::kDouble, {}}, {}, 0, bytes_of(doubles)}});
+
+  SafetensorsFile file(scratch.path("shard-ps.safetensors"));
+  EXPECT_THAT(file.names(), ElementsAre("d", "s[2:4]", "b"));
+  EXPECT_THAT(file.metadata(), ElementsAre(std::pair("format", "pt")));
+}
+
+TEST(WriteShard, RefusesSlicesThatAreNotWhatTheySay) {
+  ScopedDirectory scratch;
+  const std::vector<float> values = {1, 2};
+  const auto code = [&](const std::string& task, const Slice& slice) {
+    return caught([&] { write_shard(scratch.path(), task, {slice}); }).code();
+  };
+
+  EXPECT_EQ(code("ps", {"w", {DType::kFloat, {3}}, {3}, 0, bytes_of(values)}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("ps", {"w", {DType::kFloat, {2}}, {2}, 1, bytes_of(values)}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("ps", {"w", {DType::kComplexDouble, {0}}, {0}, 0, {}}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("/", {"w", {DType::kFloat, {2}}, {2}, 0, bytes_of(values)}), StatusCode::kInvalidArgument);
+  EXPECT_THAT(names_in(scratch.path()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,101 @@
+#include "muster/io/checkpoint_reader.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "muster/base/status.h"
+#include "muster/io/checkpoint_directory.h"
+#include "muster/io/crc32c.h"
+
+namespace muster {
+
+CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)), index_(read_checkpoint_index(path_)) {
+  for (const ShardEntry& entry : index_.entries) shards_[entry.variable].push_back(&entry);
+  for (auto& [variable, shards] : shards_) {
+    std::sort(shards.begin(), shards.end(),
+              [](const ShardEntry* a, const ShardEntry* b) { return a->row_offset < b->row_offset; });
+  }
+}
+
+std::vector<std::string> CheckpointReader::names() const {
+  std::vector<std::string> names;
+  for (const auto& [variable, shards] : shards_) names.push_back(variable);
+  return names;
+}
+
+TensorSpec CheckpointReader::spec(const std::string& variable) const {
+  const ShardEntry& entry = *shards_of(variable).front();
+  return {entry.spec.dtype, entry.full_sizes};
+}
+
+void CheckpointReader::read(const std::string& variable, int64_t first_row, int64_t rows,
+                            std::span<std::byte> out) const {
+  const TensorSpec full = spec(variable);
+  const int64_t full_rows = rows_of(full.sizes);
+  if (first_row < 0 || rows < 0 || rows > full_rows || first_row > full_rows - rows) {
+    throw out_of_range("checkpoint \"", path_, "\": variable \"", variable, "\": ", rows, " rows from row ", first_row,
+                       " on are not in ", full.to_string());
+  }
+  const int64_t row_bytes = full_rows == 0 ? 0 : full.bytes() / full_rows;
+  if (static_cast<int64_t>(out.size()) != rows * row_bytes) {
+    throw invalid_argument("checkpoint \"", path_, "\": variable \"", variable, "\": room for ", out.size(),
+                           " bytes, expected ", rows * row_bytes);
+  }
+  for (const ShardEntry* entry : shards_of(variable)) {
+    const int64_t begin = std::max(first_row, entry->row_offset);
+    const int64_t end = std::min(first_row + rows, entry->row_offset + rows_of(entry->spec.sizes));
+    if (begin >= end || row_bytes == 0) continue;
+    const auto bytes = checked_bytes_of(*entry);
+    std::memcpy(out.data() + (begin - first_row) * row_bytes, bytes.data() + (begin - entry->row_offset) * row_bytes,
+                static_cast<size_t>((end - begin) * row_bytes));
+  }
+}
+
+const std::vector<const ShardEntry*>& CheckpointReader::shards_of(const std::string& variable) const {
+  const auto it = shards_.find(variable);
+  if (it == shards_.end()) {
+    throw not_found("checkpoint \"", path_, "\": variable \"", variable, "\": there is none");
+  }
+  return it->second;
+}
+
+std::span<const std::byte> CheckpointReader::checked_bytes_of(const ShardEntry& entry) const {
+  const std::string about = str_cat("variable \"", entry.variable, "\": ");
+  const std::string name = entry.tensor_name();
+  std::shared_ptr<const SafetensorsFile> file;
+  try {
+    file = this->file(entry.file);
+  } catch (const Error& error) {
+    // The index says that there is a file and that we know its types. Too few descriptors, for one, is not damage.
+    const bool damage = error.code() == StatusCode::kNotFound || error.code() == StatusCode::kUnimplemented;
+    throw Error(Status(damage ? StatusCode::kDataLoss : error.code(), str_cat(about, error.status().message())));
+  }
+  if (!file->has(name) || file->spec(name) != entry.spec) {
+    throw data_loss(about, "file \"", file->path(), "\": expected tensor \"", name, "\" as ", entry.spec.to_string());
+  }
+  const auto bytes = file->bytes(name);
+  {
+    absl::MutexLock hold(&mu_);
+    if (intact_.contains(&entry)) return bytes;
+  }
+  // Without the lock: two threads may both sum, which is better than that one waits for a slice that it does not want.
+  if (const uint32_t crc = crc32c(bytes); crc != entry.crc) {
+    throw data_loss(about, "file \"", file->path(), "\": tensor \"", name, "\": CRC-32C ", absl::StrFormat("%08x", crc),
+                    ", expected ", absl::StrFormat("%08x", entry.crc));
+  }
+  absl::MutexLock hold(&mu_);
+  intact_.insert(&entry);
+  return bytes;
+}
+
+std::shared_ptr<const SafetensorsFile> CheckpointReader::file(const std::string& name) const {
+  absl::MutexLock hold(&mu_);
+  auto& file = files_[name];
+  if (!file) file = std::make_shared<const SafetensorsFile>(str_cat(path_, "/", name));
+  return file;
+}
+
+}  // namespace muster

@@ -1,0 +1,257 @@
+#include "muster/io/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "muster/base/status.h"
+#include "muster/io/crc32c.h"
+
+namespace muster {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "the data of a file is little-endian, and is not converted");
+
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr int64_t kLengthBytes = 8;
+constexpr size_t kPieceBytes = 1 << 20;  // stays in the cache between its sum and its write
+
+constexpr std::pair<DType, std::string_view> kTypes[] = {
+    {DType::kByte, "U8"},   {DType::kChar, "I8"},       {DType::kShort, "I16"},        {DType::kInt, "I32"},
+    {DType::kLong, "I64"},  {DType::kHalf, "F16"},      {DType::kFloat, "F32"},        {DType::kDouble, "F64"},
+    {DType::kBool, "BOOL"}, {DType::kBFloat16, "BF16"}, {DType::kComplexFloat, "C64"},
+};
+
+std::string quoted(const std::string& text) {
+  try {
+    return json(text).dump();
+  } catch (const json::exception&) {
+    throw invalid_argument("safetensors: expected a text in UTF-8, got ",
+                           json(text).dump(-1, ' ', true, json::error_handler_t::replace));
+  }
+}
+
+// The length and the header, filled up with spaces so that the data begins at a multiple of 8.
+std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std::string, std::string>& metadata) {
+  std::string text(kLengthBytes, '\0');
+  text += '{';
+  if (!metadata.empty()) {
+    str_append(text, "\"", kMetadata, "\":{");
+    const char* comma = "";
+    for (const auto& [key, value] : metadata)
+      str_append(text, std::exchange(comma, ","), quoted(key), ":", quoted(value));
+    text += '}';
+  }
+  std::set<std::string_view> names;
+  int64_t offset = 0;
+  for (const auto& [name, spec] : tensors) {
+    if (name == kMetadata || !names.insert(name).second) {
+      throw invalid_argument("safetensors: tensor \"", name,
+                             "\": ", name == kMetadata ? "the format keeps this name" : "there are two of this name");
+    }
+    const auto type = safetensors_name(spec.dtype);
+    if (!type) {
+      throw Error(Status(StatusCode::kUnimplemented,
+                         str_cat("safetensors: tensor \"", name, "\": the format has no ", name_of(spec.dtype))));
+    }
+    const auto bytes = checked_bytes(spec);
+    int64_t end = 0;
+    if (!bytes || __builtin_add_overflow(offset, *bytes, &end)) {
+      throw invalid_argument("safetensors: tensor \"", name, "\": ", spec.to_string(), " has no size in bytes");
+    }
+    str_append(text, text.size() > kLengthBytes + 1 ? "," : "", quoted(name), ":{\"dtype\":\"", *type,
+               "\",\"shape\":", json(spec.sizes).dump(), ",\"data_offsets\":[", offset, ",", end, "]}");
+    offset = end;
+  }
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size() - kLengthBytes;
+  if (length > SafetensorsFile::kMaxHeaderBytes) {
+    throw invalid_argument("safetensors: the header of ", tensors.size(), " tensors has ", length,
+                           " bytes, the format allows ", SafetensorsFile::kMaxHeaderBytes);
+  }
+  std::memcpy(text.data(), &length, sizeof(length));
+  return text;
+}
+
+// `about` names file and tensor.
+std::vector<int64_t> integers_of(const json& tensor, const char* field, const std::string& about) {
+  const auto list = tensor.find(field);
+  const auto fits = [](const json& value) {
+    return value.is_number_unsigned() && value.get<uint64_t>() <= std::numeric_limits<int64_t>::max();
+  };
+  if (list == tensor.end() || !list->is_array() || !std::all_of(list->begin(), list->end(), fits)) {
+    throw data_loss(about, ": expected a list of whole numbers as ", field);
+  }
+  return list->get<std::vector<int64_t>>();
+}
+
+json parse_header(std::string_view text, const std::string& path) {
+  // A header is four deep. Without the limit, one of a hundred million brackets costs gigabytes.
+  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+    if (depth > 4) throw data_loss("file \"", path, "\": the header has too many levels");
+    return true;
+  };
+  if (!text.starts_with('{')) throw data_loss("file \"", path, "\": the header does not begin with {");
+  json header;
+  try {
+    header = json::parse(text, shallow);
+  } catch (const json::exception& error) {
+    throw data_loss("file \"", path, "\": the header is not JSON: ", error.what());
+  }
+  return header;
+}
+
+}  // namespace
+
+std::optional<std::string_view> safetensors_name(DType dtype) {
+  for (const auto& [ours, name] : kTypes) {
+    if (ours == dtype) return name;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_from_safetensors(std::string_view name) {
+  for (const auto& [dtype, theirs] : kTypes) {
+    if (theirs == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> checked_bytes(const TensorSpec& spec) {
+  int64_t bytes = 1;
+  for (int64_t size : spec.sizes) {
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  if (__builtin_mul_overflow(bytes, bytes_per_element(spec.dtype), &bytes)) return std::nullopt;
+  return bytes;
+}
+
+SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors,
+                                     std::map<std::string, std::string> metadata)
+    : tensors_(std::move(tensors)), file_(std::move(path)) {
+  const std::string header = header_of(tensors_, metadata);
+  file_.write(std::as_bytes(std::span(header)));
+}
+
+uint32_t SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
+  if (next_ == tensors_.size() || tensors_[next_].name != name) {
+    throw invalid_argument(
+        "file \"", file_.path(), "\": tensor \"", name, "\": expected ",
+        next_ == tensors_.size() ? "no more tensors" : str_cat("\"", tensors_[next_].name, "\" next"));
+  }
+  const TensorSpec& spec = tensors_[next_].spec;
+  if (static_cast<int64_t>(bytes.size()) != spec.bytes()) {
+    throw invalid_argument("file \"", file_.path(), "\": tensor \"", name, "\": ", bytes.size(), " bytes, but ",
+                           spec.to_string(), " has ", spec.bytes());
+  }
+  uint32_t crc = 0;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+    crc = crc32c(piece, crc);
+    file_.write(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  ++next_;
+  return crc;
+}
+
+void SafetensorsWriter::finish() {
+  if (next_ != tensors_.size()) {
+    throw failed_precondition("file \"", file_.path(), "\": tensor \"", tensors_[next_].name, "\" was not written");
+  }
+  file_.finish();
+}
+
+SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
+  const auto bytes = file_.bytes();
+  const std::string where = str_cat("file \"", this->path(), "\"");
+  uint64_t length = 0;
+  if (bytes.size() < sizeof(length)) throw data_loss(where, ": ", bytes.size(), " bytes are no safetensors file");
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (length > kMaxHeaderBytes) {
+    throw data_loss(where, ": a header of ", length, " bytes, at most ", kMaxHeaderBytes, " are allowed");
+  }
+  if (length > bytes.size() - kLengthBytes) {
+    throw data_loss(where, ": a header of ", length, " bytes in a file of ", bytes.size());
+  }
+  data_ = bytes.subspan(kLengthBytes + length);
+  const json header = parse_header(
+      {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, static_cast<size_t>(length)}, this->path());
+
+  for (const auto& [name, value] : header.items()) {
+    const std::string about = str_cat(where, ": tensor \"", name, "\"");
+    if (!value.is_object()) throw data_loss(about, ": expected an object");
+    if (name == kMetadata) {
+      for (const auto& [key, text] : value.items()) {
+        if (!text.is_string()) throw data_loss(where, ": metadata \"", key, "\": expected a text");
+        metadata_.emplace(key, text.get<std::string>());
+      }
+      continue;
+    }
+    const auto type = value.find("dtype");
+    if (type == value.end() || !type->is_string()) throw data_loss(about, ": expected a text as dtype");
+    const auto dtype = dtype_from_safetensors(type->get_ref<const std::string&>());
+    if (!dtype) {
+      throw Error(Status(StatusCode::kUnimplemented,
+                         str_cat(about, ": element type \"", type->get_ref<const std::string&>(), "\" is not known")));
+    }
+    TensorSpec spec{*dtype, integers_of(value, "shape", about)};
+    const auto offsets = integers_of(value, "data_offsets", about);
+    const auto size = checked_bytes(spec);
+    if (!size || offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] - offsets[0] != *size) {
+      throw data_loss(about, ": data_offsets ", json(offsets).dump(), " do not fit ", spec.to_string());
+    }
+    tensors_.emplace(name, Tensor{std::move(spec), offsets[0], offsets[1]});
+  }
+
+  int64_t end = 0;
+  for (const auto& it : by_place()) {
+    const auto& [name, tensor] = *it;
+    if (tensor.begin != end) {
+      throw data_loss(where, ": tensor \"", name, "\": begins at ", tensor.begin, ", the one before ends at ", end);
+    }
+    end = tensor.end;
+  }
+  if (end != static_cast<int64_t>(data_.size())) {
+    throw data_loss(where, ": ", data_.size(), " bytes of data, the tensors have ", end);
+  }
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> names;
+  for (const auto& it : by_place()) names.push_back(it->first);
+  return names;
+}
+
+const TensorSpec& SafetensorsFile::spec(std::string_view name) const { return find(name)->second.spec; }
+
+std::span<const std::byte> SafetensorsFile::bytes(std::string_view name) const {
+  const Tensor& tensor = find(name)->second;
+  return data_.subspan(static_cast<size_t>(tensor.begin), static_cast<size_t>(tensor.end - tensor.begin));
+}
+
+SafetensorsFile::Tensors::const_iterator SafetensorsFile::find(std::string_view name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) throw not_found("file \"", path(), "\": tensor \"", name, "\": there is none");
+  return it;
+}
+
+std::vector<SafetensorsFile::Tensors::const_iterator> SafetensorsFile::by_place() const {
+  std::vector<Tensors::const_iterator> sorted;
+  for (auto it = tensors_.begin(); it != tensors_.end(); ++it) sorted.push_back(it);
+  // An empty tensor stands at the place where the next one begins, hence both ends. Stable, for two empty ones.
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return std::tie(a->second.begin, a->second.end) < std::tie(b->second.begin, b->second.end);
+  });
+  return sorted;
+}
+
+}  // namespace muster

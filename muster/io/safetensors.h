@@ -1,0 +1,92 @@
+// Files of tensors in the safetensors format, which Python's `safetensors` reads and writes too: the length of the
+// header (8 bytes, little-endian), the header in JSON, and the data of all tensors without a gap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/graph/program.h"
+#include "muster/io/mapped_file.h"
+#include "muster/io/output_file.h"
+
+namespace muster {
+
+// What the format calls an element type, and back. Nothing for complex32 and complex128, which it does not have, and
+// for what we do not have, such as "F8_E4M3".
+std::optional<std::string_view> safetensors_name(DType dtype);
+std::optional<DType> dtype_from_safetensors(std::string_view name);
+
+// TensorSpec::bytes() for sizes that come from a stranger. Nothing when one is negative or the product is too large.
+std::optional<int64_t> checked_bytes(const TensorSpec& spec);
+
+struct NamedSpec {
+  std::string name;
+  TensorSpec spec;
+};
+
+// Writes one file: all names and specs first, for the header stands before the data, then the bytes of each tensor.
+// Without finish() there is no file in the end. The data lies in the order of the list, without padding: a list in
+// which element sizes fall keeps every tensor aligned for those who map the file.
+// For one thread at a time.
+class SafetensorsWriter {
+ public:
+  // Throws Error{kInvalidArgument} for a name twice or not in UTF-8, Error{kUnimplemented} for an element type that the
+  // format does not have, Error{kAlreadyExists} for a path where a file is.
+  SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors, std::map<std::string, std::string> metadata = {});
+
+  // The next tensor of the list: contiguous, little-endian. Nothing is copied. Gives the CRC-32C of the bytes.
+  uint32_t write(std::string_view name, std::span<const std::byte> bytes);
+
+  // REQUIRES: every tensor was written. The file is on the disk when this returns.
+  void finish();
+
+ private:
+  const std::vector<NamedSpec> tensors_;
+  size_t next_ = 0;
+  OutputFile file_;
+};
+
+// Reads one file, which may come from a stranger: everything but the values is checked before the constructor returns.
+// Immutable, so any thread may read.
+// Limit: a bool is whatever byte the file has, also one that is neither 0 nor 1.
+class SafetensorsFile {
+ public:
+  // A header of 100 MB is the most that others read too.
+  static constexpr int64_t kMaxHeaderBytes = 100'000'000;
+
+  // Throws Error{kDataLoss} for a file that is not as the format says, Error{kUnimplemented} for an element type that
+  // we do not have, Error{kNotFound} for no file.
+  explicit SafetensorsFile(std::string path);
+
+  const std::string& path() const { return file_.path(); }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  std::vector<std::string> names() const;  // in the order of the data
+
+  bool has(std::string_view name) const { return tensors_.contains(name); }
+  const TensorSpec& spec(std::string_view name) const;            // throws Error{kNotFound}
+  std::span<const std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}; valid while this lives
+
+ private:
+  struct Tensor {
+    TensorSpec spec;
+    int64_t begin;
+    int64_t end;
+  };
+  using Tensors = std::map<std::string, Tensor, std::less<>>;
+
+  Tensors::const_iterator find(std::string_view name) const;
+  std::vector<Tensors::const_iterator> by_place() const;
+
+  const MappedFile file_;
+  std::map<std::string, std::string> metadata_;
+  Tensors tensors_;
+  std::span<const std::byte> data_;
+};
+
+}  // namespace muster

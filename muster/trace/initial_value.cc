@@ -1,0 +1,70 @@
+#include "muster/trace/initial_value.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+
+#include "muster/base/status.h"
+#include "muster/runtime/run_options.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+
+InitialValue::InitialValue(const at::Tensor& value) : spec_(spec_of(value)), value_(value.detach()) {}
+
+InitialValue InitialValue::constant(std::vector<int64_t> sizes, double value, at::ScalarType dtype) {
+  InitialValue made(TensorSpec{dtype_of(dtype), std::move(sizes)});
+  made.fill_ = Fill{.kind = Fill::kConstant, .a = value};
+  return made;
+}
+
+InitialValue InitialValue::uniform(std::vector<int64_t> sizes, double low, double high, uint64_t seed) {
+  InitialValue made(TensorSpec{DType::kFloat, std::move(sizes)});
+  made.fill_ = Fill{.kind = Fill::kUniform, .a = low, .b = high, .seed = seed};
+  return made;
+}
+
+InitialValue InitialValue::normal(std::vector<int64_t> sizes, double mean, double deviation, uint64_t seed) {
+  InitialValue made(TensorSpec{DType::kFloat, std::move(sizes)});
+  made.fill_ = Fill{.kind = Fill::kNormal, .a = mean, .b = deviation, .seed = seed};
+  return made;
+}
+
+InitialValue InitialValue::by_parts(std::vector<int64_t> sizes, MakePart make, at::ScalarType dtype) {
+  InitialValue made(TensorSpec{dtype_of(dtype), std::move(sizes)});
+  made.make_ = std::move(make);
+  return made;
+}
+
+InitialValue InitialValue::rows(int64_t first, int64_t count) const {
+  InitialValue part = *this;
+  part.spec_.sizes[0] = count;
+  part.first_row_ = first_row_ + first;
+  if (value_.defined()) part.value_ = value_.narrow(0, first, count);
+  // Parts of one variable draw different numbers.
+  if (fill_) part.fill_->seed = step_seed(fill_->seed, static_cast<uint64_t>(part.first_row_), 0);
+  return part;
+}
+
+at::Tensor InitialValue::tensor() const {
+  if (value_.defined()) return value_;
+  PlainTensors plain;
+  if (make_) {
+    std::vector<int64_t> offset(spec_.sizes.size(), 0);
+    if (!offset.empty()) offset[0] = first_row_;
+    at::Tensor made = make_(spec_.sizes, offset);
+    if (spec_of(made) != spec_) {
+      throw invalid_argument("the maker of an initial value returned ", spec_of(made).to_string(), ", expected ",
+                             spec_.to_string());
+    }
+    return made;
+  }
+  at::Tensor made = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)));
+  switch (fill_->kind) {
+    case Fill::kConstant: made.fill_(fill_->a); break;
+    case Fill::kUniform: made.uniform_(fill_->a, fill_->b, at::detail::createCPUGenerator(fill_->seed)); break;
+    case Fill::kNormal: made.normal_(fill_->a, fill_->b, at::detail::createCPUGenerator(fill_->seed)); break;
+  }
+  return made;
+}
+
+}  // namespace muster

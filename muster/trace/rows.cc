@@ -1,0 +1,166 @@
+#include "muster/trace/rows.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "muster/base/status.h"
+#include "muster/runtime/row_ops.h"
+#include "muster/runtime/tensors.h"
+#include "muster/trace/device_scope.h"
+#include "muster/trace/tracer.h"
+
+namespace muster {
+namespace {
+
+// Through the dispatcher, where the tracer listens.
+template <class Signature, class... Args>
+auto call(const char* op, Args&&... args) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
+}
+
+using Parts = std::vector<at::Tensor>;
+
+std::vector<Variable> parts_of(const Variable& table) {
+  return table.shards().empty() ? std::vector<Variable>{table} : table.shards();
+}
+
+std::vector<int64_t> starts_of(const Variable& table) {
+  std::vector<int64_t> starts{0};
+  for (const Variable& part : parts_of(table)) starts.push_back(starts.back() + part.sizes()[0]);
+  return starts;
+}
+
+Tracer& tracer_for(const char* what, const Variable& table) {
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) {
+    throw failed_precondition(what, " of variable \"", table.name(),
+                              "\" belongs inside a traced function (muster::function)");
+  }
+  if (table.sizes().empty()) {
+    throw invalid_argument(what, ": variable \"", table.name(), "\" is a scalar, which has no rows");
+  }
+  return *tracer;
+}
+
+std::tuple<at::Tensor, Parts> unique(const at::Tensor& ids, const Variable& table) {
+  return call<std::tuple<at::Tensor, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::unique", ids,
+                                                                                 starts_of(table));
+}
+
+}  // namespace
+
+at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
+  Tracer& tracer = tracer_for("lookup", table);
+  if (ids.scalar_type() != at::kLong) {
+    throw invalid_argument("lookup: the ids for variable \"", table.name(), "\" are ", spec_of(ids).to_string(),
+                           ", expected int64");
+  }
+  c10::AutoGradMode no_gradients(false);
+  const at::Tensor flat = ids.reshape({-1});
+  auto [places, part_ids] = unique(flat, table);
+  Parts rows;
+  const std::vector<Variable> parts = parts_of(table);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    DeviceScope there(parts[i].device());
+    rows.push_back(
+        call<at::Tensor(const at::Tensor&, const at::Tensor&)>("muster_rows::gather", parts[i].value(), part_ids[i]));
+  }
+  at::Tensor leaf =
+      call<at::Tensor(const at::Tensor&, at::TensorList)>("muster_rows::expand", places, at::TensorList(rows));
+  if (table.trainable() && leaf.is_floating_point()) {
+    leaf.requires_grad_();
+    tracer.lookups.push_back({table.state(), flat, places, part_ids, leaf});
+  }
+  std::vector<int64_t> sizes = ids.sizes().vec();
+  sizes.insert(sizes.end(), table.sizes().begin() + 1, table.sizes().end());
+  c10::AutoGradMode gradients(true);
+  return leaf.reshape(sizes);
+}
+
+Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables) {
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) return {gradient(loss, variables), {}};  // which says that it belongs inside a function
+  std::vector<Variable> dense;
+  std::vector<at::Tensor> leaves;
+  std::vector<std::vector<const RowLookup*>> lookups;
+  for (const Variable& variable : variables) {
+    std::vector<const RowLookup*>& of_this = lookups.emplace_back();
+    for (const RowLookup& lookup : tracer->lookups) {
+      if (lookup.table != variable.state()) continue;
+      of_this.push_back(&lookup);
+      leaves.push_back(lookup.leaf);
+    }
+    if (of_this.empty()) dense.push_back(variable);
+  }
+  std::vector<at::Tensor> by_leaf;
+  if (!leaves.empty()) {
+    by_leaf = torch::autograd::grad({loss}, leaves, /*grad_outputs=*/{}, /*retain_graph=*/true,
+                                    /*create_graph=*/false, /*allow_unused=*/true);
+  }
+  std::vector<at::Tensor> by_dense;
+  if (!dense.empty()) by_dense = gradient(loss, dense);
+  c10::AutoGradMode no_gradients(false);
+  Gradients result;
+  size_t next_leaf = 0, next_dense = 0;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    if (lookups[i].empty()) {
+      result.dense.push_back(by_dense[next_dense++]);
+      continue;
+    }
+    result.dense.emplace_back();
+    at::Tensor places = lookups[i][0]->places;
+    Parts ids = lookups[i][0]->part_ids, all_ids, all_rows;
+    for (const RowLookup* lookup : lookups[i]) {
+      at::Tensor rows = by_leaf[next_leaf++];
+      all_rows.push_back(rows.defined() ? rows : at::zeros_like(lookup->leaf));
+      all_ids.push_back(lookup->ids);
+    }
+    at::Tensor rows = all_rows[0];
+    if (lookups[i].size() > 1) {  // a row that two lookups have seen is one row
+      std::tie(places, ids) = unique(at::cat(all_ids), variables[i]);
+      rows = at::cat(all_rows);
+    }
+    Parts sums = call<Parts(const at::Tensor&, const at::Tensor&, at::TensorList)>("muster_rows::sum", rows, places,
+                                                                                   at::TensorList(ids));
+    result.rows.push_back({variables[i], std::move(ids), std::move(sums)});
+  }
+  return result;
+}
+
+void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const at::Tensor& updates) {
+  tracer_for("scatter", variable);
+  std::vector<int64_t> expected = ids.sizes().vec();
+  expected.insert(expected.end(), variable.sizes().begin() + 1, variable.sizes().end());
+  if (ids.scalar_type() != at::kLong || updates.sizes() != at::IntArrayRef(expected) ||
+      updates.scalar_type() != variable.dtype()) {
+    throw invalid_argument("scatter: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+                           ") takes int64 ids and one row for each, got ", spec_of(ids).to_string(), " and ",
+                           spec_of(updates).to_string());
+  }
+  c10::AutoGradMode no_gradients(false);
+  auto [part_ids, positions] = call<std::tuple<Parts, Parts>(const at::Tensor&, at::IntArrayRef)>(
+      "muster_rows::route", ids.reshape({-1}), starts_of(variable));
+  std::vector<int64_t> row_sizes = variable.sizes().vec();
+  row_sizes[0] = -1;
+  const at::Tensor rows = updates.reshape(row_sizes);
+  const std::vector<Variable> parts = parts_of(variable);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor mine = at::index_select(rows, 0, positions[i]);
+    DeviceScope there(parts[i].device());
+    at::Tensor memory = parts[i].value();
+    switch (how) {
+      case Scatter::kAdd: memory.index_add_(0, part_ids[i], mine); break;
+      case Scatter::kSub: memory.index_add_(0, part_ids[i], mine, -1); break;
+      case Scatter::kMul: memory.index_reduce_(0, part_ids[i], mine, "prod"); break;
+      case Scatter::kDiv: memory.index_reduce_(0, part_ids[i], mine.reciprocal(), "prod"); break;
+      case Scatter::kMin: memory.index_reduce_(0, part_ids[i], mine, "amin"); break;
+      case Scatter::kMax: memory.index_reduce_(0, part_ids[i], mine, "amax"); break;
+      case Scatter::kUpdate: memory.index_copy_(0, part_ids[i], mine); break;
+    }
+  }
+}
+
+}  // namespace muster

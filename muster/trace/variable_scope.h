@@ -1,0 +1,52 @@
+// Who decides where variables live.
+#pragma once
+
+#include <memory>
+
+#include "muster/trace/initial_value.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+
+// Reads and writes variables that live with other tasks, outside of traced functions. Thread-safe.
+class VariableHome {
+ public:
+  enum class Write { kAssign, kAdd, kSub };
+
+  virtual ~VariableHome() = default;
+  virtual at::Tensor read(const Variable::State& variable) = 0;
+  virtual void write(const Variable::State& variable, Write how, const at::Tensor& value) = 0;
+  // A variable of its own on the device of `other`: what an optimizer keeps for each variable.
+  virtual std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue& initial,
+                                                         VariableOptions options) = 0;
+};
+
+// Makes variables in the place of Variable's constructor.
+class VariableCreator {
+ public:
+  virtual ~VariableCreator() = default;
+  // `may_split`: into parts.
+  virtual std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options,
+                                                  bool may_split) = 0;
+};
+
+// Until the scope ends, variables made by this thread are made by `creator`. Scopes nest; the inner one wins. Without a
+// creator they are made here, as outside of all scopes.
+class [[nodiscard]] VariableScope {
+ public:
+  explicit VariableScope(std::shared_ptr<VariableCreator> creator);
+  ~VariableScope();
+  VariableScope(const VariableScope&) = delete;
+  VariableScope& operator=(const VariableScope&) = delete;
+
+  static const std::shared_ptr<VariableCreator>& current();
+
+ private:
+  const std::shared_ptr<VariableCreator> outer_;
+};
+
+// A variable beside another one, in the same parts on the same devices. `initial` makes the initial value for a shape.
+Variable make_beside(const Variable& other, const std::string& name,
+                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial);
+
+}  // namespace muster

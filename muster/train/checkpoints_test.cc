@@ -1,0 +1,133 @@
+#include "muster/train/checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/cluster_coordinator.h"
+#include "muster/train/optimizer.h"
+
+namespace muster {
+namespace {
+
+class CheckpointsTest : public testing::Test {
+ protected:
+  ~CheckpointsTest() override { std::filesystem::remove_all(directory_); }
+
+  const std::string directory_ = testing::TempDir() + "checkpoints-" + std::to_string(random_id());
+  InProcessCluster cluster_{{.workers = 1, .ps = 2}};
+};
+
+ParameterServerStrategy with_shards(const InProcessCluster& cluster, int shards) {
+  return ParameterServerStrategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = shards}});
+}
+
+TEST_F(CheckpointsTest, BringBackWhatWasSavedWithWhatOptimizersKeep) {
+  auto strategy = with_shards(cluster_, 2);
+  auto w = strategy.make<Variable>(torch::arange(8, torch::kFloat).reshape({4, 2}), VariableOptions{.name = "w"});
+  const Adagrad adagrad({w}, {.initial_accumulator = 0.5});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  checkpoints.save(7);
+  w.assign(torch::zeros({4, 2}));
+  adagrad.slots()[0].shards()[1].state()->home->write(*adagrad.slots()[0].shards()[1].state(),
+                                                      VariableHome::Write::kAssign, torch::zeros({2, 2}));
+
+  EXPECT_EQ(checkpoints.restore(), 7);
+
+  EXPECT_TRUE(torch::equal(w.value(), torch::arange(8, torch::kFloat).reshape({4, 2})));
+  EXPECT_TRUE(torch::equal(adagrad.slots()[0].value(), torch::full({4, 2}, 0.5F)));
+}
+
+TEST_F(CheckpointsTest, LoadIntoAnyNumberOfParts) {
+  const at::Tensor value = torch::arange(6, torch::kFloat);
+  {
+    auto strategy = with_shards(cluster_, 2);
+    auto w = strategy.make<Variable>(value, VariableOptions{.name = "w"});
+    Checkpoints(strategy, {.directory = directory_}).save(1);
+  }
+  for (int shards : {1, 3, 6}) {
+    auto strategy = with_shards(cluster_, shards);
+    auto w = strategy.make<Variable>(torch::zeros({6}), VariableOptions{.name = "w"});
+
+    EXPECT_EQ(Checkpoints(strategy, {.directory = directory_}).restore(), 1);
+
+    EXPECT_TRUE(torch::equal(w.value(), value)) << shards << " parts";
+  }
+}
+
+TEST_F(CheckpointsTest, LetTrainingGoOnAfterAParameterServerWasLost) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto a = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "a"});
+  auto b = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "b"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  auto step = function([&] {
+    a.assign_add(torch::ones({}));
+    b.assign_add(torch::ones({}));
+  });
+  {
+    ClusterCoordinator coordinator(strategy);
+    for (int i = 0; i < 5; ++i) coordinator.schedule(step);
+    coordinator.join();
+    checkpoints.save(5);
+    cluster_.stop({"ps", 1});
+    EXPECT_THROW(
+        {
+          coordinator.schedule(step);
+          coordinator.join();
+        },
+        Error);
+  }
+  cluster_.start({"ps", 1});
+
+  EXPECT_EQ(checkpoints.restore(), 5);
+  ClusterCoordinator coordinator(strategy);
+  for (int i = 0; i < 3; ++i) coordinator.schedule(step);
+  coordinator.join();
+
+  EXPECT_EQ(a.value().item<float>(), 8);
+  EXPECT_EQ(b.value().item<float>(), 8);
+}
+
+TEST_F(CheckpointsTest, TakeTheOneBeforeWhenTheNewestIsDamaged) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto w = strategy.make<Variable>(torch::ones({100}), VariableOptions{.name = "w"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  checkpoints.save(1);
+  w.assign(torch::full({100}, 2.0F));
+  const std::string newest = checkpoints.save(2);
+  for (const auto& file : std::filesystem::directory_iterator(newest)) {
+    if (file.path().extension() != ".safetensors") continue;
+    std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(-10, std::ios::end);
+    damaged.put('x');
+  }
+
+  EXPECT_EQ(checkpoints.restore(), 1);
+
+  EXPECT_TRUE(torch::equal(w.value(), torch::ones({100})));
+}
+
+TEST_F(CheckpointsTest, SayWhatDoesNotFit) {
+  {
+    ParameterServerStrategy strategy(cluster_.resolver());
+    auto w = strategy.make<Variable>(torch::ones({4}), VariableOptions{.name = "w"});
+    Checkpoints(strategy, {.directory = directory_}).save(1);
+  }
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto w = strategy.make<Variable>(torch::ones({5}), VariableOptions{.name = "w"});
+
+  try {
+    Checkpoints(strategy, {.directory = directory_}).restore();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), testing::HasSubstr("variable \"w\" is float32[5]"));
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,55 @@
+// Tables of vectors, one for each word, user or product.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "muster/trace/initial_value.h"
+#include "muster/trace/rows.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+
+enum class Combiner { kSum, kMean, kSqrtn };
+
+struct LookupOptions {
+  // Without one the result has a row for each id: ids.sizes() + {dim}. With one the last dimension of `ids` is a bag,
+  // whose rows become one: their sum, divided by the sum of the weights (mean) or the root of the sum of their squares
+  // (sqrtn). An empty bag gives zeros.
+  std::optional<Combiner> combiner{};
+  at::Tensor weights{};  // of the ids of bags, of the shape of `ids`; else 1 for each
+};
+
+// Rows of a table, which is a variable of two dimensions: whole or in parts, here or on parameter servers. Ids are
+// int64; one below 0 is padding: it gives zeros, has no gradient and does not count in a bag. One that is too large is
+// Error{kOutOfRange} when the function runs. Differentiable: see gradients_by_rows() and Optimizer.
+at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const LookupOptions& options = {});
+
+namespace nn {
+
+struct EmbeddingOptions {
+  int64_t rows;
+  int64_t dim;
+  std::string name = "embedding";
+  double deviation = 0.05;  // of the initial values, which are normal and drawn where the table lives
+  uint64_t seed = 0;
+};
+
+// A table with its lookup. Made in the scope of a strategy, it lives where the strategy says.
+class Embedding {
+ public:
+  explicit Embedding(EmbeddingOptions options);
+
+  at::Tensor operator()(const at::Tensor& ids, const LookupOptions& options = {}) const {
+    return embedding_lookup(table_, ids, options);
+  }
+  const Variable& table() const { return table_; }
+
+ private:
+  Variable table_;
+};
+
+}  // namespace nn
+}  // namespace muster

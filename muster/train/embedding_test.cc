@@ -1,0 +1,109 @@
+#include "muster/train/embedding.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/cluster_coordinator.h"
+#include "muster/train/optimizer.h"
+
+namespace muster {
+namespace {
+
+at::Tensor ids_of(std::vector<int64_t> ids) { return torch::tensor(ids, torch::kLong); }
+
+TEST(Embedding, GivesARowForEachIdAndZerosForPadding) {
+  Variable table(torch::arange(6, torch::kFloat).reshape({3, 2}));
+  auto find = function([&](const at::Tensor& ids) { return embedding_lookup(table, ids); });
+
+  const at::Tensor rows = find(ids_of({2, -1, 0, 2}).reshape({2, 2}));
+
+  EXPECT_TRUE(torch::equal(rows, torch::tensor({{{4.0F, 5.0F}, {0.0F, 0.0F}}, {{0.0F, 1.0F}, {4.0F, 5.0F}}})));
+}
+
+TEST(Embedding, CombinesBagsBySumMeanAndSqrtn) {
+  Variable table(torch::arange(6, torch::kFloat).reshape({3, 2}));
+  const at::Tensor bags = ids_of({2, 1, 0, -1, -1, -1}).reshape({3, 2}),
+                   weights = torch::tensor({{1.0F, 3.0F}, {2.0F, 9.0F}, {1.0F, 1.0F}});
+  auto combine = function([&](const at::Tensor& ids, const at::Tensor& w, int how) {
+    return embedding_lookup(table, ids, {.combiner = static_cast<Combiner>(how), .weights = w});
+  });
+
+  const at::Tensor sum = torch::tensor({{10.0F, 14.0F}, {0.0F, 2.0F}, {0.0F, 0.0F}});
+  EXPECT_TRUE(torch::allclose(combine(bags, weights, static_cast<int>(Combiner::kSum)), sum));
+  EXPECT_TRUE(torch::allclose(combine(bags, weights, static_cast<int>(Combiner::kMean)),
+                              sum / torch::tensor({{4.0F}, {2.0F}, {1.0F}})));
+  EXPECT_TRUE(torch::allclose(combine(bags, weights, static_cast<int>(Combiner::kSqrtn)),
+                              sum / torch::tensor({{std::sqrt(10.0F)}, {2.0F}, {1.0F}})));
+}
+
+TEST(Embedding, NamesAnIdThatIsTooLarge) {
+  Variable table(torch::zeros({3, 2}));
+  auto find = function([&](const at::Tensor& ids) { return embedding_lookup(table, ids); });
+  find(ids_of({1}));
+
+  try {
+    find(ids_of({3}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kOutOfRange);
+    EXPECT_THAT(error.what(), testing::HasSubstr("id 3 of a table with 3 rows"));
+  }
+}
+
+TEST(Embedding, TrainsTablesInPartsAsItTrainsThemWhole) {
+  InProcessCluster cluster({.workers = 1, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = 2}});
+  torch::manual_seed(3);
+  const at::Tensor start = torch::randn({7, 4}), other = torch::randn({5, 4});
+  auto a = strategy.make<Variable>(start), b = strategy.make<Variable>(other);
+  Variable whole_a(start), whole_b(other);
+  auto make_step = [](const Variable& x, const Variable& y, const Optimizer& rule) {
+    return function([&x, &y, &rule](const at::Tensor& ids) {
+      at::Tensor loss = (lookup(x, ids) * lookup(y, ids.clamp_max(4))).sum() + lookup(x, ids.flip(0)).square().sum();
+      rule.minimize(loss);
+      return loss;
+    });
+  };
+  Adagrad in_parts({a, b}, {.learning_rate = 0.1}), in_whole({whole_a, whole_b}, {.learning_rate = 0.1});
+  auto step = make_step(a, b, in_parts), whole_step = make_step(whole_a, whole_b, in_whole);
+  ClusterCoordinator coordinator(strategy);
+
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor ids = torch::randint(0, 7, {6}, torch::kLong);
+    auto loss = coordinator.schedule(step, ids);
+    EXPECT_NEAR(loss.fetch().item<float>(), whole_step(ids).item<float>(), 1e-3);
+    coordinator.join();
+  }
+
+  EXPECT_TRUE(torch::allclose(a.value(), whole_a.value(), 1e-5, 1e-5));
+  EXPECT_TRUE(torch::allclose(b.value(), whole_b.value(), 1e-5, 1e-5));
+}
+
+TEST(Embedding, NeverReadsItsTableAsAWhole) {
+  InProcessCluster cluster({.workers = 1, .ps = 1});
+  ParameterServerStrategy strategy(cluster.resolver());
+  Variable table = [&] {
+    auto scope = strategy.scope();
+    return nn::Embedding({.rows = 1000, .dim = 4, .name = "users"}).table();
+  }();
+  auto find = function([&](const at::Tensor& ids) { return lookup(table, ids); });
+
+  const Program program = find.program(ids_of({1, 2}));
+
+  // Whatever leaves the table is a gather of rows: nothing else reads it.
+  const ValueId value = program.variables.at(0).value;
+  for (const Instruction& instruction : program.instructions) {
+    bool reads = false;
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId used) { reads = reads || used == value; });
+    }
+    if (!reads) continue;
+    EXPECT_EQ(program.op_of(instruction).name, "muster_rows::gather");
+  }
+  EXPECT_EQ(strategy.run(find, ids_of({1, 2})).size(0), 2);
+}
+
+}  // namespace
+}  // namespace muster

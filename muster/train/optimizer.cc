@@ -1,0 +1,156 @@
+#include "muster/train/optimizer.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sqrt.h>
+
+#include "muster/base/status.h"
+#include "muster/trace/device_scope.h"
+#include "muster/trace/variable_scope.h"
+
+namespace muster {
+namespace {
+
+template <class Signature, class... Args>
+auto call(const char* op, Args&&... args) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
+}
+
+void add_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale) {
+  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("muster_rows::add_", table, ids, rows, scale);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const std::vector<SlotRule>& slots)
+    : variables_(std::move(variables)) {
+  if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
+  for (const Variable& variable : variables_) {
+    if (!variable.trainable() || !at::isFloatingType(variable.dtype())) {
+      throw invalid_argument(name, ": variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+                             ") is not trainable or not of a floating-point type");
+    }
+    std::vector<Variable>& own = slots_.emplace_back();
+    for (const SlotRule& slot : slots) {
+      const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
+      own.push_back(make_beside(
+          variable, str_cat(variable.name(), "/", name, "/", slot.name), [&](const std::vector<int64_t>& sizes) {
+            // A scalar of a part is a row of one, so that the parts make a whole again.
+            return InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+          }));
+    }
+  }
+}
+
+std::vector<Variable> Optimizer::slots() const {
+  std::vector<Variable> all;
+  for (const auto& own : slots_) all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
+
+void Optimizer::apply(const Gradients& gradients) const {
+  c10::AutoGradMode no_gradients(false);
+  auto part = [](const Variable& variable, size_t i) {
+    return variable.shards().empty() ? variable : variable.shards()[i];
+  };
+  size_t next_rows = 0;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const Variable& variable = variables_[i];
+    const size_t parts = std::max<size_t>(variable.shards().size(), 1);
+    const bool by_rows = !gradients.dense[i].defined();
+    const RowGradient* rows = by_rows ? &gradients.rows[next_rows++] : nullptr;
+    int64_t first = 0;
+    for (size_t p = 0; p < parts; ++p) {
+      const Variable own = part(variable, p);
+      const int64_t count = own.sizes().empty() ? 0 : own.sizes()[0];
+      // What is cut off for this part is cut before it travels.
+      const at::Tensor gradient =
+          by_rows ? rows->rows[p] : (parts == 1 ? gradients.dense[i] : gradients.dense[i].narrow(0, first, count));
+      first += count;
+      DeviceScope there(own.device());
+      std::vector<at::Tensor> slots;
+      for (const Variable& slot : slots_[i]) slots.push_back(part(slot, p).value());
+      by_rows ? update_rows(own.value(), std::move(slots), rows->ids[p], gradient)
+              : update(own.value(), std::move(slots), gradient);
+    }
+  }
+}
+
+// ---- SGD
+Sgd::Sgd(std::vector<Variable> variables, SgdOptions options)
+    : Optimizer("sgd", std::move(variables),
+                options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
+      options_(options) {
+  if (options.nesterov && options.momentum <= 0) {
+    throw invalid_argument("sgd: nesterov needs a momentum, got ", options.momentum);
+  }
+}
+
+void Sgd::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& given) const {
+  at::Tensor gradient = options_.weight_decay == 0 ? given : given.add(value, options_.weight_decay);
+  if (!slots.empty()) {
+    slots[0].mul_(options_.momentum).add_(gradient);
+    gradient = options_.nesterov ? gradient.add(slots[0], options_.momentum) : slots[0];
+  }
+  value.sub_(gradient, options_.learning_rate);
+}
+
+void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor>, const at::Tensor& ids,
+                      const at::Tensor& gradient) const {
+  add_rows(value, ids, gradient, -options_.learning_rate);
+}
+
+// ---- Adagrad
+Adagrad::Adagrad(std::vector<Variable> variables, AdagradOptions options)
+    : Optimizer("adagrad", std::move(variables), {{.name = "sums", .initial = options.initial_accumulator}}),
+      options_(options) {}
+
+void Adagrad::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const {
+  slots[0].addcmul_(gradient, gradient);
+  value.addcdiv_(gradient, slots[0].sqrt().add_(options_.epsilon), -options_.learning_rate);
+}
+
+void Adagrad::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
+                          const at::Tensor& gradient) const {
+  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, double, double)>(
+      "muster_rows::adagrad_", value, slots[0], ids, gradient, options_.learning_rate, options_.epsilon);
+}
+
+// ---- Adam
+Adam::Adam(const std::string& name, std::vector<Variable> variables, AdamOptions options, bool decoupled)
+    : Optimizer(name, std::move(variables),
+                {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
+      options_(options),
+      decoupled_(decoupled) {}
+
+void Adam::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& given) const {
+  const double rate = options_.learning_rate;
+  at::Tensor gradient = given;
+  if (options_.weight_decay != 0) {
+    if (decoupled_) {
+      value.mul_(1 - rate * options_.weight_decay);
+    } else {
+      gradient = given.add(value, options_.weight_decay);
+    }
+  }
+  slots[2].add_(1);
+  slots[0].lerp_(gradient, 1 - options_.beta1);
+  slots[1].mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+  // The count of steps is a tensor, so what depends on it is, too.
+  const at::Tensor steps = slots[2].reshape({});
+  const at::Tensor correction1 = at::pow(options_.beta1, steps).neg_().add_(1);
+  const at::Tensor correction2 = at::pow(options_.beta2, steps).neg_().add_(1).sqrt_();
+  const at::Tensor denominator = slots[1].sqrt().div_(correction2).add_(options_.epsilon);
+  value.sub_(slots[0].div(denominator).mul_(correction1.reciprocal().mul_(rate)));
+}
+
+void Adam::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
+                       const at::Tensor& gradient) const {
+  slots[2].add_(1);
+  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+            double, double, double, double)>("muster_rows::adam_", value, slots[0], slots[1], slots[2], ids, gradient,
+                                             options_.learning_rate, options_.beta1, options_.beta2, options_.epsilon,
+                                             decoupled_ ? options_.weight_decay : 0.0);
+}
+
+}  // namespace muster
