@@ -79,6 +79,15 @@ double Bench::least(const Metric& metric, const std::function<double()>& measure
   return best(metric, measure, /*more_is_better=*/false);
 }
 
+void Bench::once(const Metric& metric, double value) {
+  nlohmann::ordered_json line{{"peer", metric.peer},
+                              {"workload", workload_},
+                              {"metric", metric.name},
+                              {"value", five_digits(value)},
+                              {"unit", metric.unit}};
+  std::cout << line.dump() << std::endl;
+}
+
 double Bench::best(const Metric& metric, const std::function<double()>& measure, bool more_is_better) {
   struct Trial {
     double value;
@@ -99,12 +108,7 @@ double Bench::best(const Metric& metric, const std::function<double()>& measure,
     if (trial.others <= kContended && better_than(quiet)) quiet = trial;
   }
   const Trial& chosen = quiet ? *quiet : *any;
-  nlohmann::ordered_json line{{"peer", metric.peer},
-                              {"workload", workload_},
-                              {"metric", metric.name},
-                              {"value", five_digits(chosen.value)},
-                              {"unit", metric.unit}};
-  std::cout << line.dump() << std::endl;
+  once(metric, chosen.value);
   if (chosen.others > kContended) {
     std::cerr << absl::StrFormat("CONTENDED: %s %s: other programs used %.2f cores", workload_, metric.name,
                                  chosen.others)

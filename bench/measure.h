@@ -27,6 +27,8 @@ class Bench {
   double rate(const Metric& metric, double count, const std::function<void()>& work);
   // The smallest of what `measure` returns.
   double least(const Metric& metric, const std::function<double()>& measure);
+  // What was measured once.
+  void once(const Metric& metric, double value);
   // The largest.
   double most(const Metric& metric, const std::function<double()>& measure);
 

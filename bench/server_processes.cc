@@ -78,10 +78,7 @@ ServerProcesses::ServerProcesses(int workers, int ps) {
   jobs["worker"] = {addresses.begin(), addresses.begin() + workers};
   if (ps > 0) jobs["ps"] = {addresses.begin() + workers, addresses.end()};
   spec_ = ClusterSpec(jobs);
-  for (const TaskId& task : spec_.all_tasks()) {
-    processes_.emplace_back(task, start_self({"server", "--cluster", spec_.to_json(), "--task_type", task.job,
-                                              "--task_index", std::to_string(task.index), "--threads", "1"}));
-  }
+  for (const TaskId& task : spec_.all_tasks()) start(task);
 }
 
 ServerProcesses::~ServerProcesses() {
@@ -89,11 +86,21 @@ ServerProcesses::~ServerProcesses() {
   for (const auto& [task, process] : processes_) ::waitpid(process, nullptr, 0);
 }
 
+void ServerProcesses::start(const TaskId& task) {
+  processes_[task] = start_self({"server", "--cluster", spec_.to_json(), "--task_type", task.job, "--task_index",
+                                 std::to_string(task.index), "--threads", "1"});
+}
+
+void ServerProcesses::kill(const TaskId& task) {
+  ::kill(pid(task), SIGKILL);
+  ::waitpid(pid(task), nullptr, 0);
+  processes_.erase(task);
+}
+
 pid_t ServerProcesses::pid(const TaskId& task) const {
-  for (const auto& [other, process] : processes_) {
-    if (other == task) return process;
-  }
-  throw not_found(task.to_string());
+  auto it = processes_.find(task);
+  if (it == processes_.end()) throw not_found(task.to_string());
+  return it->second;
 }
 
 }  // namespace muster::bench

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,14 @@ class ServerProcesses {
   const ClusterSpec& spec() const { return spec_; }
   std::string target(const TaskId& task) const { return "grpc://" + spec_.task_address(task); }
   pid_t pid(const TaskId& task) const;
+  // As kill -9 does, and waits for its end.
+  void kill(const TaskId& task);
+  // Again, at the same address. REQUIRES: it was killed.
+  void start(const TaskId& task);
 
  private:
   ClusterSpec spec_;
-  std::vector<std::pair<TaskId, pid_t>> processes_;
+  std::map<TaskId, pid_t> processes_;
 };
 
 // Starts this program again with other words. Ends with this process.

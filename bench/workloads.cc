@@ -48,6 +48,14 @@ const std::vector<Workload>& workloads() {
        "a click model with 26 tables on 2 parameter servers, trained by 2 workers",
        {{"processes", 1}},
        ctr_embedding},
+      {"recovery",
+       "a worker that is killed and started again, and a parameter server that is killed, during training",
+       {{"worker", 1}, {"ps", 1}},
+       recovery},
+      {"scale",
+       "CPU time per closure with 1 to 32 workers, and memory of a million closures that wait",
+       {{"local", 1}, {"loopback", 1}, {"memory", 1}},
+       scale},
   };
   return table;
 }

@@ -41,6 +41,8 @@ void closure_latency(const Part& part, Bench& bench);
 void ps_mlp(const Part& part, Bench& bench);
 void ps_bandwidth(const Part& part, Bench& bench);
 void ctr_embedding(const Part& part, Bench& bench);
+void recovery(const Part& part, Bench& bench);
+void scale(const Part& part, Bench& bench);
 
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);

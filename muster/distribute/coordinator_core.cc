@@ -292,8 +292,8 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
 
 void CoordinatorCore::failed(const std::shared_ptr<ScheduledClosure>& closure, const Status& failure, Time began) {
   if (!is_ps(failure.task()) || !tells_of_loss(failure)) {
-    closure->cancelled(failure);
-    return queue_.mark_failed(*closure, failure);
+    queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
+    return closure->cancelled(failure);
   }
   if (!tolerate(failure, began)) end_without(failure);
   queue_.put_back(closure);  // which tells it, if that was the end
