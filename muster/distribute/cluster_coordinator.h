@@ -30,7 +30,6 @@ struct CoordinatorOptions {
 // is run by another one, and the worker is used again when it is back. A function that fails makes the next call of
 // schedule(), join() or done() throw its error, once, when nothing runs any more; what was waiting is cancelled. A
 // parameter server that is lost takes its variables with it: Error{kUnavailable} that names it, at every call.
-// Limit: a worker behind a wire may still be at the last instructions of a function that was cancelled by an error.
 // Thread-safe. The destructor cancels what is under way and waits for it.
 class ClusterCoordinator {
  public:

@@ -82,6 +82,7 @@ void CoordinatorCore::stop() {
   const Status why(StatusCode::kCancelled, "the coordinator was destroyed");
   queue_.stop(why);
   of_tagged_->cancel(why);
+  ending_.cancel(why);
   {
     absl::MutexLock lock(&mu_);
     changed_.SignalAll();
@@ -192,8 +193,8 @@ void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
   for (const auto& closure : sent.batch) {
     auto run = slot.ready(*closure);
     if (!run) {
-      return in_background(
-          [this, &slot, sent = std::move(sent)]() mutable { prepare_and_begin(slot, std::move(sent)); });
+      auto later = std::make_shared<Sent>(std::move(sent));
+      return in_background([this, &slot, later] { prepare_and_begin(slot, std::move(*later)); });
     }
     runs.push_back(std::move(*run));
   }
@@ -239,13 +240,19 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
   made.began = std::chrono::steady_clock::now();
   auto sent = std::make_shared<Sent>(std::move(made));
   auto done = [this, &slot, sent](const Status& status, std::vector<RunOutcome> outcomes) {
+    sent->asked_to_end.reset();
     ended(slot, *sent, status, std::move(outcomes));
     sent->batch.clear();  // with all that the closures hold
     dispatch();
     end_work();
   };
   try {
-    slot.worker()->start_runs(std::move(runs), {.cancellation = sent->cancellation.get()}, done);
+    // The worker is asked to end, and answers when nothing runs any more; only the end of the coordinator cuts it off.
+    const std::shared_ptr<Worker> worker = slot.worker();
+    const uint64_t meeting = random_id();
+    sent->asked_to_end =
+        sent->cancellation->on_cancel([worker, meeting](const Status& why) { worker->abort(meeting, why); });
+    worker->start_runs(std::move(runs), {.cancellation = &ending_, .meeting = meeting}, done);
   } catch (...) {
     done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
   }

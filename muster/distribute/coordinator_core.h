@@ -63,6 +63,7 @@ class CoordinatorCore {
     std::shared_ptr<Cancellation> cancellation;
     uint64_t generation;  // of the slot
     Time began;
+    Cancellation::Registration asked_to_end{};
   };
   struct PsTrouble {
     int times = 0;
@@ -105,6 +106,7 @@ class CoordinatorCore {
   std::atomic<int> dispatching_{0};
   std::atomic<size_t> next_worker_{0};
   std::atomic<bool> stopping_{false};
+  Cancellation ending_;  // cuts off what is under way
   std::optional<Watchdog> watchdog_;
 
   mutable absl::Mutex mu_;

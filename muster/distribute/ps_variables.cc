@@ -40,11 +40,11 @@ std::map<std::string, uint64_t> incarnations_of(const PsVariablesOptions& option
 
 PsVariables::PsVariables(PsVariablesOptions options)
     : options_(std::move(options)),
-      incarnations_(incarnations_of(options_)),
       container_(absl::StrCat("strategy-", absl::Hex(random_id()))),
       worker_(worker_options(options_)),
       master_(worker_, {.tasks = all_tasks(options_), .peers = options_.peers.get()}),
       session_(master_.create_session({.container = container_})) {
+  accept_restarts();
   absl::MutexLock lock(&mu_);
   bytes_.resize(options_.ps_tasks.size());
 }
@@ -69,6 +69,12 @@ void PsVariables::used_by(const std::string& task) {
   other_users_.insert(task);
 }
 
+void PsVariables::accept_restarts() {
+  std::map<std::string, uint64_t> now = incarnations_of(options_);
+  absl::MutexLock lock(&mu_);
+  incarnations_ = std::move(now);
+}
+
 void PsVariables::check_alive(const std::string& task) const {
   uint64_t incarnation = 0;
   try {
@@ -77,7 +83,10 @@ void PsVariables::check_alive(const std::string& task) const {
     if (error.code() == StatusCode::kAborted) throw Error(error.status().from(task));
     throw Error(Status(StatusCode::kUnavailable, error.status().message(), task));
   }
-  if (incarnation == incarnations_.at(task)) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (incarnation == incarnations_.at(task)) return;
+  }
   throw Error(Status(StatusCode::kAborted, str_cat(task, " was restarted and has lost its variables"), task));
 }
 
@@ -85,7 +94,8 @@ void PsVariables::check_alive(const Program& program) const {
   std::set<std::string> tasks;
   for (const VariableRef& variable : program.variables) {
     const std::string task = task_of_device(program.devices[variable.device]);
-    if (incarnations_.contains(task)) tasks.insert(task);
+    const auto& ps = options_.ps_tasks;
+    if (std::find(ps.begin(), ps.end(), task) != ps.end()) tasks.insert(task);
   }
   for (const std::string& task : tasks) check_alive(task);
 }

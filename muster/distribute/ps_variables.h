@@ -53,8 +53,11 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   // Asks a parameter server, or all where a program has variables, whether it is the one that it was. Throws
   // Error{kAborted} or, if it cannot be reached, Error{kUnavailable}, which names it. Asked after a program was
   // registered, it tells that this was done with the right ones.
-  void check_alive(const std::string& task) const;
+  void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;
+  // Waits for the parameter servers and takes them for what they are from now on: their variables are about to be given
+  // values anew.
+  void accept_restarts() ABSL_LOCKS_EXCLUDED(mu_);
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -68,13 +71,13 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   std::vector<at::Tensor> run(VariableProgram made);
 
   const PsVariablesOptions options_;
-  const std::map<std::string, uint64_t> incarnations_;  // by parameter server
   const std::string container_;
   LocalWorker worker_;  // this process, as a task of the cluster
   LocalMaster master_;
   const std::string session_;
 
   mutable absl::Mutex mu_;
+  std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // by parameter server; the keys do not change
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);

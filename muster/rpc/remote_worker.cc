@@ -108,7 +108,7 @@ void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments
 void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
   proto::RunsRequest request;
   Frame frame;
-  bool once = false;
+  bool once = false, mixed = false;
   uint64_t incarnation = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -116,9 +116,16 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
       auto it = registered_.find(run.handle.id);
       if (it == registered_.end()) continue;
       once = once || it->second.once;
+      mixed = mixed || (incarnation != 0 && incarnation != it->second.incarnation);
       incarnation = it->second.incarnation;
     }
   }
+  if (mixed) {
+    return done(Status(StatusCode::kAborted, channel_->task() + " was restarted since some programs were registered",
+                       channel_->task()),
+                {});
+  }
+  request.set_meeting(options.meeting);
   for (ProgramRun& run : runs) {
     auto* entry = request.add_runs();
     entry->set_handle(run.handle.id);

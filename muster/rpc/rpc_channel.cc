@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/runtime/run_options.h"
 
@@ -23,7 +24,7 @@ struct RpcChannel::Grpc {
   std::unique_ptr<grpc::GenericStub> stub;
 };
 
-// A call that waits for its answer on gRPC's threads.
+// A call whose answer is received by the answer threads.
 struct RpcChannel::Pending {
   std::string method{};
   grpc::ByteBuffer request;
@@ -34,7 +35,16 @@ struct RpcChannel::Pending {
   RpcFaults::Fate fate{};
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
+  grpc::Status status{};
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader{};  // ends before its context
   Cancellation::Registration registration{};
+
+  void send(grpc::GenericStub& stub, std::function<void()> received) {
+    AnswerThreads& threads = AnswerThreads::instance();
+    reader = stub.PrepareUnaryCall(context.get(), method, request, &threads.queue());
+    reader->StartCall();
+    reader->Finish(&answer, &status, AnswerThreads::when_done(std::move(received)));
+  }
 };
 
 RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptions& options)
@@ -153,13 +163,13 @@ RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteB
     twin->method = method;
     twin->request = request;
     twin->context = make_context(deadline, options_.credentials);
-    grpc_->stub->UnaryCall(twin->context.get(), twin->method, {}, &twin->request, &twin->answer,
-                           [twin](const grpc::Status&) {});
+    twin->send(*grpc_->stub, [twin] {});
   }
   return fate;
 }
 
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
+  pending->reader.reset();
   pending->context = make_context(pending->deadline, options_.credentials);
   if (pending->cancellation != nullptr) {
     pending->registration =
@@ -167,8 +177,8 @@ void RpcChannel::begin(std::shared_ptr<Pending> pending) {
   }
   pending->fate = fate_of(pending->method, pending->request, pending->deadline);
   if (pending->fate.request_lost) return ended(pending, kLost);
-  grpc_->stub->UnaryCall(pending->context.get(), pending->method, {}, &pending->request, &pending->answer,
-                         [this, pending](const grpc::Status& status) { ended(pending, status); });
+  Pending& call = *pending;
+  call.send(*grpc_->stub, [this, pending = std::move(pending)] { ended(pending, pending->status); });
 }
 
 void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result_of_call) {

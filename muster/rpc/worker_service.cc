@@ -43,7 +43,8 @@ void run_all(LocalWorker& worker, RpcCall& call) {
   }
   proto::RunsAnswer answer;
   std::vector<at::Tensor> outputs;
-  for (RunOutcome& outcome : worker.run_all(std::move(runs), {.cancellation = &call.cancellation()})) {
+  for (RunOutcome& outcome :
+       worker.run_all(std::move(runs), {.cancellation = &call.cancellation(), .meeting = request.meeting()})) {
     auto* entry = answer.add_outcomes();
     if (!outcome.status.ok()) *entry->mutable_error() = to_proto(outcome.status);
     entry->set_tensors(outcome.outputs.size());

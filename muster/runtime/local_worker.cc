@@ -139,8 +139,21 @@ void LocalWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& opt
   });
 }
 
-std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const RunOptions& options) {
+std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const RunOptions& given) {
   std::vector<RunOutcome> outcomes(runs.size());
+  Cancellation cancellation;
+  Cancellation::Registration outer;
+  if (given.cancellation != nullptr) {
+    outer = given.cancellation->on_cancel([&](const Status& why) { cancellation.cancel(why); });
+  }
+  RunOptions options = given;
+  options.cancellation = &cancellation;
+  options.meeting = 0;  // each run has its own
+  if (given.meeting != 0) {
+    absl::MutexLock lock(&mu_);
+    running_[given.meeting] = &cancellation;
+    if (std::find(aborted_.begin(), aborted_.end(), given.meeting) != aborted_.end()) cancellation.cancel();
+  }
   for (size_t i = 0; i < runs.size(); ++i) {
     try {
       std::vector<at::Tensor> outputs = run(runs[i].handle, std::move(runs[i].arguments), options);
@@ -148,6 +161,10 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     } catch (...) {
       outcomes[i].status = status_of(std::current_exception()).from(devices_.task());
     }
+  }
+  if (given.meeting != 0) {
+    absl::MutexLock lock(&mu_);
+    running_.erase(given.meeting);
   }
   return outcomes;
 }
@@ -193,7 +210,17 @@ void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& opti
       [this, meeting, edge](const Status& why) { rendezvous_.give_up(meeting, edge, why); });
 }
 
-void LocalWorker::abort(uint64_t meeting, const Status& why) { rendezvous_.abort(meeting, why); }
+void LocalWorker::abort(uint64_t meeting, const Status& why) {
+  rendezvous_.abort(meeting, why);
+  constexpr size_t kRemembered = 256;
+  absl::MutexLock lock(&mu_);
+  if (auto running = running_.find(meeting); running != running_.end()) {
+    // Under the lock, so that the run does not end meanwhile; what it cancels does not call back here.
+    return running->second->cancel(Status(StatusCode::kCancelled, why.message(), why.task()));
+  }
+  aborted_.push_back(meeting);
+  if (aborted_.size() > kRemembered) aborted_.pop_front();
+}
 
 std::vector<VariableInfo> LocalWorker::variables() {
   std::vector<VariableInfo> infos;

@@ -5,6 +5,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <deque>
 #include <memory>
 
 #include "muster/base/elastic_pool.h"
@@ -95,9 +96,12 @@ class LocalWorker : public Worker {
   const std::unique_ptr<KernelTable> kernels_;
 
   mutable absl::Mutex mu_;
-  uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = 1;
+  // At random: a handle that another incarnation gave is unknown here.
+  uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<ElementSource>> sources_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
+  std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   absl::flat_hash_map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // of the owners
   ElasticPool pool_{"worker"};  // last: what it runs uses all of the above
 };

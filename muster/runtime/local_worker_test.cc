@@ -54,7 +54,7 @@ TEST(LocalWorker, ForgetsADeregisteredProgram) {
 
   Status status = failure([&] { worker.run(handle, {}); });
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "program 1 is not registered at /job:localhost/replica:0/task:0");
+  EXPECT_EQ(status.message(), str_cat("program ", handle.id, " is not registered at /job:localhost/replica:0/task:0"));
 }
 
 TEST(LocalWorker, RefusesATruncatedOrBitFlippedProgram) {

@@ -84,7 +84,8 @@ class Worker {
                      RunDone done) = 0;
 
   // Runs one after the other, in one message: for many short programs. A run that fails does not keep the others from
-  // running. `done` gets an error if none of that can be known. Throws nothing.
+  // running. `done` gets an error if none of that can be known. abort(options.meeting) cancels them, and the answer
+  // still comes when nothing of it runs any more. Throws nothing.
   virtual void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) = 0;
 
   // Opens a sequence of examples, which programs take from by muster::next under this number. AlreadyExists if the

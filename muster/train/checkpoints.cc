@@ -66,11 +66,10 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
 }
 
 void Checkpoints::restore_from(const std::string& path) {
-  for (auto& answer : ask_all(*strategy_.peers(), variables_by_task(*strategy_.variables()),
-                              [&](Worker& worker, const std::vector<StoredVariable>& variables) {
-                                worker.status(/*wait=*/true);
-                                worker.restore(path, variables);
-                              })) {
+  strategy_.variables()->accept_restarts();
+  for (auto& answer : ask_all(
+           *strategy_.peers(), variables_by_task(*strategy_.variables()),
+           [&](Worker& worker, const std::vector<StoredVariable>& variables) { worker.restore(path, variables); })) {
     answer.get();
   }
 }
