@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -250,14 +251,19 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& places, a
 
 namespace {
 
-// Calls update(offset of the row in its table, row of the gradient) for each id.
+// Calls update(offset of the row in its table, row of the gradient) for each id. All of `tables` are written there.
 template <class T, class Update>
-void for_each_row(const at::Tensor& table, const int64_t* row, const at::Tensor& gradient, const Update& update) {
-  const int64_t width = row_size(table), count = gradient.size(0);
+void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t* row, const at::Tensor& gradient,
+                  const Update& update) {
+  const int64_t width = row_size(gradient), count = gradient.size(0);
   const T* from = gradient.const_data_ptr<T>();
-  const T* memory = table.const_data_ptr<T>();
+  std::array<const T*, 3> memory{};
+  size_t used = 0;
+  for (const at::Tensor* table : tables) memory[used++] = table->const_data_ptr<T>();
   for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(memory + row[i + kAhead] * width);
+    if (i + kAhead < count) {
+      for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * width, /*to write*/ 1);
+    }
     update(row[i] * width, from + i * width, width);
   }
 }
@@ -270,7 +276,7 @@ void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, doub
   AT_DISPATCH_ALL_TYPES(table.scalar_type(), "muster_rows::add_", [&] {
     auto* memory = table.mutable_data_ptr<scalar_t>();
     const auto by = static_cast<scalar_t>(scale);
-    for_each_row<scalar_t>(table, row, rows, [&](int64_t at, const scalar_t* from, int64_t width) {
+    for_each_row<scalar_t>({&table}, row, rows, [&](int64_t at, const scalar_t* from, int64_t width) {
       for (int64_t j = 0; j < width; ++j) memory[at + j] += by * from[j];
     });
   });
@@ -283,10 +289,10 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const 
   const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
   checked_rows("muster_rows::adagrad_", ids, sums);
   AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adagrad_", [&] {
-    auto* memory = table.mutable_data_ptr<scalar_t>();
-    auto* square = sums.mutable_data_ptr<scalar_t>();
+    auto* __restrict memory = table.mutable_data_ptr<scalar_t>();
+    auto* __restrict square = sums.mutable_data_ptr<scalar_t>();
     const auto by = static_cast<scalar_t>(rate), least = static_cast<scalar_t>(epsilon);
-    for_each_row<scalar_t>(table, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+    for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
       for (int64_t j = 0; j < width; ++j) {
         square[at + j] += from[j] * from[j];
         memory[at + j] -= by * from[j] / (std::sqrt(square[at + j]) + least);
@@ -306,17 +312,18 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
     auto* memory = table.mutable_data_ptr<scalar_t>();
     auto* first = mean.mutable_data_ptr<scalar_t>();
     auto* second = variance.mutable_data_ptr<scalar_t>();
-    for_each_row<scalar_t>(table, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
-      for (int64_t j = 0; j < width; ++j) {
-        const double g = from[j];
-        const double m = first[at + j] + (g - first[at + j]) * (1 - beta1);
-        const double v = second[at + j] * beta2 + g * g * (1 - beta2);
-        first[at + j] = static_cast<scalar_t>(m);
-        second[at + j] = static_cast<scalar_t>(v);
-        memory[at + j] = static_cast<scalar_t>(memory[at + j] * (1 - rate * decay) -
-                                               rate / correction1 * m / (std::sqrt(v) / correction2 + epsilon));
-      }
-    });
+    for_each_row<scalar_t>(
+        {&table, &mean, &variance}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+          for (int64_t j = 0; j < width; ++j) {
+            const double g = from[j];
+            const double m = first[at + j] + (g - first[at + j]) * (1 - beta1);
+            const double v = second[at + j] * beta2 + g * g * (1 - beta2);
+            first[at + j] = static_cast<scalar_t>(m);
+            second[at + j] = static_cast<scalar_t>(v);
+            memory[at + j] = static_cast<scalar_t>(memory[at + j] * (1 - rate * decay) -
+                                                   rate / correction1 * m / (std::sqrt(v) / correction2 + epsilon));
+          }
+        });
   });
 }
 
