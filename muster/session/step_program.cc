@@ -2,6 +2,7 @@
 
 #include "muster/graph/checker.h"
 #include "muster/graph/passes.h"
+#include "muster/graph/rotate_loops.h"
 #include "muster/graph/split.h"
 #include "muster/runtime/worker.h"
 
@@ -16,7 +17,9 @@ Program make_step(const Program& program, const std::string& container, const Pl
   cancel_views(step);
   merge_repeated(step);
   eliminate_dead(step);
-  return split(place(std::move(step), devices), driver);
+  step = split(place(std::move(step), devices), driver);
+  rotate_loops(step);
+  return step;
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/parameter_server_strategy.h"
+#include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/train/embedding.h"
 
@@ -145,6 +146,26 @@ TEST(Optimizer, TakesTheSameStepsOnAParameterServerAsHere) {
   compare([](const Variable& v) { return std::make_shared<Adagrad>(std::vector{v}); });
   compare([](const Variable& v) { return std::make_shared<Adam>(std::vector{v}, AdamOptions{.weight_decay = 0.1}); });
   compare([](const Variable& v) { return std::make_shared<AdamW>(std::vector{v}); });
+}
+
+TEST(Optimizer, TakesManyStepsInOneExecutionAsItTakesThemOneByOne) {
+  InProcessCluster cluster({.workers = 1, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver());
+  torch::manual_seed(5);
+  const at::Tensor start = torch::randn({4, 3}), bias = torch::randn({3}), xs = torch::randn({6, 8, 4});
+  auto w = strategy.make<Variable>(start), b = strategy.make<Variable>(bias);
+  Variable here_w(start), here_b(bias);
+  const Adagrad there({w, b}, {.learning_rate = 0.1}), here({here_w, here_b}, {.learning_rate = 0.1});
+  auto six = function([&](const at::Tensor& batches) {
+    repeat(6, [&](const at::Tensor& i) { there.minimize(torch::addmm(b, element(batches, i), w).square().mean()); });
+  });
+  auto one = function([&](const at::Tensor& x) { here.minimize(torch::addmm(here_b, x, here_w).square().mean()); });
+
+  strategy.run(six, xs);
+  for (int i = 0; i < 6; ++i) one(xs[i].contiguous());
+
+  EXPECT_TRUE(torch::allclose(w.value(), here_w.value(), 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(b.value(), here_b.value(), 1e-5, 1e-6));
 }
 
 TEST(Optimizer, RefusesWhatCannotBeTrained) {

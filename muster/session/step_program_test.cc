@@ -1,0 +1,56 @@
+#include "muster/session/step_program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/graph/checker.h"
+#include "muster/trace/control_flow.h"
+#include "muster/trace/function.h"
+#include "muster/trace/variable.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kWorker = "/job:worker/replica:0/task:0";
+const PlacerOptions kDevices{
+    .devices = {"/job:worker/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"},
+    .default_device = "/job:worker/replica:0/task:0/device:CPU:0"};
+
+size_t calls_in(const Program& program) {
+  size_t calls = 0;
+  for (const Instruction& instruction : program.instructions) {
+    calls += program.op_of(instruction).name == kRemote.name ? 1 : 0;
+  }
+  return calls;
+}
+
+TEST(StepProgram, ReadsTheVariablesOfATaskOnceAndWritesThemOnce) {
+  Variable a(torch::ones({2}), {.device = "/job:ps/task:0"}), b(torch::ones({2}), {.device = "/job:ps/task:0"});
+  auto step = function([&](const at::Tensor& x) {
+    at::Tensor sum = a.value() * x + b.value();
+    a.assign_sub(sum);
+    b.assign_sub(sum);
+  });
+
+  const Program program = make_step(step.program(torch::ones({2})), "", kDevices, kWorker);
+
+  EXPECT_EQ(program.parts.size(), 2U);
+  EXPECT_EQ(calls_in(program), 2U);
+}
+
+TEST(StepProgram, LetsALoopCarryTheNextReadInTheWriteOfEachTrip) {
+  Variable w(torch::ones({2}), {.device = "/job:ps/task:0"});
+  auto steps =
+      function([&](const at::Tensor& x) { repeat(10, [&](const at::Tensor&) { w.assign_sub(0.1 * x * w.value()); }); });
+
+  const Program program = make_step(steps.program(torch::ones({2})), "", kDevices, kWorker);
+
+  check(program);
+  ASSERT_EQ(program.bodies.size(), 1U);
+  EXPECT_EQ(calls_in(program), 1U);            // the first read
+  EXPECT_EQ(calls_in(program.bodies[0]), 1U);  // a write, with the read of the next trip
+}
+
+}  // namespace
+}  // namespace muster
