@@ -22,7 +22,7 @@ using ::testing::Optional;
 using Lists = std::map<std::string, std::vector<std::string>>;
 
 // What is wrong with a cluster whose only worker has this address.
-std::string complaint(const std::string& address) {
+std::string spec_complaint(const std::string& address) {
   Status status = caught([&] { ClusterSpec({{"worker", {address}}}); });
   EXPECT_EQ(status.code(), address_complaint(address) ? StatusCode::kInvalidArgument : StatusCode::kOk);
   return status.message();
@@ -159,30 +159,31 @@ TEST(ClusterSpec, RefusesQuestionsAboutJobsAndTasksThatAreNotThere) {
 
 // Behaviour 92 as far as the cluster goes.
 TEST(ClusterSpec, RefusesAnAddressWithoutAPort) {
-  EXPECT_EQ(complaint("worker0"), "/job:worker/replica:0/task:0: address \"worker0\": no port; expected \"host:port\"");
-  EXPECT_THAT(complaint("worker0:"), HasSubstr("port"));
-  EXPECT_THAT(complaint("[::1]"), HasSubstr("no port"));
-  EXPECT_THAT(complaint(""), HasSubstr("no port"));
-  EXPECT_THAT(complaint("worker0:grpc"), HasSubstr("\"grpc\" is no port"));
-  EXPECT_THAT(complaint("worker0:65536"), HasSubstr("is no port"));
-  EXPECT_THAT(complaint("worker0:-1"), HasSubstr("is no port"));
-  EXPECT_THAT(complaint("worker0: 80"), HasSubstr("is no port"));
-  EXPECT_THAT(complaint("worker0:99999999999999999999"), HasSubstr("is no port"));
+  EXPECT_EQ(spec_complaint("worker0"),
+            "/job:worker/replica:0/task:0: address \"worker0\": no port; expected \"host:port\"");
+  EXPECT_THAT(spec_complaint("worker0:"), HasSubstr("port"));
+  EXPECT_THAT(spec_complaint("[::1]"), HasSubstr("no port"));
+  EXPECT_THAT(spec_complaint(""), HasSubstr("no port"));
+  EXPECT_THAT(spec_complaint("worker0:grpc"), HasSubstr("\"grpc\" is no port"));
+  EXPECT_THAT(spec_complaint("worker0:65536"), HasSubstr("is no port"));
+  EXPECT_THAT(spec_complaint("worker0:-1"), HasSubstr("is no port"));
+  EXPECT_THAT(spec_complaint("worker0: 80"), HasSubstr("is no port"));
+  EXPECT_THAT(spec_complaint("worker0:99999999999999999999"), HasSubstr("is no port"));
 }
 
 TEST(ClusterSpec, RefusesAnAddressWithoutAProperHost) {
-  EXPECT_THAT(complaint(":2222"), HasSubstr("no host"));
-  EXPECT_THAT(complaint("grpc://worker0:2222"), HasSubstr("is no host"));
-  EXPECT_THAT(complaint("worker 0:2222"), HasSubstr("is no host"));
-  EXPECT_THAT(complaint("wörker:2222"), HasSubstr("is no host"));
-  EXPECT_THAT(complaint("[]:2222"), HasSubstr("is no host"));
-  EXPECT_THAT(complaint("[worker0]:2222"), HasSubstr("is no host"));
-  EXPECT_THAT(complaint("fe80::1:2222"), HasSubstr("[fe80::1]:2222"));
+  EXPECT_THAT(spec_complaint(":2222"), HasSubstr("no host"));
+  EXPECT_THAT(spec_complaint("grpc://worker0:2222"), HasSubstr("is no host"));
+  EXPECT_THAT(spec_complaint("worker 0:2222"), HasSubstr("is no host"));
+  EXPECT_THAT(spec_complaint("wörker:2222"), HasSubstr("is no host"));
+  EXPECT_THAT(spec_complaint("[]:2222"), HasSubstr("is no host"));
+  EXPECT_THAT(spec_complaint("[worker0]:2222"), HasSubstr("is no host"));
+  EXPECT_THAT(spec_complaint("fe80::1:2222"), HasSubstr("[fe80::1]:2222"));
 }
 
 TEST(ClusterSpec, TakesNamesAndBothKindsOfIpAddresses) {
   for (const char* address : {"worker0:2222", "10.0.0.1:1", "[::1]:65535", "[fe80::1%eth0]:80", "a.b-c_d.example:0"}) {
-    EXPECT_EQ(complaint(address), "") << address;
+    EXPECT_EQ(spec_complaint(address), "") << address;
   }
 }
 

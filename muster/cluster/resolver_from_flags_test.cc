@@ -24,7 +24,7 @@ SimpleClusterResolver parse(std::vector<const char*> flags) {
   return resolver_from_flags(static_cast<int>(flags.size()) - 1, flags.data());
 }
 
-std::string complaint(const std::vector<const char*>& flags) {
+std::string flags_complaint(const std::vector<const char*>& flags) {
   Status status = caught([&] { parse(flags); });
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   return status.message();
@@ -78,7 +78,7 @@ TEST(ResolverFromFlags, DoesNotLookAtTfConfigWhenTheFlagsSayAll) {
   ScopedVariable variable("TF_CONFIG", "{{{");
 
   EXPECT_EQ(parse({"--cluster", kCluster, "--task_type", "ps", "--task_index", "0"}).master(), "ps0:2222");
-  EXPECT_THAT(complaint({"--cluster", kCluster}), HasSubstr("TF_CONFIG: not JSON"));
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster}), HasSubstr("TF_CONFIG: not JSON"));
 }
 
 TEST(ResolverFromFlags, KeepsTheSessionMasterOfTfConfig) {
@@ -124,18 +124,19 @@ TEST(ResolverFromFlags, TakesAnEvaluatorThatIsNotInTheCluster) {
 TEST(ResolverFromFlags, NamesTheFlagThatIsWrong) {
   ScopedVariable variable("TF_CONFIG");
 
-  EXPECT_THAT(complaint({"--cluster", R"({"worker": ["w0:1", 17]})"}),
+  EXPECT_THAT(flags_complaint({"--cluster", R"({"worker": ["w0:1", 17]})"}),
               HasSubstr("--cluster.worker[1]: expected \"host:port\""));
-  EXPECT_THAT(complaint({"--task_index", "first"}), HasSubstr("--task_index"));
-  EXPECT_THAT(complaint({"--task_type"}), HasSubstr("--task_type"));
-  EXPECT_THAT(complaint({"--cluster", kCluster, "--task_type", "boss", "--task_index", "0"}),
+  EXPECT_THAT(flags_complaint({"--task_index", "first"}), HasSubstr("--task_index"));
+  EXPECT_THAT(flags_complaint({"--task_type"}), HasSubstr("--task_type"));
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster, "--task_type", "boss", "--task_index", "0"}),
               HasSubstr("no job \"boss\" in the cluster, which has ps, worker"));
-  EXPECT_THAT(complaint({"--cluster", kCluster, "--task_type", "worker", "--task_index", "2"}),
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster, "--task_type", "worker", "--task_index", "2"}),
               HasSubstr("no task 2 in job \"worker\", which has 2"));
-  EXPECT_THAT(complaint({"--cluster", kCluster, "--task_type", "worker", "--task_index=-1"}), HasSubstr("no task -1"));
-  EXPECT_THAT(complaint({"--cluster", kCluster, "--task_type", "worker"}),
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster, "--task_type", "worker", "--task_index=-1"}),
+              HasSubstr("no task -1"));
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster, "--task_type", "worker"}),
               HasSubstr("--task_index (or TF_CONFIG): missing"));
-  EXPECT_THAT(complaint({"--cluster", kCluster, "--task_index", "0"}),
+  EXPECT_THAT(flags_complaint({"--cluster", kCluster, "--task_index", "0"}),
               HasSubstr("--task_type (or TF_CONFIG): missing"));
 }
 
@@ -144,7 +145,7 @@ TEST(ResolverFromFlags, NamesTheFileThatIsWrong) {
   ScopedDirectory directory;
   const std::string file = directory.write("cluster.json", R"({"worker": ["w0"]})");
 
-  EXPECT_THAT(complaint({"--cluster", file.c_str()}),
+  EXPECT_THAT(flags_complaint({"--cluster", file.c_str()}),
               HasSubstr("cluster.json: cluster.worker[0]: expected \"host:port\""));
   EXPECT_EQ(caught([] { parse({"--cluster", "/no/such/file"}); }).code(), StatusCode::kNotFound);
 }

@@ -19,7 +19,7 @@ ClusterSpec with_chief() {
 ClusterSpec without_chief() { return {{"worker", {"w0:1", "w1:1"}}, {"ps", {"ps0:1"}}}; }
 
 template <class Call>
-std::string complaint(Call&& call) {
+std::string role_complaint(Call&& call) {
   Status status = caught(call);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   return status.message();
@@ -51,14 +51,15 @@ TEST(Roles, TheEvaluatorIsItsOwnChief) {
 TEST(Roles, RefusesTasksThatAreNotThere) {
   ClusterSpec cluster = without_chief();
 
-  EXPECT_EQ(complaint([&] { (void)is_chief(cluster, {"chief", 0}); }),
+  EXPECT_EQ(role_complaint([&] { (void)is_chief(cluster, {"chief", 0}); }),
             "`task_type` 'chief' not found in cluster_spec.");
-  EXPECT_EQ(complaint([&] { (void)is_chief(cluster, {"worker", 2}); }),
+  EXPECT_EQ(role_complaint([&] { (void)is_chief(cluster, {"worker", 2}); }),
             "The `task_id` 2 exceeds the maximum id of worker.");
-  EXPECT_THAT(complaint([&] { (void)is_chief(cluster, {"worker", -1}); }), HasSubstr("no task -1 of worker"));
-  EXPECT_THAT(complaint([&] { (void)is_chief(cluster, {"evaluator", 1}); }), HasSubstr("exceeds the maximum id"));
-  EXPECT_THAT(complaint([&] { (void)is_chief(cluster, {"boss", 0}); }), HasSubstr("Unrecognized `task_type` 'boss'"));
-  EXPECT_THAT(complaint([&] { (void)is_chief({{"boss", {"b:1"}}}, {"boss", 0}); }), HasSubstr("job \"boss\""));
+  EXPECT_THAT(role_complaint([&] { (void)is_chief(cluster, {"worker", -1}); }), HasSubstr("no task -1 of worker"));
+  EXPECT_THAT(role_complaint([&] { (void)is_chief(cluster, {"evaluator", 1}); }), HasSubstr("exceeds the maximum id"));
+  EXPECT_THAT(role_complaint([&] { (void)is_chief(cluster, {"boss", 0}); }),
+              HasSubstr("Unrecognized `task_type` 'boss'"));
+  EXPECT_THAT(role_complaint([&] { (void)is_chief({{"boss", {"b:1"}}}, {"boss", 0}); }), HasSubstr("job \"boss\""));
 }
 
 // Behaviour 117.
@@ -74,8 +75,8 @@ TEST(Roles, CountsTheEvaluatorAlone) {
 }
 
 TEST(Roles, CountsNoWorkersForAParameterServer) {
-  EXPECT_THAT(complaint([] { (void)worker_count(with_chief(), "ps"); }), HasSubstr("Unexpected `task_type` 'ps'"));
-  EXPECT_THAT(complaint([] { (void)worker_count(without_chief(), "chief"); }), HasSubstr("'chief' not found"));
+  EXPECT_THAT(role_complaint([] { (void)worker_count(with_chief(), "ps"); }), HasSubstr("Unexpected `task_type` 'ps'"));
+  EXPECT_THAT(role_complaint([] { (void)worker_count(without_chief(), "chief"); }), HasSubstr("'chief' not found"));
 }
 
 // Behaviour 118.
@@ -92,7 +93,7 @@ TEST(Roles, NumbersTheEvaluatorZero) {
 }
 
 TEST(Roles, GivesNoNumberToAParameterServer) {
-  EXPECT_THAT(complaint([] { (void)id_in_cluster(with_chief(), {"ps", 0}); }),
+  EXPECT_THAT(role_complaint([] { (void)id_in_cluster(with_chief(), {"ps", 0}); }),
               HasSubstr("There is no id for task_type 'ps'"));
 }
 
@@ -100,9 +101,9 @@ TEST(Roles, RefusesTwoChiefsOrTwoEvaluators) {
   ClusterSpec chiefs = {{"chief", {"a:1", "b:1"}}, {"worker", {"w:1"}}};
   ClusterSpec evaluators = {{"evaluator", {"a:1", "b:1"}}, {"worker", {"w:1"}}};
 
-  EXPECT_THAT(complaint([&] { (void)id_in_cluster(chiefs, {"worker", 0}); }), HasSubstr("at most one 'chief'"));
-  EXPECT_THAT(complaint([&] { (void)worker_count(chiefs, "worker"); }), HasSubstr("at most one 'chief'"));
-  EXPECT_THAT(complaint([&] { (void)is_chief(evaluators, {"worker", 0}); }), HasSubstr("at most one 'evaluator'"));
+  EXPECT_THAT(role_complaint([&] { (void)id_in_cluster(chiefs, {"worker", 0}); }), HasSubstr("at most one 'chief'"));
+  EXPECT_THAT(role_complaint([&] { (void)worker_count(chiefs, "worker"); }), HasSubstr("at most one 'chief'"));
+  EXPECT_THAT(role_complaint([&] { (void)is_chief(evaluators, {"worker", 0}); }), HasSubstr("at most one 'evaluator'"));
 }
 
 TEST(Roles, NumbersTheWorkersOfASparseJobWithoutGaps) {
@@ -133,7 +134,7 @@ TEST(Roles, AProgramAloneIsItsOwnChiefAndOnlyWorker) {
   EXPECT_TRUE(is_chief(ClusterSpec(), {"", 0}));
   EXPECT_EQ(worker_count(ClusterSpec(), ""), 1);
   EXPECT_EQ(id_in_cluster(ClusterSpec(), {"", 0}), 0);
-  EXPECT_THAT(complaint([] { (void)is_chief(ClusterSpec(), {"worker", 0}); }), HasSubstr("'worker' not found"));
+  EXPECT_THAT(role_complaint([] { (void)is_chief(ClusterSpec(), {"worker", 0}); }), HasSubstr("'worker' not found"));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string config(const std::string& more) {
 
 TfConfigClusterResolver resolver(const std::string& text) { return TfConfigClusterResolver({.text = text}); }
 
-std::string complaint(const std::string& text) {
+std::string config_complaint(const std::string& text) {
   Status status = caught([&] { (void)resolver(text); });
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
   return status.message();
@@ -145,24 +145,26 @@ TEST(TfConfigClusterResolver, CountsTheAcceleratorsOfItsOwnTask) {
 
 // Fault F50.
 TEST(TfConfigClusterResolver, NamesTheKeyThatIsWrong) {
-  EXPECT_EQ(complaint(R"({"cluster": {"worker": ["w0:1", 17]}})"),
+  EXPECT_EQ(config_complaint(R"({"cluster": {"worker": ["w0:1", 17]}})"),
             "TF_CONFIG: cluster.worker[1]: expected \"host:port\", got 17");
-  EXPECT_EQ(complaint(R"({"cluster": {"worker": ["w0"]}})"),
+  EXPECT_EQ(config_complaint(R"({"cluster": {"worker": ["w0"]}})"),
             "TF_CONFIG: cluster.worker[0]: expected \"host:port\", got \"w0\": no port");
-  EXPECT_THAT(complaint(R"({"cluster": {"worker": 3}})"), StartsWith("TF_CONFIG: cluster.worker: expected a list"));
-  EXPECT_THAT(complaint(R"({"cluster": []})"), StartsWith("TF_CONFIG: cluster: expected an object"));
-  EXPECT_THAT(complaint(R"({"cluster": {"worker": ["a:1"], "ps": ["a:1"]}})"),
+  EXPECT_THAT(config_complaint(R"({"cluster": {"worker": 3}})"),
+              StartsWith("TF_CONFIG: cluster.worker: expected a list"));
+  EXPECT_THAT(config_complaint(R"({"cluster": []})"), StartsWith("TF_CONFIG: cluster: expected an object"));
+  EXPECT_THAT(config_complaint(R"({"cluster": {"worker": ["a:1"], "ps": ["a:1"]}})"),
               StartsWith("TF_CONFIG: cluster: address"));
-  EXPECT_THAT(complaint(R"({"task": "worker"})"), StartsWith("TF_CONFIG: task: expected an object"));
-  EXPECT_THAT(complaint(R"({"task": {"type": ["worker"]}})"), StartsWith("TF_CONFIG: task.type: expected the name"));
-  EXPECT_EQ(complaint(R"({"task": {"index": "first"}})"),
+  EXPECT_THAT(config_complaint(R"({"task": "worker"})"), StartsWith("TF_CONFIG: task: expected an object"));
+  EXPECT_THAT(config_complaint(R"({"task": {"type": ["worker"]}})"),
+              StartsWith("TF_CONFIG: task.type: expected the name"));
+  EXPECT_EQ(config_complaint(R"({"task": {"index": "first"}})"),
             "TF_CONFIG: task.index: expected the index of a task, got \"first\"");
-  EXPECT_THAT(complaint(R"({"task": {"index": -1}})"), StartsWith("TF_CONFIG: task.index: "));
-  EXPECT_EQ(complaint(R"({"rpc_layer": 1})"), "TF_CONFIG: rpc_layer: expected a text, got 1");
-  EXPECT_THAT(complaint(R"({"session_master": {}})"), StartsWith("TF_CONFIG: session_master: "));
-  EXPECT_THAT(complaint("[]"), StartsWith("TF_CONFIG: expected an object"));
-  EXPECT_THAT(complaint(R"({"cluster": )"), StartsWith("TF_CONFIG: not JSON"));
-  EXPECT_THAT(complaint(""), StartsWith("TF_CONFIG: not JSON"));
+  EXPECT_THAT(config_complaint(R"({"task": {"index": -1}})"), StartsWith("TF_CONFIG: task.index: "));
+  EXPECT_EQ(config_complaint(R"({"rpc_layer": 1})"), "TF_CONFIG: rpc_layer: expected a text, got 1");
+  EXPECT_THAT(config_complaint(R"({"session_master": {}})"), StartsWith("TF_CONFIG: session_master: "));
+  EXPECT_THAT(config_complaint("[]"), StartsWith("TF_CONFIG: expected an object"));
+  EXPECT_THAT(config_complaint(R"({"cluster": )"), StartsWith("TF_CONFIG: not JSON"));
+  EXPECT_THAT(config_complaint(""), StartsWith("TF_CONFIG: not JSON"));
 }
 
 TEST(TfConfigClusterResolver, LeavesKeysAloneThatItDoesNotKnow) {

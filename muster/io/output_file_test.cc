@@ -19,15 +19,15 @@ using ::muster::testing_support::write_file;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> file_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 TEST(OutputFile, HoldsWhatWasWrittenOnceItIsFinished) {
   ScopedDirectory directory;
 
   OutputFile file(directory.path("a"));
-  file.write(bytes("one "));
-  file.write(bytes(""));
-  file.write(bytes("two"));
+  file.write(file_bytes("one "));
+  file.write(file_bytes(""));
+  file.write(file_bytes("two"));
   file.finish();
 
   EXPECT_EQ(read_file(directory.path("a")), "one two");
@@ -36,7 +36,7 @@ TEST(OutputFile, HoldsWhatWasWrittenOnceItIsFinished) {
 TEST(OutputFile, IsGoneWhenItIsNotFinished) {
   ScopedDirectory directory;
 
-  { OutputFile(directory.path("a")).write(bytes("half")); }
+  { OutputFile(directory.path("a")).write(file_bytes("half")); }
 
   EXPECT_THAT(names_in(directory.path()), IsEmpty());
 }
@@ -52,7 +52,7 @@ TEST(OutputFile, NeverOverwritesAFile) {
 }
 
 TEST(OutputFile, NamesFileAndCauseOfAFullDisk) {
-  Status status = caught([] { OutputFile("/dev/full").write(bytes("x")); });
+  Status status = caught([] { OutputFile("/dev/full").write(file_bytes("x")); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("\"/dev/full\": write: No space left on device"));
