@@ -90,9 +90,11 @@ Server::Server(ServerOptions options)
   std::string address = options.address;
   if (address.empty()) address = options.cluster.task_address(options.task);
   if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");
-  auto complete = [this](WorkerStatus& status) {
+  // Calls are answered before the constructor of the RPC server has returned.
+  auto listening = std::make_shared<std::atomic<RpcServer*>>(nullptr);
+  auto complete = [this, listening](WorkerStatus& status) {
     status.sessions = master_->sessions();
-    status.requests = rpc_->requests();
+    if (const RpcServer* rpc = listening->load()) status.requests = rpc->requests();
   };
   std::vector<RpcServer::MethodEntry> methods = worker_methods(*worker_, complete);
   for (RpcServer::MethodEntry& method : master_methods(*master_)) methods.push_back(std::move(method));
@@ -104,6 +106,7 @@ Server::Server(ServerOptions options)
                                                       .max_message_bytes = options.max_message_bytes,
                                                       .max_calls_per_peer = options.max_calls_per_connection},
                                      std::move(methods));
+  listening->store(rpc_.get());
 }
 
 Server::~Server() {

@@ -18,7 +18,7 @@ class AnswerThreads {
   // To be finished with a tag that `when_done` has made.
   grpc::CompletionQueue& queue() { return queue_; }
   // `done` runs once, on one of the threads, which it must not block.
-  static void* when_done(std::function<void()> done) { return new std::function<void()>(std::move(done)); }
+  static void* when_done(std::function<void()> done);
 
  private:
   AnswerThreads();

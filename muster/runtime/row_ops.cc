@@ -17,6 +17,7 @@
 #include "muster/runtime/tensors.h"
 
 namespace muster::rows {
+namespace kernels {
 namespace {
 
 constexpr int64_t kAhead = 8;  // rows that are fetched from memory before they are needed
@@ -327,14 +328,56 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
   });
 }
 
+}  // namespace kernels
+
 namespace {
 
-// The dispatcher wants tuples of the types that its schemas know.
-std::tuple<at::Tensor, std::vector<at::Tensor>> unique_op(const at::Tensor& ids, at::IntArrayRef starts) {
-  return unique(ids, starts);
+// Through the dispatcher, where a tracer may listen.
+template <class Signature, class... Args>
+auto call(const char* op, Args&&... args) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
 }
 
+using Parts = std::vector<at::Tensor>;
+
 }  // namespace
+
+std::tuple<at::Tensor, Parts> unique(const at::Tensor& ids, at::IntArrayRef starts) {
+  return call<std::tuple<at::Tensor, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::unique", ids, starts);
+}
+
+std::tuple<Parts, Parts> route(const at::Tensor& ids, at::IntArrayRef starts) {
+  return call<std::tuple<Parts, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::route", ids, starts);
+}
+
+at::Tensor gather(const at::Tensor& table, const at::Tensor& ids) {
+  return call<at::Tensor(const at::Tensor&, const at::Tensor&)>("muster_rows::gather", table, ids);
+}
+
+at::Tensor expand(const at::Tensor& places, at::TensorList rows) {
+  return call<at::Tensor(const at::Tensor&, at::TensorList)>("muster_rows::expand", places, rows);
+}
+
+Parts sum(const at::Tensor& gradient, const at::Tensor& places, at::TensorList ids) {
+  return call<Parts(const at::Tensor&, const at::Tensor&, at::TensorList)>("muster_rows::sum", gradient, places, ids);
+}
+
+void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale) {
+  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("muster_rows::add_", table, ids, rows, scale);
+}
+
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient, double rate,
+              double epsilon) {
+  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, double, double)>(
+      "muster_rows::adagrad_", table, sums, ids, gradient, rate, epsilon);
+}
+
+void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
+           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
+  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+            double, double, double, double)>("muster_rows::adam_", table, mean, variance, step, ids, gradient, rate,
+                                             beta1, beta2, epsilon, decay);
+}
 
 TORCH_LIBRARY(muster_rows, library) {
   library.def("unique(Tensor ids, int[] starts) -> (Tensor, Tensor[])");
@@ -351,14 +394,14 @@ TORCH_LIBRARY(muster_rows, library) {
 }
 
 TORCH_LIBRARY_IMPL(muster_rows, CPU, library) {
-  library.impl("unique", unique_op);
-  library.impl("route", route);
-  library.impl("gather", gather);
-  library.impl("expand", expand);
-  library.impl("sum", sum);
-  library.impl("add_", add_);
-  library.impl("adagrad_", adagrad_);
-  library.impl("adam_", adam_);
+  library.impl("unique", kernels::unique);
+  library.impl("route", kernels::route);
+  library.impl("gather", kernels::gather);
+  library.impl("expand", kernels::expand);
+  library.impl("sum", kernels::sum);
+  library.impl("add_", kernels::add_);
+  library.impl("adagrad_", kernels::adagrad_);
+  library.impl("adam_", kernels::adam_);
 }
 
 }  // namespace muster::rows

@@ -1,5 +1,6 @@
-// Ops on the rows of tables, which libtorch has not: registered with its dispatcher as muster_rows::…, so that they are
-// traced and run like its own. Ids are int64, rows are contiguous, and a table may be kept in several parts.
+// Ops on the rows of tables, which libtorch has not: registered with its dispatcher as muster_rows::…, and called
+// through it, so that they are traced and run like its own. Ids are int64, rows are contiguous, and a table may be kept
+// in several parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>

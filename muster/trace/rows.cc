@@ -1,6 +1,5 @@
 #include "muster/trace/rows.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros_like.h>
@@ -14,12 +13,6 @@
 
 namespace muster {
 namespace {
-
-// Through the dispatcher, where the tracer listens.
-template <class Signature, class... Args>
-auto call(const char* op, Args&&... args) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
-}
 
 using Parts = std::vector<at::Tensor>;
 
@@ -45,11 +38,6 @@ Tracer& tracer_for(const char* what, const Variable& table) {
   return *tracer;
 }
 
-std::tuple<at::Tensor, Parts> unique(const at::Tensor& ids, const Variable& table) {
-  return call<std::tuple<at::Tensor, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::unique", ids,
-                                                                                 starts_of(table));
-}
-
 }  // namespace
 
 at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
@@ -60,16 +48,14 @@ at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
   }
   c10::AutoGradMode no_gradients(false);
   const at::Tensor flat = ids.reshape({-1});
-  auto [places, part_ids] = unique(flat, table);
-  Parts rows;
+  auto [places, part_ids] = rows::unique(flat, starts_of(table));
+  Parts gathered;
   const std::vector<Variable> parts = parts_of(table);
   for (size_t i = 0; i < parts.size(); ++i) {
     DeviceScope there(parts[i].device());
-    rows.push_back(
-        call<at::Tensor(const at::Tensor&, const at::Tensor&)>("muster_rows::gather", parts[i].value(), part_ids[i]));
+    gathered.push_back(rows::gather(parts[i].value(), part_ids[i]));
   }
-  at::Tensor leaf =
-      call<at::Tensor(const at::Tensor&, at::TensorList)>("muster_rows::expand", places, at::TensorList(rows));
+  at::Tensor leaf = rows::expand(places, gathered);
   if (table.trainable() && leaf.is_floating_point()) {
     leaf.requires_grad_();
     tracer.lookups.push_back({table.state(), flat, places, part_ids, leaf});
@@ -114,17 +100,16 @@ Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>&
     at::Tensor places = lookups[i][0]->places;
     Parts ids = lookups[i][0]->part_ids, all_ids, all_rows;
     for (const RowLookup* lookup : lookups[i]) {
-      at::Tensor rows = by_leaf[next_leaf++];
-      all_rows.push_back(rows.defined() ? rows : at::zeros_like(lookup->leaf));
+      const at::Tensor& found = by_leaf[next_leaf++];
+      all_rows.push_back(found.defined() ? found : at::zeros_like(lookup->leaf));
       all_ids.push_back(lookup->ids);
     }
-    at::Tensor rows = all_rows[0];
+    at::Tensor by_row = all_rows[0];
     if (lookups[i].size() > 1) {  // a row that two lookups have seen is one row
-      std::tie(places, ids) = unique(at::cat(all_ids), variables[i]);
-      rows = at::cat(all_rows);
+      std::tie(places, ids) = rows::unique(at::cat(all_ids), starts_of(variables[i]));
+      by_row = at::cat(all_rows);
     }
-    Parts sums = call<Parts(const at::Tensor&, const at::Tensor&, at::TensorList)>("muster_rows::sum", rows, places,
-                                                                                   at::TensorList(ids));
+    Parts sums = rows::sum(by_row, places, ids);
     result.rows.push_back({variables[i], std::move(ids), std::move(sums)});
   }
   return result;
@@ -141,14 +126,13 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
                            spec_of(updates).to_string());
   }
   c10::AutoGradMode no_gradients(false);
-  auto [part_ids, positions] = call<std::tuple<Parts, Parts>(const at::Tensor&, at::IntArrayRef)>(
-      "muster_rows::route", ids.reshape({-1}), starts_of(variable));
+  auto [part_ids, positions] = rows::route(ids.reshape({-1}), starts_of(variable));
   std::vector<int64_t> row_sizes = variable.sizes().vec();
   row_sizes[0] = -1;
-  const at::Tensor rows = updates.reshape(row_sizes);
+  const at::Tensor by_row = updates.reshape(row_sizes);
   const std::vector<Variable> parts = parts_of(variable);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor mine = at::index_select(rows, 0, positions[i]);
+    const at::Tensor mine = at::index_select(by_row, 0, positions[i]);
     DeviceScope there(parts[i].device());
     at::Tensor memory = parts[i].value();
     switch (how) {

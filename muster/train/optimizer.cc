@@ -1,27 +1,15 @@
 #include "muster/train/optimizer.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
+#include <c10/core/GradMode.h>
 
 #include "muster/base/status.h"
+#include "muster/runtime/row_ops.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {
-namespace {
-
-template <class Signature, class... Args>
-auto call(const char* op, Args&&... args) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
-}
-
-void add_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale) {
-  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("muster_rows::add_", table, ids, rows, scale);
-}
-
-}  // namespace
-
 Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const std::vector<SlotRule>& slots)
     : variables_(std::move(variables)) {
   if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
@@ -97,7 +85,7 @@ void Sgd::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tens
 
 void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor>, const at::Tensor& ids,
                       const at::Tensor& gradient) const {
-  add_rows(value, ids, gradient, -options_.learning_rate);
+  rows::add_(value, ids, gradient, -options_.learning_rate);
 }
 
 // ---- Adagrad
@@ -112,8 +100,7 @@ void Adagrad::update(at::Tensor value, std::vector<at::Tensor> slots, const at::
 
 void Adagrad::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
                           const at::Tensor& gradient) const {
-  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, double, double)>(
-      "muster_rows::adagrad_", value, slots[0], ids, gradient, options_.learning_rate, options_.epsilon);
+  rows::adagrad_(value, slots[0], ids, gradient, options_.learning_rate, options_.epsilon);
 }
 
 // ---- Adam
@@ -147,10 +134,8 @@ void Adam::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Ten
 void Adam::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
                        const at::Tensor& gradient) const {
   slots[2].add_(1);
-  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-            double, double, double, double)>("muster_rows::adam_", value, slots[0], slots[1], slots[2], ids, gradient,
-                                             options_.learning_rate, options_.beta1, options_.beta2, options_.epsilon,
-                                             decoupled_ ? options_.weight_decay : 0.0);
+  rows::adam_(value, slots[0], slots[1], slots[2], ids, gradient, options_.learning_rate, options_.beta1,
+              options_.beta2, options_.epsilon, decoupled_ ? options_.weight_decay : 0.0);
 }
 
 }  // namespace muster
