@@ -81,6 +81,13 @@ std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, co
   return context;
 }
 
+// What a caller has left with its call may be the last thing that holds the channel, whose destructor waits for the
+// thread that reconnects: that one must not be where it goes.
+void release_elsewhere(std::shared_ptr<void> held) {
+  static ElasticPool& pool = *new ElasticPool("release", 1);  // never destroyed: it may be used to the very end
+  pool.submit([held = std::move(held)]() mutable { held.reset(); });
+}
+
 Frame open(const grpc::ByteBuffer& answer) {
   Frame frame = decode(answer);
   if (frame.envelope.has_error()) throw Error(from_proto(frame.envelope.error()));
@@ -191,8 +198,10 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
       return pending->done(why, {});
     ++pending->attempt;
     pending->answer.Clear();
-    return reconnects_.submit([this, pending, why] {
-      wait_until_connected(Clock::now() + kReconnect, nullptr) ? begin(pending) : pending->done(why, {});
+    return reconnects_.submit([this, call = pending, why]() mutable {
+      if (wait_until_connected(Clock::now() + kReconnect, nullptr)) return begin(std::move(call));
+      call->done(why, {});
+      release_elsewhere(std::move(call));
     });
   }
   Status result;
