@@ -29,6 +29,13 @@ proto::StorageRequest storage_request(const std::string& path, const std::vector
   return request;
 }
 
+TensorSpec spec_from(const std::string& task, const std::string& variable, int32_t number,
+                     const google::protobuf::RepeatedField<int64_t>& sizes) {
+  const auto dtype = dtype_from_number(number);
+  if (!dtype) throw data_loss(task, ": variable \"", variable, "\" has an unknown type");
+  return {*dtype, {sizes.begin(), sizes.end()}};
+}
+
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
   const auto header = header_of<proto::RunsAnswer>(answer.envelope);
   if (static_cast<size_t>(header.outcomes_size()) != expected) {
@@ -107,7 +114,6 @@ void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments
 
 void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
   proto::RunsRequest request;
-  Frame frame;
   bool once = false, mixed = false;
   uint64_t incarnation = 0;
   {
@@ -126,15 +132,16 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
                 {});
   }
   request.set_meeting(options.meeting);
+  std::vector<at::Tensor> tensors;
   for (ProgramRun& run : runs) {
     auto* entry = request.add_runs();
     entry->set_handle(run.handle.id);
     entry->set_tensors(run.arguments.size());
     if (!run.wanted) entry->set_unwanted(true);
-    for (at::Tensor& argument : run.arguments) frame.tensors.push_back(std::move(argument));
+    for (at::Tensor& argument : run.arguments) tensors.push_back(std::move(argument));
   }
-  Frame header = with_header(request, once ? random_id() : 0);
-  frame.envelope = std::move(header.envelope);
+  Frame frame = with_header(request, once ? random_id() : 0);
+  frame.tensors = std::move(tensors);
   frame.envelope.set_incarnation(incarnation);
   channel_->start(worker_rpc::kRunAll, std::move(frame), call_options(options),
                   [done = std::move(done), count = runs.size()](const Status& status, Frame answer) {
@@ -188,13 +195,8 @@ std::vector<VariableInfo> RemoteWorker::variables() {
   std::vector<VariableInfo> infos;
   const auto answer = header_of<proto::VariablesAnswer>(frame.envelope);
   for (const auto& variable : answer.variables()) {
-    const auto dtype = dtype_from_number(variable.dtype());
-    if (!dtype) throw data_loss(channel_->task(), ": variable \"", variable.name(), "\" has an unknown type");
-    infos.push_back({variable.name(),
-                     {*dtype, {variable.sizes().begin(), variable.sizes().end()}},
-                     variable.device(),
-                     variable.version(),
-                     variable.initialized()});
+    infos.push_back({variable.name(), spec_from(channel_->task(), variable.name(), variable.dtype(), variable.sizes()),
+                     variable.device(), variable.version(), variable.initialized()});
   }
   return infos;
 }
@@ -205,10 +207,8 @@ std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const s
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {
-    const auto dtype = dtype_from_number(entry.dtype());
-    if (!dtype) throw data_loss(channel_->task(), ": variable \"", entry.variable(), "\" has an unknown type");
     entries.push_back({entry.variable(),
-                       {*dtype, {entry.sizes().begin(), entry.sizes().end()}},
+                       spec_from(channel_->task(), entry.variable(), entry.dtype(), entry.sizes()),
                        {entry.whole_sizes().begin(), entry.whole_sizes().end()},
                        entry.first_row(),
                        entry.file(),
@@ -240,10 +240,10 @@ WorkerStatus RemoteWorker::status(bool wait) {
                       .variables = answer.variables(),
                       .variable_bytes = answer.variable_bytes(),
                       .sessions = answer.sessions(),
+                      .sources = answer.sources(),
                       .requests = answer.requests(),
                       .resident_bytes = answer.resident_bytes(),
                       .uptime_seconds = answer.uptime_seconds()};
-  status.sources = answer.sources();
   return status;
 }
 

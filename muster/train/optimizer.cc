@@ -10,6 +10,7 @@
 #include "muster/trace/variable_scope.h"
 
 namespace muster {
+
 Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const std::vector<SlotRule>& slots)
     : variables_(std::move(variables)) {
   if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
