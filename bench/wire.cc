@@ -84,31 +84,38 @@ double small_call_us(const std::function<void()>& call) {
   return median_us(kSmallCalls, call);
 }
 
+void measure_transfers(RemoteWorker& worker, int64_t bytes, const std::string& name, const std::string& task,
+                       Bench& bench) {
+  const int times = static_cast<int>(std::max<int64_t>(4, 256 * kMega / bytes));
+  const double giga = static_cast<double>(bytes) * times / 1e9;
+  const ProgramHandle push = worker.register_program(transfer(bytes, true, task + "/device:CPU:0"));
+  const ProgramHandle pull = worker.register_program(transfer(bytes, false, task + "/device:CPU:0"));
+  const at::Tensor value = torch::randn({bytes / 4});
+  for (int i = 0; i < 3; ++i) worker.run(push, {value});
+  if (!torch::equal(worker.run(pull, {})[0], value)) throw internal("wire: a wrong value came back");
+  bench.rate({"push_" + name, "GB/s"}, giga, [&] {
+    for (int i = 0; i < times; ++i) worker.run(push, {value});
+  });
+  bench.rate({"pull_" + name, "GB/s"}, giga, [&] {
+    for (int i = 0; i < times; ++i) worker.run(pull, {});
+  });
+}
+
 }  // namespace
 
 void wire(const Part&, Bench& bench) {
   ServerProcesses servers(0, 1);
   const std::string address = servers.spec().task_address("ps", 0), task = TaskId{"ps", 0}.to_string();
   RemoteWorker worker(std::make_shared<RpcChannel>(address, task, ChannelOptions{}));
+  RemoteWorker far(std::make_shared<RpcChannel>(address, task, ChannelOptions{.near_memory = false}));
   worker.status(/*wait=*/true);
   for (int64_t megabytes : {1, 16, 64}) {
     const int64_t bytes = megabytes * kMega;
-    const int times = static_cast<int>(std::max<int64_t>(4, 256 / megabytes));
     const std::string name = str_cat(megabytes, "MB");
-    const double giga = static_cast<double>(bytes) * times / 1e9;
-    const ProgramHandle push = worker.register_program(transfer(bytes, true, task + "/device:CPU:0"));
-    const ProgramHandle pull = worker.register_program(transfer(bytes, false, task + "/device:CPU:0"));
-    const at::Tensor value = torch::randn({bytes / 4});
-    for (int i = 0; i < 3; ++i) worker.run(push, {value});
-    if (!torch::equal(worker.run(pull, {})[0], value)) throw internal("wire: a wrong value came back");
-    bench.rate({"push_" + name, "GB/s"}, giga, [&] {
-      for (int i = 0; i < times; ++i) worker.run(push, {value});
-    });
-    bench.rate({"pull_" + name, "GB/s"}, giga, [&] {
-      for (int i = 0; i < times; ++i) worker.run(pull, {});
-    });
+    measure_transfers(worker, bytes, name, task, bench);
+    measure_transfers(far, bytes, name + "_network", task, bench);
     for (const char* direction : {"push_", "pull_"}) {
-      bench.most({direction + name, "GB/s", "tcp"},
+      bench.most({direction + name + "_network", "GB/s", "tcp"},
                  [&] { return static_cast<double>(bytes) / 1e9 / tcp_seconds(bytes); });
     }
   }

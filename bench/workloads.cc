@@ -42,7 +42,7 @@ const std::vector<Workload>& workloads() {
        ps_mlp},
       {"ps_bandwidth",
        "a variable of 64 MiB on a parameter server, read and added to by a worker",
-       {{"processes", 1}},
+       {{"processes", 1}, {"network", 1}},
        ps_bandwidth},
       {"ctr_embedding",
        "a click model with 26 tables on 2 parameter servers, trained by 2 workers",

@@ -4,11 +4,13 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "muster/graph/dtype.h"
 #include "muster/graph/program.h"
+#include "muster/rpc/near_memory.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/tensors.h"
 
@@ -16,6 +18,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kCopied = 16 * 1024;  // what is smaller travels with the envelope: a slice of its own costs more
+constexpr size_t kLent = 32 * 1024;    // what is smaller is sent: looking into another process costs more
 constexpr size_t kLength = sizeof(uint32_t);
 constexpr int kUndefined = -1;
 constexpr int kMostDimensions = 64;
@@ -70,11 +73,10 @@ TensorSpec spec_of_header(const proto::TensorHeader& header) {
   return spec;
 }
 
-}  // namespace
+bool is_large(const at::Tensor& tensor) { return tensor.defined() && tensor.nbytes() >= kLent; }
 
-grpc::ByteBuffer encode(Frame frame) {
-  PlainTensors plain;
-  size_t copied = 0;
+// Fills the headers. What is lent has its address there.
+void describe(Frame& frame, bool lend) {
   for (at::Tensor& tensor : frame.tensors) {
     proto::TensorHeader& header = *frame.envelope.add_tensors();
     if (!tensor.defined()) {
@@ -85,30 +87,33 @@ grpc::ByteBuffer encode(Frame frame) {
     tensor = tensor.contiguous();
     header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
     for (int64_t size : tensor.sizes()) header.add_sizes(size);
-    if (tensor.nbytes() < kCopied) copied += tensor.nbytes();
+    if (lend && is_large(tensor)) header.set_address(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
   }
-  const size_t length = frame.envelope.ByteSizeLong();
+}
+
+// The envelope as it is, and the tensors that are left.
+grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> tensors) {
+  const size_t length = envelope.ByteSizeLong();
   // The small tensors before the first large one follow the envelope in its slice, the others have slices of their own.
   size_t first = kLength + length;
   size_t leading = 0;
-  while (leading < frame.tensors.size() && frame.tensors[leading].defined() &&
-         frame.tensors[leading].nbytes() < kCopied) {
-    first += frame.tensors[leading++].nbytes();
+  while (leading < tensors.size() && tensors[leading].defined() && tensors[leading].nbytes() < kCopied) {
+    first += tensors[leading++].nbytes();
   }
   std::vector<grpc::Slice> slices;
   grpc_slice head = grpc_slice_malloc(first);
   uint8_t* to = GRPC_SLICE_START_PTR(head);
   const auto prefix = static_cast<uint32_t>(length);
   std::memcpy(to, &prefix, kLength);
-  frame.envelope.SerializeWithCachedSizesToArray(to + kLength);
+  envelope.SerializeWithCachedSizesToArray(to + kLength);
   to += kLength + length;
   for (size_t i = 0; i < leading; ++i) {
-    std::memcpy(to, frame.tensors[i].const_data_ptr(), frame.tensors[i].nbytes());
-    to += frame.tensors[i].nbytes();
+    std::memcpy(to, tensors[i].const_data_ptr(), tensors[i].nbytes());
+    to += tensors[i].nbytes();
   }
   slices.emplace_back(head, grpc::Slice::STEAL_REF);
-  for (size_t i = leading; i < frame.tensors.size(); ++i) {
-    at::Tensor& tensor = frame.tensors[i];
+  for (size_t i = leading; i < tensors.size(); ++i) {
+    at::Tensor& tensor = tensors[i];
     if (!tensor.defined() || tensor.nbytes() == 0) continue;
     void* data = tensor.mutable_data_ptr();
     const size_t bytes = tensor.nbytes();
@@ -122,7 +127,46 @@ grpc::ByteBuffer encode(Frame frame) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-Frame decode(const grpc::ByteBuffer& message) {
+// Copies what was lent into `pieces`, and sees whether it was lent all that time.
+void borrow(const proto::Envelope& envelope, std::vector<NearPiece> pieces, const Borrowing& borrowing) {
+  const pid_t lender = borrowing.process_of ? borrowing.process_of(envelope.acquaintance()) : 0;
+  uint64_t number = 0;
+  pieces.push_back({&number, envelope.loan().slip(), sizeof number});
+  if (lender == 0 || !read_memory(lender, pieces) || number != envelope.loan().number()) {
+    throw LoanLost(Status(StatusCode::kUnavailable, "the sender's memory cannot be read"));
+  }
+}
+
+}  // namespace
+
+grpc::ByteBuffer encode(Frame frame) {
+  PlainTensors plain;
+  describe(frame, /*lend=*/false);
+  return pack(frame.envelope, std::move(frame.tensors));
+}
+
+bool worth_lending(const Frame& frame) { return std::any_of(frame.tensors.begin(), frame.tensors.end(), is_large); }
+
+LentFrame encode_and_lend(Frame frame, LendingDesk::Until until) {
+  PlainTensors plain;
+  describe(frame, /*lend=*/true);
+  std::vector<at::Tensor> lent;
+  for (at::Tensor& tensor : frame.tensors) {
+    if (is_large(tensor)) lent.push_back(tensor);
+  }
+  if (lent.empty()) return {pack(frame.envelope, std::move(frame.tensors))};
+  const LendingDesk::Loan loan = LendingDesk::instance().lend(std::move(lent), until);
+  if (loan.slip == 0) {
+    for (proto::TensorHeader& header : *frame.envelope.mutable_tensors()) header.clear_address();
+    return {pack(frame.envelope, std::move(frame.tensors))};
+  }
+  std::erase_if(frame.tensors, is_large);
+  frame.envelope.mutable_loan()->set_slip(loan.slip);
+  frame.envelope.mutable_loan()->set_number(loan.number);
+  return {pack(frame.envelope, std::move(frame.tensors)), loan};
+}
+
+Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
   Reader reader(message);
   uint32_t length = 0;
   reader.read(&length, kLength);
@@ -133,6 +177,8 @@ Frame decode(const grpc::ByteBuffer& message) {
   if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
   PlainTensors plain;
   MemoryPool::Use pool(true);
+  std::vector<NearPiece> borrowed;
+  int64_t borrowed_bytes = 0;
   for (const proto::TensorHeader& header : frame.envelope.tensors()) {
     if (header.dtype() == kUndefined) {
       frame.tensors.emplace_back();
@@ -140,14 +186,24 @@ Frame decode(const grpc::ByteBuffer& message) {
     }
     const TensorSpec spec = spec_of_header(header);
     // Before any memory is asked for.
-    if (spec.bytes() > static_cast<int64_t>(reader.left())) {
+    const bool lent = header.address() != 0;
+    if (lent && spec.bytes() > borrowing.most_bytes - borrowed_bytes) {
+      throw resource_exhausted("a message that lends more than ", borrowing.most_bytes, " bytes");
+    }
+    if (!lent && spec.bytes() > static_cast<int64_t>(reader.left())) {
       throw data_loss("a message with ", reader.left(), " bytes left for ", spec.to_string());
     }
     at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
-    if (tensor.nbytes() > 0) reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
+    if (lent) {
+      borrowed.push_back({tensor.mutable_data_ptr(), header.address(), tensor.nbytes()});
+      borrowed_bytes += spec.bytes();
+    } else if (tensor.nbytes() > 0) {
+      reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
+    }
     frame.tensors.push_back(std::move(tensor));
   }
   if (reader.left() > 0) throw data_loss("a message with ", reader.left(), " bytes after its last tensor");
+  if (!borrowed.empty()) borrow(frame.envelope, std::move(borrowed), borrowing);
   return frame;
 }
 

@@ -5,9 +5,12 @@
 #include <google/protobuf/message_lite.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
+#include <limits>
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/rpc/lending_desk.h"
 #include "muster/rpc/rpc.pb.h"
 
 namespace muster {
@@ -22,9 +25,29 @@ struct Frame {
 // Fills `envelope.tensors`.
 grpc::ByteBuffer encode(Frame frame);
 
-// A tensor gets memory of its own and is copied into it once, from wherever the network has left it. Throws
-// Error{kDataLoss} if the bytes are no frame, Error{kInvalidArgument} for a tensor that cannot exist.
-Frame decode(const grpc::ByteBuffer& message);
+// As `encode`, but the large tensors stay where they are, for the receiver to copy. No loan: there are none, or too
+// many were lent already.
+struct LentFrame {
+  grpc::ByteBuffer message{};
+  LendingDesk::Loan loan{};
+};
+LentFrame encode_and_lend(Frame frame, LendingDesk::Until until);
+bool worth_lending(const Frame& frame);
+
+// Of whom and how much `decode` borrows.
+struct Borrowing {
+  std::function<pid_t(uint64_t acquaintance)> process_of{};  // 0: not known
+  int64_t most_bytes = std::numeric_limits<int64_t>::max();
+};
+
+// A tensor gets memory of its own and is copied into it once, from wherever the network has left it, or out of the
+// sender's memory. Throws Error{kDataLoss} if the bytes are no frame, Error{kInvalidArgument} for a tensor that cannot
+// exist, LoanLost if what was lent cannot be read.
+Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing = {});
+
+struct LoanLost : Error {
+  using Error::Error;
+};
 
 Frame with_header(const google::protobuf::MessageLite& header, uint64_t request_id = 0);
 

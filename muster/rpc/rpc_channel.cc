@@ -3,8 +3,11 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include "muster/rpc/acquaintance.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/near_memory.h"
+#include "muster/rpc/service_names.h"
 #include "muster/runtime/run_options.h"
 
 namespace muster {
@@ -15,6 +18,7 @@ using Clock = std::chrono::system_clock;
 // A call that was cut off is made once more, and waits that long for the task to be back.
 constexpr auto kReconnect = std::chrono::milliseconds(250);
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
+constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
 
 }  // namespace
@@ -24,10 +28,40 @@ struct RpcChannel::Grpc {
   std::unique_ptr<grpc::GenericStub> stub;
 };
 
+// A request as it is sent, and what it lends, until its call has ended.
+struct RpcChannel::Outgoing {
+  Outgoing(Frame request, const NearPeer& server) : peer(server) {
+    request.envelope.set_acquaintance(peer.id);
+    if (peer.id != 0) frame = request;
+    if (peer.they_read && worth_lending(request)) {
+      LentFrame lent = encode_and_lend(std::move(request), LendingDesk::Until::kTakenBack);
+      message = std::move(lent.message);
+      loan = lent.loan;
+    } else {
+      message = encode(std::move(request));
+    }
+  }
+  ~Outgoing() { LendingDesk::instance().take_back(loan); }
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
+
+  // Bytes are sent instead of lent, both ways.
+  void repack() {
+    LendingDesk::instance().take_back(std::exchange(loan, {}));
+    frame.envelope.clear_acquaintance();
+    message = encode(frame);
+  }
+
+  NearPeer peer;
+  grpc::ByteBuffer message{};
+  LendingDesk::Loan loan{};
+  Frame frame{};  // if something may be lent, here or in the answer
+};
+
 // A call whose answer is received by the answer threads.
 struct RpcChannel::Pending {
   std::string method{};
-  grpc::ByteBuffer request;
+  std::shared_ptr<Outgoing> request;
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
@@ -41,14 +75,18 @@ struct RpcChannel::Pending {
 
   void send(grpc::GenericStub& stub, std::function<void()> received) {
     AnswerThreads& threads = AnswerThreads::instance();
-    reader = stub.PrepareUnaryCall(context.get(), method, request, &threads.queue());
+    reader = stub.PrepareUnaryCall(context.get(), method, request->message, &threads.queue());
     reader->StartCall();
     reader->Finish(&answer, &status, AnswerThreads::when_done(std::move(received)));
   }
 };
 
 RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptions& options)
-    : address_(std::move(address)), task_(std::move(task)), options_(options), grpc_(std::make_unique<Grpc>()) {
+    : address_(std::move(address)),
+      task_(std::move(task)),
+      options_(options),
+      grpc_(std::make_shared<Grpc>()),
+      acquaintance_(std::make_shared<Acquaintance>()) {
   grpc::ChannelArguments arguments;
   set_transport_arguments([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetMaxReceiveMessageSize(-1);
@@ -88,13 +126,53 @@ void release_elsewhere(std::shared_ptr<void> held) {
   pool.submit([held = std::move(held)]() mutable { held.reset(); });
 }
 
-Frame open(const grpc::ByteBuffer& answer) {
-  Frame frame = decode(answer);
+}  // namespace
+
+// Throws LoanLost if the call is to be made again with `repack`ed bytes.
+Frame RpcChannel::open(const grpc::ByteBuffer& answer, const Outgoing& request) {
+  const NearPeer& peer = request.peer;
+  Frame frame;
+  try {
+    frame = decode(answer, {.process_of = [&](uint64_t id) { return id == peer.id ? peer.process : 0; }});
+  } catch (const LoanLost&) {
+    acquaintance_->distrust(peer.id);
+    throw;
+  }
+  if (frame.envelope.acquaintance() != peer.id) acquaintance_->forget(peer.id);
+  if (frame.envelope.loan_refused()) {
+    acquaintance_->distrust(peer.id);
+    throw LoanLost(Status(StatusCode::kUnavailable, "the task cannot read this process's memory"));
+  }
+  if (frame.envelope.has_loan()) {
+    const LendingDesk::Loan loan{frame.envelope.loan().slip(), frame.envelope.loan().number()};
+    write_word(peer.process, LendingDesk::return_address(loan), loan.number);
+  }
   if (frame.envelope.has_error()) throw Error(from_proto(frame.envelope.error()));
   return frame;
 }
 
-}  // namespace
+// The calls hold all they need: nobody waits for them, and the channel may go at any time.
+void RpcChannel::get_acquainted() {
+  if (!options_.near_memory) return;
+  acquaintance_->meet([grpc = grpc_, credentials = options_.credentials](const proto::MeetRequest& request,
+                                                                         Acquaintance::Answered answered) {
+    auto call = std::make_shared<Pending>();
+    call->method = kMeet;
+    call->request = std::make_shared<Outgoing>(with_header(request), NearPeer());
+    call->context = make_context(Clock::now() + kMeetTimeout, credentials);
+    call->send(*grpc->stub, [grpc, call, answered = std::move(answered)] {
+      Status status;
+      proto::MeetAnswer answer;
+      try {
+        if (!call->status.ok()) throw unavailable(call->status.error_message());
+        answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
+      } catch (...) {
+        status = status_of(std::current_exception());
+      }
+      answered(status, answer);
+    });
+  });
+}
 
 Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
   const auto timeout = options.timeout.value_or(options_.call_timeout);
@@ -102,7 +180,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto deadline = begin + timeout;
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
-  const grpc::ByteBuffer message = encode(std::move(request));
+  Outgoing outgoing(std::move(request), acquaintance_->peer());
   for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, options_.credentials);
@@ -114,11 +192,11 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     thread_local grpc::CompletionQueue queue;
     grpc::ByteBuffer answer;
     grpc::Status status;
-    const RpcFaults::Fate fate = fate_of(method, message, deadline);
+    const RpcFaults::Fate fate = fate_of(method, outgoing.message, deadline);
     if (fate.request_lost) {
       status = kLost;
     } else {
-      auto reader = grpc_->stub->PrepareUnaryCall(context.get(), method, message, &queue);
+      auto reader = grpc_->stub->PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
       reader->StartCall();
       reader->Finish(&answer, &status, nullptr);
       void* tag = nullptr;
@@ -127,7 +205,15 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
       if (fate.response_lost && status.ok()) status = kLost;
     }
     registration.reset();
-    if (status.ok()) return open(answer);
+    if (status.ok()) {
+      get_acquainted();
+      try {
+        return open(answer, outgoing);
+      } catch (const LoanLost&) {
+        outgoing.repack();
+        continue;
+      }
+    }
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
@@ -153,7 +239,7 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   pending->method = method;
   const auto timeout = options.timeout.value_or(options_.call_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
-  pending->request = encode(std::move(request));
+  pending->request = std::make_shared<Outgoing>(std::move(request), acquaintance_->peer());
   pending->deadline = Clock::now() + timeout;
   pending->cancellation = options.cancellation;
   pending->done = std::move(done);
@@ -161,14 +247,15 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
 }
 
 // Says what becomes of a call, and makes it a first time if it is to be made twice.
-RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteBuffer& request,
+RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteBuffer& message,
                                     const CallDeadline& deadline) {
   if (!options_.faults) return {};
   const RpcFaults::Fate fate = options_.faults->draw(method);
   if (fate.in_flight) {
     auto twin = std::make_shared<Pending>();
     twin->method = method;
-    twin->request = request;
+    twin->request = std::make_shared<Outgoing>(Frame(), NearPeer());
+    twin->request->message = message;
     twin->context = make_context(deadline, options_.credentials);
     twin->send(*grpc_->stub, [twin] {});
   }
@@ -182,7 +269,7 @@ void RpcChannel::begin(std::shared_ptr<Pending> pending) {
     pending->registration =
         pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
   }
-  pending->fate = fate_of(pending->method, pending->request, pending->deadline);
+  pending->fate = fate_of(pending->method, pending->request->message, pending->deadline);
   if (pending->fate.request_lost) return ended(pending, kLost);
   Pending& call = *pending;
   call.send(*grpc_->stub, [this, pending = std::move(pending)] { ended(pending, pending->status); });
@@ -204,10 +291,15 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
       release_elsewhere(std::move(call));
     });
   }
+  get_acquainted();
   Status result;
   Frame frame;
   try {
-    frame = open(pending->answer);
+    frame = open(pending->answer, *pending->request);
+  } catch (const LoanLost&) {
+    pending->request->repack();
+    pending->answer.Clear();
+    return begin(pending);
   } catch (...) {
     result = status_of(std::current_exception());
   }

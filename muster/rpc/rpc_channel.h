@@ -16,12 +16,16 @@
 
 namespace muster {
 
+class Acquaintance;
+
 struct ChannelOptions {
   Credentials credentials{};
   std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int attempts = 2;                                   // to make a call that was cut off
-  std::shared_ptr<RpcFaults> faults{};                // for tests
+  // Large tensors go from memory to memory where the task is a process of this machine that may be looked into.
+  bool near_memory = true;
+  std::shared_ptr<RpcFaults> faults{};  // for tests
 };
 
 struct CallOptions {
@@ -54,18 +58,22 @@ class RpcChannel {
  private:
   using CallDeadline = std::chrono::system_clock::time_point;
   struct Grpc;
+  struct Outgoing;
   struct Pending;
 
   bool wait_until_connected(std::chrono::system_clock::time_point deadline, const Cancellation* cancellation) const;
   void begin(std::shared_ptr<Pending> pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
-  RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& request, const CallDeadline& deadline);
+  void get_acquainted();
+  Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
+  RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline);
 
   const std::string address_;
   const std::string task_;
   const ChannelOptions options_;
-  const std::unique_ptr<Grpc> grpc_;
+  const std::shared_ptr<Grpc> grpc_;
+  const std::shared_ptr<Acquaintance> acquaintance_;
   ElasticPool reconnects_{"reconnect", 4};  // for calls whose caller does not wait
 };
 

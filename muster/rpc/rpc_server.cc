@@ -7,6 +7,7 @@
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/service_names.h"
 
 namespace muster {
 namespace {
@@ -95,17 +96,24 @@ class ServerCall final : public RpcCall {
 
   void answer(Frame frame) override {
     frame.envelope.clear_request_id();
-    grpc::ByteBuffer message;
+    frame.envelope.set_acquaintance(caller_.id);
+    LentFrame message;
     try {
-      message = encode(std::move(frame));
+      if (caller_.they_read) {
+        message = encode_and_lend(std::move(frame), LendingDesk::Until::kGivenBack);
+      } else {
+        message.message = encode(std::move(frame));
+      }
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
-    write(message);
+    loan_ = message.loan;
+    write(message.message);
   }
 
   void fail(const Status& status) override {
     Frame frame;
+    frame.envelope.set_acquaintance(caller_.id);
     *frame.envelope.mutable_error() = to_proto(status.from(server_.options_.task));
     write(encode(std::move(frame)));
   }
@@ -144,18 +152,35 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no message, or one that is too large"));
     }
     if (context_.method() == kHealthCheck) return write(healthy());
+    LendingDesk::instance().collect();  // who writes to a variable that was lent would have to copy it
     const RpcServer::MethodEntry* entry = server_.find(context_.method());
     if (entry == nullptr) {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
     std::shared_ptr<RpcCall> call = self_;
     try {
-      request_ = decode(message_);
+      request_ = decode(message_, {.process_of = [this](uint64_t id) { return find_caller(id).process; },
+                                   .most_bytes = server_.options_.max_message_bytes});
       message_.Clear();
+    } catch (const LoanLost&) {
+      return refuse_loan();
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
+    find_caller(request_.envelope.acquaintance());
     server_.dispatch(*entry, std::move(call));
+  }
+
+  const NearPeer& find_caller(uint64_t acquaintance) {
+    if (caller_.id == 0) caller_ = server_.acquaintances_.find(acquaintance);
+    return caller_;
+  }
+
+  void refuse_loan() {
+    Frame frame;
+    frame.envelope.set_acquaintance(caller_.id);
+    frame.envelope.set_loan_refused(true);
+    write(encode(std::move(frame)));
   }
 
   void write(const grpc::ByteBuffer& message) {
@@ -168,7 +193,9 @@ class ServerCall final : public RpcCall {
     stream_.Finish(status, &finished_);
   }
 
-  void finished(bool) {}
+  void finished(bool sent) {
+    if (!sent) LendingDesk::instance().take_back(loan_);
+  }
 
   void done(bool) {
     if (context_.IsCancelled()) cancellation_.cancel(Status(StatusCode::kCancelled, "the caller has gone"));
@@ -191,6 +218,8 @@ class ServerCall final : public RpcCall {
   grpc::ByteBuffer message_;
   std::string peer_;
   bool admitted_ = false;
+  NearPeer caller_;
+  LendingDesk::Loan loan_;
   std::atomic<bool> finishing_ = false;
   std::atomic<int> tags_ = 0;
   std::shared_ptr<ServerCall> self_;
@@ -234,6 +263,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
       recent_(options_.remembered_requests, options_.remembered_bytes),
       grpc_(std::make_unique<Grpc>()) {
+  methods.push_back({kMeet, [this](const std::shared_ptr<RpcCall>& call) {
+                       call->answer(
+                           with_header(acquaintances_.meet(header_of<proto::MeetRequest>(call->request().envelope))));
+                     }});
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {

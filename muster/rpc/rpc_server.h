@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/cancellation.h"
+#include "muster/rpc/acquaintance.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/recent_requests.h"
@@ -92,6 +93,7 @@ class RpcServer {
   std::string address_;
   std::atomic<uint64_t> requests_ = 0;
   RecentRequests recent_;
+  Acquaintances acquaintances_;
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;

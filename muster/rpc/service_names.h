@@ -3,6 +3,8 @@
 
 namespace muster {
 
+inline constexpr const char* kMeet = "/muster.Near/Meet";  // answered by every server itself
+
 namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";
 inline constexpr const char* kDeregister = "/muster.Worker/Deregister";

@@ -53,7 +53,10 @@ MemoryPool& MemoryPool::instance() {
 
 bool MemoryPool::used_here() { return in_use; }
 
-MemoryPool::Use::Use(bool on) : outer_(in_use) { in_use = on; }
+MemoryPool::Use::Use(bool on) : outer_(in_use) {
+  if (on) instance();
+  in_use = on;
+}
 MemoryPool::Use::~Use() { in_use = outer_; }
 
 c10::DataPtr MemoryPool::allocate(size_t bytes) {
