@@ -8,6 +8,7 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
+#include "muster/graph/homes.h"
 #include "muster/graph/op_traits.h"
 
 namespace muster {
@@ -118,15 +119,17 @@ class Splitter {
       : in_(program),
         whole_(whole),
         aliases_(program),
-        remote_variables_(std::move(variables)),
-        home_(program.num_values),
+        remote_variables_(with_variables_of(program, std::move(variables), whole.driver)),
+        homes_(program, whole.driver, remote_variables_),
+        order_(order_by_rounds(program, aliases_, homes_, whole.driver)),
         device_(program.num_values),
         segment_(program.num_values, kDriver),
-        seen_(program.num_values, 0) {}
+        seen_(program.num_values, 0),
+        where_(program.instructions.size(), kDriver) {}
 
   Program run() {
     bind_inputs();
-    for (size_t i = 0; i < in_.instructions.size(); ++i) assign(i);
+    for (size_t i : order_) assign(i);
     for (ValueId output : in_.outputs) {
       if (output >= 0) want(output, kDriver);
     }
@@ -134,69 +137,41 @@ class Splitter {
   }
 
  private:
-  bool is_constant(ValueId value) const { return home_[value].empty(); }
+  const std::string& home(ValueId value) const { return homes_.home[value]; }
+  bool is_constant(ValueId value) const { return home(value).empty(); }
   const std::string& device_name(int32_t device) const { return in_.devices[device]; }
 
-  void set_home(ValueId value, const std::string& device) {
-    device_[value] = device;
-    home_[value] = task_of_device(device);
+  static std::map<ValueId, VariableRef> with_variables_of(const Program& program, std::map<ValueId, VariableRef> known,
+                                                          const std::string& driver) {
+    for (const VariableRef& variable : program.variables) {
+      if (task_of_device(program.devices[variable.device]) != driver) known.emplace(variable.value, variable);
+    }
+    return known;
   }
 
   void bind_inputs() {
-    for (const ProgramArgument& argument : in_.arguments) {
-      set_home(argument.value, device_name(argument.device));
-      // What the driver is given it has, wherever it is wanted.
-      if (!remote_variables_.contains(argument.value)) home_[argument.value] = whole_.driver;
-    }
-    for (const VariableRef& variable : in_.variables) {
-      set_home(variable.value, device_name(variable.device));
-      if (home_[variable.value] != whole_.driver) remote_variables_.emplace(variable.value, variable);
-    }
-  }
-
-  // The tasks on which the bodies of an instruction run.
-  void tasks_inside(const Instruction& instruction, std::set<std::string>& tasks) const {
-    for (int32_t body : instruction.bodies) tasks_of(in_.bodies[body], tasks);
-  }
-  static void tasks_of(const Program& program, std::set<std::string>& tasks) {
-    for (const Instruction& instruction : program.instructions) {
-      tasks.insert(task_of_device(program.devices[instruction.device]));
-    }
-    for (const Program& body : program.bodies) tasks_of(body, tasks);
-  }
-
-  std::string task_of(const Instruction& instruction) const {
-    const std::string task = task_of_device(device_name(instruction.device));
-    const std::string& op = in_.op_of(instruction).name;
-    if (op == kCopy.name) {
-      // A copy to another task is a snapshot where the value is; the way is added where it is used.
-      const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
-      return is_constant(source) ? task : home_[source];
-    }
-    if (!is_control(op)) return task;
-    std::set<std::string> tasks{task};
-    tasks_inside(instruction, tasks);
-    return tasks.size() == 1 ? task : whole_.driver;
+    for (const ProgramArgument& argument : in_.arguments) device_[argument.value] = device_name(argument.device);
+    for (const VariableRef& variable : in_.variables) device_[variable.value] = device_name(variable.device);
   }
 
   void assign(size_t number) {
     const Instruction& instruction = in_.instructions[number];
-    const std::string task = task_of(instruction);
+    const std::string& task = homes_.task[number];
     if (task != whole_.driver && is_view(in_.op_of(instruction).name) && shows_its_task(instruction, task)) {
-      where_.push_back(kNowhere);
+      where_[number] = kNowhere;
       for (const auto& values : instruction.results) {
         for (ValueId value : values) {
           if (value == kNoValue) continue;
-          set_home(value, device_name(instruction.device));
+          device_[value] = device_name(instruction.device);
           view_[value] = number;
         }
       }
       return;
     }
     const int segment = task == whole_.driver ? kDriver : segment_for(number, task);
-    where_.push_back(segment);
+    where_[number] = segment;
     if (segment != kDriver) segments_[segment].instructions.push_back(number);
-    const bool whole_here = !is_split_control(instruction, task);
+    const bool whole_here = !homes_.several_tasks[number];
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId id) {
         if (whole_here || !stands_for_variable(id)) want(id, segment);
@@ -207,9 +182,8 @@ class Splitter {
     for (const auto& values : instruction.results) {
       for (ValueId value : values) {
         if (value == kNoValue) continue;
-        set_home(value, device_name(instruction.device));
-        if (moved || !whole_here) home_[value] = task;
-        if (moved) device_[value] = device_[std::get<ValueRef>(instruction.arguments[0].value).id];
+        device_[value] =
+            moved ? device_[std::get<ValueRef>(instruction.arguments[0].value).id] : device_name(instruction.device);
         segment_[value] = segment;
         seen_[value] = driver_needs_.size();
       }
@@ -230,7 +204,7 @@ class Splitter {
 
   bool shows_its_task(const Instruction& view, const std::string& task) const {
     const auto* ref = std::get_if<ValueRef>(&view.arguments[0].value);
-    return ref != nullptr && home_[ref->id] == task;
+    return ref != nullptr && home(ref->id) == task;
   }
 
   // The value that a view, or a view of a view, shows.
@@ -241,12 +215,6 @@ class Splitter {
     return value;
   }
 
-  bool is_split_control(const Instruction& instruction, const std::string& task) const {
-    if (!is_control(in_.op_of(instruction).name)) return false;
-    std::set<std::string> tasks{task};
-    tasks_inside(instruction, tasks);
-    return tasks.size() > 1;
-  }
   bool stands_for_variable(ValueId value) const { return remote_variables_.contains(value); }
 
   template <class Visit>
@@ -267,7 +235,7 @@ class Splitter {
     for (const Argument& argument : in_.instructions[number].arguments) {
       for_each_value(argument, [&](ValueId id) {
         if (is_constant(id)) return;
-        if (home_[id] == task) {
+        if (home(id) == task) {
           first = std::max(first, segment_[root(id)]);
         } else {
           needs.merge(needs_of(id));
@@ -296,7 +264,7 @@ class Splitter {
   // The segments that must have run before `value` is there. The driver works in order, so a value of its own needs
   // all that the driver has waited for until then.
   std::set<int> needs_of(ValueId value) const {
-    if (home_[value] != whole_.driver) {
+    if (home(value) != whole_.driver) {
       const int maker = segment_[root(value)];
       return maker == kDriver ? std::set<int>{} : std::set<int>{maker};
     }
@@ -318,13 +286,13 @@ class Splitter {
   void want(ValueId value, int segment) {
     if (is_constant(value)) return;
     const std::string& to = segment == kDriver ? whole_.driver : segments_[segment].task;
-    if (home_[value] == to) {
+    if (home(value) == to) {
       const ValueId memory = root(value);  // the segment looks at it through views of its own
       const int maker = segment_[memory];
       if (segment == kDriver || maker == segment || stands_for_variable(memory)) return;
       return fetch(memory, maker, segment);
     }
-    if (home_[value] == whole_.driver) {
+    if (home(value) == whole_.driver) {
       auto& inputs = segments_[segment].inputs;
       if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return;
       // A task that has been given it once keeps it for its later parts.
@@ -367,7 +335,7 @@ class Splitter {
   // A variable that is wanted elsewhere without a copy instruction: the last part of its task that may touch it shows
   // it.
   int reader_of(ValueId variable) {
-    const std::string& task = home_[variable];
+    const std::string& task = home(variable);
     std::vector<int>& mine = by_task_[task];
     auto touch = touched_.find({task, aliases_.group(variable)});
     const int after = touch == touched_.end() ? kDriver : touch->second.written;
@@ -389,8 +357,7 @@ class Splitter {
       driver.program().arguments.back().any = argument.any;
     }
     for (const VariableRef& variable : in_.variables) {
-      if (home_[variable.value] == whole_.driver)
-        driver.add_variable(variable.value, variable, device_[variable.value]);
+      if (home(variable.value) == whole_.driver) driver.add_variable(variable.value, variable, device_[variable.value]);
     }
     std::vector<bool> begun(segments_.size());
     auto begin_ready = [&] {
@@ -404,9 +371,9 @@ class Splitter {
       }
     };
     begin_ready();
-    for (size_t i = 0; i < in_.instructions.size(); ++i) {
+    for (size_t i : order_) {
       if (where_[i] != kDriver) continue;
-      add_driver_instruction(in_.instructions[i], driver);
+      add_driver_instruction(i, driver);
       begin_ready();
     }
     MUSTER_CHECK(std::all_of(begun.begin(), begun.end(), [](bool b) { return b; })) << "split of " << in_.name;
@@ -478,7 +445,7 @@ class Splitter {
       return part.add_instruction(instruction);
     }
     auto variable = remote_variables_.find(id);
-    if (variable != remote_variables_.end() && home_[id] == part.program().task) {
+    if (variable != remote_variables_.end() && home(id) == part.program().task) {
       part.add_variable(id, variable->second, device_[id]);
     }
   }
@@ -489,7 +456,7 @@ class Splitter {
       if (task_of_device(device) == segment.task) return device;
     }
     for (const auto& [value, variable] : remote_variables_) {
-      if (home_[value] == segment.task) return device_[value];
+      if (home(value) == segment.task) return device_[value];
     }
     return segment.task + "/device:CPU:0";
   }
@@ -505,8 +472,9 @@ class Splitter {
     part.add_instruction(instruction);
   }
 
-  void add_driver_instruction(const Instruction& instruction, PartWriter& driver) {
-    if (!is_split_control(instruction, whole_.driver)) return add_at_home(instruction, driver);
+  void add_driver_instruction(size_t number, PartWriter& driver) {
+    const Instruction& instruction = in_.instructions[number];
+    if (!homes_.several_tasks[number]) return add_at_home(instruction, driver);
     Instruction copy = instruction;
     const std::string here = driver_device(device_name(instruction.device));
     // Inputs that are variables of other tasks are known there by name.
@@ -557,7 +525,8 @@ class Splitter {
   Whole& whole_;
   const Aliases aliases_;
   std::map<ValueId, VariableRef> remote_variables_;
-  std::vector<std::string> home_;    // by value: its task; empty for a constant
+  const Homes homes_;
+  const std::vector<size_t> order_;  // of the instructions
   std::vector<std::string> device_;  // by value
   std::vector<int> segment_;         // by value: the segment that makes it
   std::vector<size_t> seen_;         // by value of the driver: how many of driver_needs_ came before it
@@ -570,8 +539,6 @@ class Splitter {
 };
 
 }  // namespace
-
-std::string task_of_device(const std::string& device) { return device.substr(0, device.rfind("/device:")); }
 
 Program split(Program program, const std::string& driver) {
   Whole whole{.driver = driver};

@@ -2,12 +2,10 @@
 
 #include <string>
 
+#include "muster/graph/homes.h"
 #include "muster/graph/program.h"
 
 namespace muster {
-
-// The task of a device: "/job:ps/replica:0/task:1" of "/job:ps/replica:0/task:1/device:CPU:0".
-std::string task_of_device(const std::string& device);
 
 // Cuts a placed program by task. What is left is the program of `driver`, the task that starts the step; everything
 // else is in its `parts`, each begun by one muster::remote.

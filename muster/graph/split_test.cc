@@ -109,6 +109,37 @@ TEST(Split, BeginsANewPartOnlyForWhatDependsOnTheOneBefore) {
   EXPECT_THAT(ops(made.parts[1]), ElementsAre(kReceive.name, "aten::add.Tensor", kCopy.name));
 }
 
+TEST(Split, AsksOnceForWhatIsLookedUpOneByOne) {
+  Builder b;
+  ValueId sum = b.argument();
+  for (int i = 0; i < 3; ++i) {
+    ValueId table = b.variable(str_cat("table", i), "/job:ps/task:0");
+    ValueId ids = b.relu(b.argument(), "/job:worker");
+    ValueId rows = b.add(table, ids, "/job:ps/task:0");
+    sum = b.add(sum, b.relu(rows, "/job:worker"), "/job:worker");
+  }
+  Program made = split_at_worker(b.finish({sum}));
+
+  ASSERT_THAT(tasks(made), ElementsAre(kPs0));
+  EXPECT_EQ(made.parts[0].arguments.size(), 3u);
+  const std::vector<std::string> all = ops(made);
+  EXPECT_EQ(std::count(all.begin(), std::find(all.begin(), all.end(), kRemote.name), "aten::relu"), 3)
+      << "what needs no answer comes before the request";
+}
+
+TEST(Split, NeverReadsBeforeAWriteThatComesFirst) {
+  Builder b;
+  ValueId x = b.argument(), v = b.variable("v", "/job:ps/task:0"), w = b.variable("w", "/job:ps/task:0");
+  ValueId seen = b.relu(v, "/job:worker");
+  b.add_(w, seen);                               // after the first answer
+  ValueId late = b.add(w, x, "/job:ps/task:0");  // needs nothing of the driver's, but w as it is then
+  ValueId other = b.relu(b.relu(x, "/job:worker"), "/job:ps/task:0");
+  Program made = split_at_worker(b.finish({late, other}));
+
+  ASSERT_THAT(tasks(made), ElementsAre(kPs0, kPs0));
+  EXPECT_THAT(ops(made.parts[1]), ElementsAre("aten::add_.Tensor", "aten::add.Tensor", kCopy.name));
+}
+
 TEST(Split, KeepsAValueWithATaskThatNeedsItAgain) {
   Builder b;
   ValueId x = b.argument(), v = b.variable("v", "/job:ps/task:0");
