@@ -18,7 +18,9 @@ namespace muster {
 namespace {
 
 constexpr size_t kCopied = 16 * 1024;  // what is smaller travels with the envelope: a slice of its own costs more
-constexpr size_t kLent = 32 * 1024;    // what is smaller is sent: looking into another process costs more
+// Looking into another process has a price of its own: so much must be gained by it, and by every tensor.
+constexpr size_t kWorthLending = 32 * 1024;
+constexpr size_t kLent = 4 * 1024;
 constexpr size_t kLength = sizeof(uint32_t);
 constexpr int kUndefined = -1;
 constexpr int kMostDimensions = 64;
@@ -73,7 +75,15 @@ TensorSpec spec_of_header(const proto::TensorHeader& header) {
   return spec;
 }
 
-bool is_large(const at::Tensor& tensor) { return tensor.defined() && tensor.nbytes() >= kLent; }
+bool can_be_lent(const at::Tensor& tensor) { return tensor.defined() && tensor.nbytes() >= kLent; }
+
+bool worth_lending(const Frame& frame) {
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : frame.tensors) {
+    if (can_be_lent(tensor)) bytes += tensor.nbytes();
+  }
+  return bytes >= kWorthLending;
+}
 
 // Fills the headers. What is lent has its address there.
 void describe(Frame& frame, bool lend) {
@@ -87,7 +97,7 @@ void describe(Frame& frame, bool lend) {
     tensor = tensor.contiguous();
     header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
     for (int64_t size : tensor.sizes()) header.add_sizes(size);
-    if (lend && is_large(tensor)) header.set_address(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
+    if (lend && can_be_lent(tensor)) header.set_address(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
   }
 }
 
@@ -145,22 +155,20 @@ grpc::ByteBuffer encode(Frame frame) {
   return pack(frame.envelope, std::move(frame.tensors));
 }
 
-bool worth_lending(const Frame& frame) { return std::any_of(frame.tensors.begin(), frame.tensors.end(), is_large); }
-
 LentFrame encode_and_lend(Frame frame, LendingDesk::Until until) {
+  if (!worth_lending(frame)) return {encode(std::move(frame))};
   PlainTensors plain;
   describe(frame, /*lend=*/true);
   std::vector<at::Tensor> lent;
   for (at::Tensor& tensor : frame.tensors) {
-    if (is_large(tensor)) lent.push_back(tensor);
+    if (can_be_lent(tensor)) lent.push_back(tensor);
   }
-  if (lent.empty()) return {pack(frame.envelope, std::move(frame.tensors))};
   const LendingDesk::Loan loan = LendingDesk::instance().lend(std::move(lent), until);
   if (loan.slip == 0) {
     for (proto::TensorHeader& header : *frame.envelope.mutable_tensors()) header.clear_address();
     return {pack(frame.envelope, std::move(frame.tensors))};
   }
-  std::erase_if(frame.tensors, is_large);
+  std::erase_if(frame.tensors, can_be_lent);
   frame.envelope.mutable_loan()->set_slip(loan.slip);
   frame.envelope.mutable_loan()->set_number(loan.number);
   return {pack(frame.envelope, std::move(frame.tensors)), loan};

@@ -25,14 +25,13 @@ struct Frame {
 // Fills `envelope.tensors`.
 grpc::ByteBuffer encode(Frame frame);
 
-// As `encode`, but the large tensors stay where they are, for the receiver to copy. No loan: there are none, or too
-// many were lent already.
+// As `encode`, but if it is worth it, all but small tensors stay where they are, for the receiver to copy. No loan: it
+// is not, or too much was lent already.
 struct LentFrame {
   grpc::ByteBuffer message{};
   LendingDesk::Loan loan{};
 };
 LentFrame encode_and_lend(Frame frame, LendingDesk::Until until);
-bool worth_lending(const Frame& frame);
 
 // Of whom and how much `decode` borrows.
 struct Borrowing {

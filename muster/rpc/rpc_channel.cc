@@ -33,7 +33,7 @@ struct RpcChannel::Outgoing {
   Outgoing(Frame request, const NearPeer& server) : peer(server) {
     request.envelope.set_acquaintance(peer.id);
     if (peer.id != 0) frame = request;
-    if (peer.they_read && worth_lending(request)) {
+    if (peer.they_read) {
       LentFrame lent = encode_and_lend(std::move(request), LendingDesk::Until::kTakenBack);
       message = std::move(lent.message);
       loan = lent.loan;
