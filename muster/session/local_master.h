@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/master.h"
-#include "muster/session/deadline_timer.h"
 
 namespace muster {
 

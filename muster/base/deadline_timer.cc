@@ -1,4 +1,4 @@
-#include "muster/session/deadline_timer.h"
+#include "muster/base/deadline_timer.h"
 
 #include <absl/time/clock.h>
 
