@@ -3,6 +3,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <thread>
+
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/runtime/run_options.h"
@@ -102,6 +104,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto deadline = begin + timeout;
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
+  request.envelope.set_task(task_);
   const grpc::ByteBuffer message = encode(std::move(request));
   for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
@@ -135,6 +138,8 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (!(attempt < options_.attempts || options.wait_until_up) ||
         !wait_until_connected(patience, options.cancellation))
       throw Error(why);
+    // Somebody answers, but it is another task, or the old one which stops.
+    if (options.wait_until_up && attempt > 1) std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -153,6 +158,7 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   pending->method = method;
   const auto timeout = options.timeout.value_or(options_.call_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
+  request.envelope.set_task(task_);
   pending->request = encode(std::move(request));
   pending->deadline = Clock::now() + timeout;
   pending->cancellation = options.cancellation;

@@ -155,6 +155,10 @@ class ServerCall final : public RpcCall {
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
+    if (const std::string& meant = request_.envelope.task(); !meant.empty() && meant != server_.options_.task) {
+      return refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, str_cat("here is ", server_.options_.task, ", not ",
+                                                                        std::string_view(meant).substr(0, 200))));
+    }
     server_.dispatch(*entry, std::move(call));
   }
 

@@ -39,7 +39,7 @@ class RpcCall {
 
 struct RpcServerOptions {
   std::string address;  // "host:port"; port 0 picks one
-  std::string task;     // for messages, and to say where an error began
+  std::string task;     // for messages, and to say where an error began; calls that mean another one are refused
   uint64_t incarnation = 0;
   Credentials credentials{};
   bool insecure = false;  // listen beyond loopback without credentials
