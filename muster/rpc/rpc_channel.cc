@@ -7,6 +7,7 @@
 
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/service_names.h"
 #include "muster/runtime/run_options.h"
 
 namespace muster {
@@ -17,6 +18,7 @@ using Clock = std::chrono::system_clock;
 // A call that was cut off is made once more, and waits that long for the task to be back.
 constexpr auto kReconnect = std::chrono::milliseconds(250);
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
+constexpr auto kTellTimeout = std::chrono::seconds(10);
 constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
 
 }  // namespace
@@ -30,6 +32,7 @@ struct RpcChannel::Grpc {
 struct RpcChannel::Pending {
   std::string method{};
   grpc::ByteBuffer request;
+  uint64_t request_id = 0;
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
@@ -105,13 +108,17 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   request.envelope.set_task(task_);
+  const uint64_t id = request.envelope.request_id();
   const grpc::ByteBuffer message = encode(std::move(request));
   for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, options_.credentials);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
-      registration = options.cancellation->on_cancel([&](const Status&) { context->TryCancel(); });
+      registration = options.cancellation->on_cancel([&](const Status&) {
+        context->TryCancel();
+        tell_cancelled(id);
+      });
     }
     // The queue is of this thread alone, so that the answer is read by the thread that waits for it.
     thread_local grpc::CompletionQueue queue;
@@ -159,6 +166,7 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   const auto timeout = options.timeout.value_or(options_.call_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   request.envelope.set_task(task_);
+  pending->request_id = request.envelope.request_id();
   pending->request = encode(std::move(request));
   pending->deadline = Clock::now() + timeout;
   pending->cancellation = options.cancellation;
@@ -171,22 +179,36 @@ RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteB
                                     const CallDeadline& deadline) {
   if (!options_.faults) return {};
   const RpcFaults::Fate fate = options_.faults->draw(method);
-  if (fate.in_flight) {
-    auto twin = std::make_shared<Pending>();
-    twin->method = method;
-    twin->request = request;
-    twin->context = make_context(deadline, options_.credentials);
-    twin->send(*grpc_->stub, [twin] {});
-  }
+  if (fate.in_flight) send_unattended(method, request, deadline);
   return fate;
+}
+
+void RpcChannel::send_unattended(const std::string& method, const grpc::ByteBuffer& request,
+                                 const CallDeadline& deadline) const {
+  auto call = std::make_shared<Pending>();
+  call->method = method;
+  call->request = request;
+  call->context = make_context(deadline, options_.credentials);
+  call->send(*grpc_->stub, [call] {});
+}
+
+void RpcChannel::tell_cancelled(uint64_t request_id) const {
+  if (request_id == 0) return;
+  Frame frame;
+  frame.envelope.set_request_id(request_id);
+  frame.envelope.set_task(task_);
+  send_unattended(call_rpc::kCancel, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
   pending->reader.reset();
   pending->context = make_context(pending->deadline, options_.credentials);
   if (pending->cancellation != nullptr) {
-    pending->registration =
-        pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
+    pending->registration = pending->cancellation->on_cancel(
+        [this, id = pending->request_id, context = pending->context.get()](const Status&) {
+          context->TryCancel();
+          tell_cancelled(id);
+        });
   }
   pending->fate = fate_of(pending->method, pending->request, pending->deadline);
   if (pending->fate.request_lost) return ended(pending, kLost);

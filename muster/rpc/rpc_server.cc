@@ -7,6 +7,8 @@
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/once_calls.h"
+#include "muster/rpc/service_names.h"
 
 namespace muster {
 namespace {
@@ -92,6 +94,7 @@ class ServerCall final : public RpcCall {
   }
 
   const std::string& peer() const override { return peer_; }
+  std::chrono::system_clock::time_point deadline() const override { return context_.deadline(); }
 
   void answer(Frame frame) override {
     frame.envelope.clear_request_id();
@@ -204,41 +207,18 @@ class ServerCall final : public RpcCall {
   Tag done_{this, &ServerCall::done};
 };
 
-namespace {
-
-// Keeps what is answered, for who asks again.
-class RememberedCall final : public RpcCall {
- public:
-  RememberedCall(RecentRequests& recent, uint64_t id, std::shared_ptr<RpcCall> call)
-      : recent_(recent), id_(id), call_(std::move(call)) {
-    request_ = std::move(call_->request());
-    outer_ = call_->cancellation().on_cancel([this](const Status& why) { cancellation_.cancel(why); });
-  }
-
-  const std::string& peer() const override { return call_->peer(); }
-  void answer(Frame frame) override {
-    recent_.finish(id_, Status(), frame);
-    call_->answer(std::move(frame));
-  }
-  void fail(const Status& status) override {
-    recent_.finish(id_, status, {});
-    call_->fail(status);
-  }
-
- private:
-  RecentRequests& recent_;
-  const uint64_t id_;
-  const std::shared_ptr<RpcCall> call_;
-  Cancellation::Registration outer_;
-};
-
-}  // namespace
-
 RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
-      recent_(options_.remembered_requests, options_.remembered_bytes),
+      once_(std::make_unique<OnceCalls>(OnceCallsOptions{.remembered_requests = options_.remembered_requests,
+                                                         .remembered_bytes = options_.remembered_bytes,
+                                                         .grace = options_.grace})),
       grpc_(std::make_unique<Grpc>()) {
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
+  auto cancel = [this](const std::shared_ptr<RpcCall>& call) {
+    once_->cancel(call->request().envelope.request_id(), Status(StatusCode::kCancelled, "cancelled by the caller"));
+    call->answer({});
+  };
+  methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel});
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
     throw failed_precondition("server ", options_.task, " at ", options_.address,
@@ -283,9 +263,9 @@ RpcServer::~RpcServer() {
       if (auto call = weak.lock()) calls.push_back(std::move(call));
     }
   }
-  for (auto& call : calls) {
-    static_cast<ServerCall&>(*call).cancel(Status(StatusCode::kUnavailable, "the server stops", options_.task));
-  }
+  const Status why(StatusCode::kUnavailable, "the server stops", options_.task);
+  for (auto& call : calls) static_cast<ServerCall&>(*call).cancel(why);
+  once_->cancel_all(why);
   calls.clear();
   grpc_->server->Shutdown(std::chrono::system_clock::now() + kStopPatience);
   {
@@ -373,11 +353,8 @@ void RpcServer::dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call
   }
   const uint64_t id = entry.once ? call->request().envelope.request_id() : 0;
   if (id != 0) {
-    auto repeat = [call](const Status& status, const Frame& answer) {
-      status.ok() ? call->answer(answer) : call->fail(status);
-    };
-    if (!recent_.begin(id, std::move(repeat))) return;
-    call = std::make_shared<RememberedCall>(recent_, id, std::move(call));
+    call = once_->begin(id, std::move(call));
+    if (!call) return;
   }
   try {
     entry.method(call);

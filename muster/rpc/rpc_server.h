@@ -6,6 +6,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,9 +16,10 @@
 #include "muster/base/cancellation.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
-#include "muster/rpc/recent_requests.h"
 
 namespace muster {
+
+class OnceCalls;
 
 // A call that waits for its answer.
 class RpcCall {
@@ -28,6 +30,7 @@ class RpcCall {
   // Cancelled when the caller gives up, its connection is lost or the server stops.
   const Cancellation& cancellation() const { return cancellation_; }
   virtual const std::string& peer() const = 0;
+  virtual std::chrono::system_clock::time_point deadline() const = 0;  // of the caller
   // Exactly one of these, once, from any thread. Nothing of the call may be used afterwards.
   virtual void answer(Frame frame) = 0;
   virtual void fail(const Status& status) = 0;
@@ -48,6 +51,9 @@ struct RpcServerOptions {
   int max_threads = 128;
   size_t remembered_requests = 4096;
   int64_t remembered_bytes = int64_t{64} << 20;
+  // That a request with an id runs on when its connection is lost, for its caller to ask again. Both sides find a dead
+  // connection by pings, one up to ten seconds after the other.
+  std::chrono::milliseconds grace{10'000};
 };
 
 // Methods run on the threads that read the network, of which two are always free: a method may block, and a call that
@@ -91,7 +97,7 @@ class RpcServer {
   absl::flat_hash_map<std::string, MethodEntry> methods_;
   std::string address_;
   std::atomic<uint64_t> requests_ = 0;
-  RecentRequests recent_;
+  const std::unique_ptr<OnceCalls> once_;
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;

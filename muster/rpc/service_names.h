@@ -1,7 +1,12 @@
-// The methods of both services, by their names on the wire.
+// The methods of all services, by their names on the wire.
 #pragma once
 
 namespace muster {
+
+// Of every server, whatever it serves.
+namespace call_rpc {
+inline constexpr const char* kCancel = "/muster.Calls/Cancel";
+}
 
 namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";
