@@ -645,6 +645,21 @@ class Robust(Scratch):
 
                 self.assert_answers(server, flags)
 
+    def test_who_gives_up_does_not_end_the_wait_of_another(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, _, token = self.ways[way]
+            with self.subTest(way), Connection(server.address, context) as connection:
+                connection.greet()
+                waits = connection.call("/muster.Worker/Receive", receive(meeting=1, edge=1), token=token)
+                others = [connection.call("/muster.Worker/Receive", receive(meeting=1, edge=1), token=token, timeout=timeout)
+                          for timeout in ("0n", "1n", "1u", "1m", "10m") * 20]
+
+                self.assertEqual(set(connection.answers(others)), set(others))
+                stream = connection.call("/muster.Worker/Abort", abort(meeting=1), token=token)
+                answers = connection.answers([waits, stream])
+
+                self.assertIn(b"no more", answers[waits][1])
+
     def test_a_stream_of_fuzzed_calls_neither_crashes_a_server_nor_lets_it_grow(self):
         for way in ("a plain port", "inside TLS"):
             server, context, flags, token = self.ways[way]
