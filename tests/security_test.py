@@ -312,6 +312,21 @@ class Secured(Scratch):
             with self.subTest(token):
                 self.assert_logged_once(attempt, network)
 
+    def test_a_peer_whose_handshake_fails_is_logged_once(self):
+        for network, name, context in ((3, "no certificate", self.context()),
+                                       (4, "a foreign certificate", self.context("client", by=self.other)),
+                                       (5, "an expired certificate", self.context("expired")), (6, "plain text", None)):
+            def attempt(peer):
+                try:
+                    with Connection(self.server.address, context, source=peer) as connection:
+                        connection.greet()
+                        self.assertTrue(connection.closed())
+                except OSError:
+                    pass  # refused before the handshake was over
+
+            with self.subTest(name):
+                self.assert_logged_once(attempt, network)
+
 
 class Listening(Scratch):
     def test_without_credentials_only_loopback_is_listened_on(self):

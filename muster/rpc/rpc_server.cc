@@ -7,6 +7,7 @@
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/handshake_watch.h"
 #include "muster/rpc/once_calls.h"
 #include "muster/rpc/service_names.h"
 
@@ -250,6 +251,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                          "; somebody else does, or the address is not this machine's");
   }
   address_ = str_cat(host, ":", bound);
+  if (options_.credentials.tls) {
+    handshakes_ = std::make_unique<HandshakeWatch>(
+        bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
+  }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
   for (int i = 0; i < kSparePollers; ++i) add_poller();
 }
@@ -336,6 +341,15 @@ void RpcServer::admit(const std::string& peer, const std::string& token) {
   }
   ++calls;
   ++calls_;
+}
+
+// Once per host, as for tokens: who tries again and again does not fill the log.
+void RpcServer::refuse_handshake(const std::string& host, const std::string& why) {
+  absl::MutexLock lock(&mu_);
+  if (refused_.size() < 10'000 && refused_["TLS " + host]++ == 0) {
+    MUSTER_LOG(warning) << options_.task << " refuses the connection of " << (host.empty() ? "somebody" : host) << ": "
+                        << why;
+  }
 }
 
 void RpcServer::leave(const std::string& peer) {

@@ -19,6 +19,7 @@
 
 namespace muster {
 
+class HandshakeWatch;
 class OnceCalls;
 
 // A call that waits for its answer.
@@ -91,6 +92,7 @@ class RpcServer {
   void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
   // Throws if the caller may not call, or calls too much.
   void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
+  void refuse_handshake(const std::string& host, const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
   void leave(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RpcServerOptions options_;
@@ -108,6 +110,7 @@ class RpcServer {
   absl::flat_hash_map<std::string, int> refused_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RpcCall*, std::weak_ptr<RpcCall>> under_way_ ABSL_GUARDED_BY(mu_);
   std::vector<std::jthread> pollers_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HandshakeWatch> handshakes_;  // last: it calls back
 };
 
 }  // namespace muster
