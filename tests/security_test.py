@@ -675,6 +675,23 @@ class Robust(Scratch):
 
                 self.assertIn(b"no more", answers[waits][1])
 
+    def test_streams_over_the_limit_are_refused_and_the_server_goes_on(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, flags, token = self.ways[way]
+            with self.subTest(way), Connection(server.address, context) as connection:
+                connection.greet()
+                limits = [dict(struct.iter_unpack(">HI", payload)) for kind, ack, _, payload in connection.frames(seconds=1)
+                          if kind == raw_grpc.SETTINGS and not ack]
+                limit = limits[0][raw_grpc.MAX_CONCURRENT_STREAMS]
+                self.assertLessEqual(limit, 10_000)
+
+                streams = [connection.call("/muster.Worker/Receive", receive(meeting=2, edge=edge), token=token)
+                           for edge in range(limit + 100)]
+
+                ended = connection.answers(streams, seconds=3)
+                self.assertGreaterEqual(len(ended), 100)
+                self.assert_answers(server, flags)
+
     def test_a_stream_of_fuzzed_calls_neither_crashes_a_server_nor_lets_it_grow(self):
         for way in ("a plain port", "inside TLS"):
             server, context, flags, token = self.ways[way]

@@ -210,6 +210,51 @@ TEST(Server, RefusesAMessageOverItsLimitAndGoesOn) {
   EXPECT_NO_THROW(session.run(step, torch::ones({2})));
 }
 
+TEST(Server, RefusesMoreSessionsThanItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.max_sessions = 2;
+  Server server(options);
+  auto step = function([](at::Tensor x) { return x + 1; });
+  Session one({.target = server.target()}), two({.target = server.target()});
+
+  const Status status = caught([&] { Session three({.target = server.target()}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("/job:local/replica:0/task:0 has 2 sessions"));
+  EXPECT_NO_THROW(two.run(step, torch::ones({2})));
+  one.close();
+  EXPECT_NO_THROW(Session({.target = server.target()}).run(step, torch::ones({2})));
+}
+
+TEST(Server, RefusesMoreCallsOfAConnectionThanItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.max_calls_per_connection = 2;
+  Server server(options);
+  RemoteWorker worker(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  RemoteWorker other(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  std::vector<std::future<Status>> ends;
+  for (int64_t edge = 0; edge < 3; ++edge) {
+    auto end = std::make_shared<std::promise<Status>>();
+    ends.push_back(end->get_future());
+    worker.receive(1, edge, {}, [end](const Status& status, const at::Tensor&) { end->set_value(status); });
+  }
+  auto is_ready = [](std::future<Status>& end) {
+    return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  ASSERT_TRUE(eventually([&] { return std::any_of(ends.begin(), ends.end(), is_ready); }));
+  ASSERT_EQ(std::count_if(ends.begin(), ends.end(), is_ready), 1) << "two wait, and one is too many";
+
+  other.abort(1, Status(StatusCode::kAborted, "no more"));
+  std::map<StatusCode, int> codes;
+  for (std::future<Status>& end : ends) {
+    ASSERT_EQ(end.wait_for(kPatience), std::future_status::ready);
+    ++codes[end.get().code()];
+  }
+
+  EXPECT_EQ(codes, (std::map<StatusCode, int>{{StatusCode::kResourceExhausted, 1}, {StatusCode::kAborted, 2}}));
+  EXPECT_NO_THROW(worker.status());
+}
+
 // A server for `task` at the address that another one had.
 std::unique_ptr<Server> serve(const std::string& job, const std::string& address) {
   return std::make_unique<Server>(ServerOptions{.cluster = ClusterSpec({{job, {address}}}), .task = {job, 0}});

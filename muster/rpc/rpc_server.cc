@@ -238,6 +238,8 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
   builder.SetMaxReceiveMessageSize(options_.max_message_bytes > most ? -1 : static_cast<int>(most));
   builder.SetMaxSendMessageSize(-1);
+  // Above our own limit, which has words for those who reach it: a call over this one waits at its caller.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * options_.max_calls_per_peer);
   builder.RegisterAsyncGenericService(&grpc_->service);
   grpc_->queue = builder.AddCompletionQueue();
   grpc_->server = builder.BuildAndStart();

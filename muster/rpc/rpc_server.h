@@ -48,7 +48,7 @@ struct RpcServerOptions {
   Credentials credentials{};
   bool insecure = false;  // listen beyond loopback without credentials
   int64_t max_message_bytes = int64_t{4} << 30;
-  int max_calls_per_peer = 1024;  // under way at the same time
+  int max_calls_per_peer = 1024;  // under way at the same time, over one connection
   int max_threads = 128;
   size_t remembered_requests = 4096;
   int64_t remembered_bytes = int64_t{64} << 20;
