@@ -4,6 +4,8 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
+
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
@@ -59,10 +61,39 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 
 }  // namespace
 
+class ServerCall;
+
 struct RpcServer::Grpc {
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
+
+  absl::Mutex mu;
+  int running ABSL_GUARDED_BY(mu) = 0;  // calls that run programs
+  std::deque<ServerCall*> parked ABSL_GUARDED_BY(mu);
+
+  // False: the call is parked, and whoever ends next runs it. If runs took all threads, nobody would read the network:
+  // not even pings were answered, and every caller took the server for dead.
+  bool take_thread(ServerCall& call, int most) ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (running < most) {
+      ++running;
+      return true;
+    }
+    parked.push_back(&call);
+    return false;
+  }
+  // What to run on the thread of a run that has ended.
+  ServerCall* next_parked() ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (parked.empty()) {
+      --running;
+      return nullptr;
+    }
+    ServerCall* call = parked.front();
+    parked.pop_front();
+    return call;
+  }
 };
 
 // One call, from the moment when the server waits for it.
@@ -152,6 +183,16 @@ class ServerCall final : public RpcCall {
     if (entry == nullptr) {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
+    if (!entry->runs) return run(*entry);
+    RpcServer& server = server_;
+    if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSparePollers))) return;
+    for (ServerCall* call = this; call != nullptr; call = server.grpc_->next_parked()) {
+      call->run(*server.find(call->context_.method()));
+    }
+  }
+
+  // Nothing of the call may be used afterwards.
+  void run(const RpcServer::MethodEntry& entry) {
     std::shared_ptr<RpcCall> call = self_;
     try {
       request_ = decode(message_);
@@ -163,7 +204,7 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, str_cat("here is ", server_.options_.task, ", not ",
                                                                         std::string_view(meant).substr(0, 200))));
     }
-    server_.dispatch(*entry, std::move(call));
+    server_.dispatch(entry, std::move(call));
   }
 
   void write(const grpc::ByteBuffer& message) {

@@ -58,7 +58,7 @@ struct RpcServerOptions {
 };
 
 // Methods run on the threads that read the network, of which two are always free: a method may block, and a call that
-// does not costs no change of threads. Thread-safe.
+// does not costs no change of threads. A run for which no thread is left waits until another one ends. Thread-safe.
 class RpcServer {
  public:
   // Must call `answer` or `fail`; what it throws becomes the answer.
@@ -67,6 +67,7 @@ class RpcServer {
     std::string name;  // "/muster.Worker/Run"
     Method method;
     bool once = false;  // a request with an id that is known gets the answer that it got before
+    bool runs = false;  // a program, which may wait for others: these leave two threads to everything else
   };
 
   // Listens when it returns. Throws Error{kInvalidArgument} for an address without a port, Error{kAlreadyExists} if
