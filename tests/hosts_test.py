@@ -182,6 +182,7 @@ class Hosts(unittest.TestCase):
 
     def tearDown(self):
         self.slow_cable.delay = self.slow_cable.jitter = 0
+        self.worker1.process.send_signal(signal.SIGCONT)
         for host in ("client", "ps", "worker1"):
             ip("link", "set", "to-" + host, "master", "switch")
             ip("link", "set", "to-" + host, "up")
@@ -229,6 +230,11 @@ class Hosts(unittest.TestCase):
         # Its link stays up and nobody is told: the switch just does not know its port any more.
         self.assert_noticed("ps", cut=lambda: ip("link", "set", "to-ps", "nomaster"),
                             mend=lambda: ip("link", "set", "to-ps", "master", "switch"))
+
+    def test_a_task_that_does_not_go_on_is_down_until_it_does(self):
+        # Its host still answers: only the process misses its heartbeats.
+        self.assert_noticed("worker1", cut=lambda: self.worker1.process.send_signal(signal.SIGSTOP),
+                            mend=lambda: self.worker1.process.send_signal(signal.SIGCONT))
 
     def test_a_server_hangs_up_on_a_client_whose_packets_vanish(self):
         wait_until(lambda: connections(self.worker1) == 0, 2 * KEEPALIVE, "that the clients before have gone")

@@ -10,6 +10,7 @@ import time
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+MAX_CONCURRENT_STREAMS = 3  # a setting
 UNAUTHENTICATED = 16
 MAX_FRAME = 16384  # bytes of a payload, until a server allows more
 

@@ -312,6 +312,21 @@ class Secured(Scratch):
             with self.subTest(token):
                 self.assert_logged_once(attempt, network)
 
+    def test_a_peer_whose_handshake_fails_is_logged_once(self):
+        for network, name, context in ((3, "no certificate", self.context()),
+                                       (4, "a foreign certificate", self.context("client", by=self.other)),
+                                       (5, "an expired certificate", self.context("expired")), (6, "plain text", None)):
+            def attempt(peer):
+                try:
+                    with Connection(self.server.address, context, source=peer) as connection:
+                        connection.greet()
+                        self.assertTrue(connection.closed())
+                except OSError:
+                    pass  # refused before the handshake was over
+
+            with self.subTest(name):
+                self.assert_logged_once(attempt, network)
+
 
 class Listening(Scratch):
     def test_without_credentials_only_loopback_is_listened_on(self):
@@ -643,6 +658,38 @@ class Robust(Scratch):
                         stream = connection.call("/muster.Worker/Abort", abort(meeting), token=token)
                         self.assertIn(stream, connection.answers([stream]))
 
+                self.assert_answers(server, flags)
+
+    def test_who_gives_up_does_not_end_the_wait_of_another(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, _, token = self.ways[way]
+            with self.subTest(way), Connection(server.address, context) as connection:
+                connection.greet()
+                waits = connection.call("/muster.Worker/Receive", receive(meeting=1, edge=1), token=token)
+                others = [connection.call("/muster.Worker/Receive", receive(meeting=1, edge=1), token=token, timeout=timeout)
+                          for timeout in ("0n", "1n", "1u", "1m", "10m") * 20]
+
+                self.assertEqual(set(connection.answers(others)), set(others))
+                stream = connection.call("/muster.Worker/Abort", abort(meeting=1), token=token)
+                answers = connection.answers([waits, stream])
+
+                self.assertIn(b"no more", answers[waits][1])
+
+    def test_streams_over_the_limit_are_refused_and_the_server_goes_on(self):
+        for way in ("a plain port", "inside TLS"):
+            server, context, flags, token = self.ways[way]
+            with self.subTest(way), Connection(server.address, context) as connection:
+                connection.greet()
+                limits = [dict(struct.iter_unpack(">HI", payload)) for kind, ack, _, payload in connection.frames(seconds=1)
+                          if kind == raw_grpc.SETTINGS and not ack]
+                limit = limits[0][raw_grpc.MAX_CONCURRENT_STREAMS]
+                self.assertLessEqual(limit, 10_000)
+
+                streams = [connection.call("/muster.Worker/Receive", receive(meeting=2, edge=edge), token=token)
+                           for edge in range(limit + 100)]
+
+                ended = connection.answers(streams, seconds=3)
+                self.assertGreaterEqual(len(ended), 100)
                 self.assert_answers(server, flags)
 
     def test_a_stream_of_fuzzed_calls_neither_crashes_a_server_nor_lets_it_grow(self):

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <thread>
 
 #include "muster/base/log.h"
@@ -267,6 +268,30 @@ TEST(InProcessCluster, AppliesEveryStepOnceWhateverTheNetworkDoes) {
   EXPECT_EQ(session->value(v).item<float>(), kSteps);
   EXPECT_EQ(session->value(w).item<float>(), kSteps * (kSteps + 1) / 2);
   EXPECT_GT(faults->drawn(), kSteps) << "the network was well behaved after all";
+}
+
+TEST(InProcessCluster, BlamesTheParameterServerWhicheverOfManyWorkersAsks) {
+  constexpr int kWorkers = 16;
+  InProcessCluster cluster({.workers = kWorkers, .ps = 2});
+  Variable v(torch::zeros({}), {.name = "asked_by_many", .device = "/job:ps/task:0"});
+  auto add = function([&](at::Tensor x) { return v.assign_add(x).value() + 0; });
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (int i = 0; i < kWorkers; ++i) sessions.push_back(cluster.session({"worker", i}));
+  sessions[0]->run(initializer(v));
+  for (auto& session : sessions) session->run(add, torch::ones({}));
+
+  cluster.stop({"ps", 0});
+  std::vector<std::future<Status>> asked;
+  for (auto& session : sessions) {
+    asked.push_back(
+        std::async(std::launch::async, [&] { return caught([&] { session->run(add, torch::ones({})); }); }));
+  }
+
+  for (std::future<Status>& answer : asked) {
+    const Status status = answer.get();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+    EXPECT_EQ(status.task(), "/job:ps/replica:0/task:0") << status;
+  }
 }
 
 TEST(InProcessCluster, RunsAProgramOfATaskWithAHighNumber) {

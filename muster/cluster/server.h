@@ -27,6 +27,7 @@ struct ServerOptions {
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
+  size_t max_sessions = 10'000;         // open at the same time
   int attempts = 2;                     // to make a call to another task that was cut off
   std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
 };

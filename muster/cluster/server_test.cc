@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <thread>
 
 #include "muster/base/log.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/rpc/remote_worker.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
 
@@ -16,6 +18,8 @@ namespace muster {
 namespace {
 
 using ::muster::testing_support::caught;
+using ::muster::testing_support::eventually;
+using ::muster::testing_support::kPatience;
 using ::testing::HasSubstr;
 
 ServerOptions local(const std::string& address = "127.0.0.1:0") {
@@ -204,6 +208,93 @@ TEST(Server, RefusesAMessageOverItsLimitAndGoesOn) {
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_NO_THROW(session.run(step, torch::ones({2})));
+}
+
+TEST(Server, RefusesMoreSessionsThanItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.max_sessions = 2;
+  Server server(options);
+  auto step = function([](at::Tensor x) { return x + 1; });
+  Session one({.target = server.target()}), two({.target = server.target()});
+
+  const Status status = caught([&] { Session three({.target = server.target()}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("/job:local/replica:0/task:0 has 2 sessions"));
+  EXPECT_NO_THROW(two.run(step, torch::ones({2})));
+  one.close();
+  EXPECT_NO_THROW(Session({.target = server.target()}).run(step, torch::ones({2})));
+}
+
+TEST(Server, RefusesMoreCallsOfAConnectionThanItsLimitAndGoesOn) {
+  ServerOptions options = local();
+  options.max_calls_per_connection = 2;
+  Server server(options);
+  RemoteWorker worker(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  RemoteWorker other(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  std::vector<std::future<Status>> ends;
+  for (int64_t edge = 0; edge < 3; ++edge) {
+    auto end = std::make_shared<std::promise<Status>>();
+    ends.push_back(end->get_future());
+    worker.receive(1, edge, {}, [end](const Status& status, const at::Tensor&) { end->set_value(status); });
+  }
+  auto is_ready = [](std::future<Status>& end) {
+    return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  ASSERT_TRUE(eventually([&] { return std::any_of(ends.begin(), ends.end(), is_ready); }));
+  ASSERT_EQ(std::count_if(ends.begin(), ends.end(), is_ready), 1) << "two wait, and one is too many";
+
+  other.abort(1, Status(StatusCode::kAborted, "no more"));
+  std::map<StatusCode, int> codes;
+  for (std::future<Status>& end : ends) {
+    ASSERT_EQ(end.wait_for(kPatience), std::future_status::ready);
+    ++codes[end.get().code()];
+  }
+
+  EXPECT_EQ(codes, (std::map<StatusCode, int>{{StatusCode::kResourceExhausted, 1}, {StatusCode::kAborted, 2}}));
+  EXPECT_NO_THROW(worker.status());
+}
+
+// A server for `task` at the address that another one had.
+std::unique_ptr<Server> serve(const std::string& job, const std::string& address) {
+  return std::make_unique<Server>(ServerOptions{.cluster = ClusterSpec({{job, {address}}}), .task = {job, 0}});
+}
+
+TEST(Server, IsNotMistakenForTheTaskThatHadItsPortBefore) {
+  auto ps = serve("ps", "127.0.0.1:0");
+  const std::string address = ps->address();
+  Server master({.cluster = ClusterSpec({{"worker", {"127.0.0.1:0"}}, {"ps", {address}}}), .task = {"worker", 0}});
+  auto step = function([](at::Tensor x) {
+    DeviceScope on("/job:ps/task:0");
+    return x + 1;
+  });
+  Session session({.target = master.target()});
+  session.run(step, torch::ones({2}));
+  ps.reset();
+  auto intruder = serve("evaluator", address);
+
+  const Status status = caught([&] { session.run(step, torch::ones({2})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_EQ(status.task(), "/job:ps/replica:0/task:0");
+  EXPECT_THAT(status.message(), HasSubstr("here is /job:evaluator/replica:0/task:0, not /job:ps/replica:0/task:0"));
+}
+
+TEST(Server, IsWaitedForWhileAnotherTaskHasItsPort) {
+  auto intruder = serve("evaluator", "127.0.0.1:0");
+  const std::string address = intruder->address();
+  ClusterPeers peers(ClusterSpec({{"ps", {address}}}), {});
+  RemoteWorker any(std::make_shared<RpcChannel>(address, "", ChannelOptions{}));
+  std::future<WorkerStatus> ps_status =
+      std::async(std::launch::async, [&] { return peers.worker("/job:ps/replica:0/task:0")->status(/*wait=*/true); });
+  uint64_t asked = 0;
+  ASSERT_TRUE(eventually([&] { return any.status().requests >= ++asked + 3; })) << "the other task was not asked again";
+
+  intruder.reset();
+  auto ps = serve("ps", address);
+
+  ASSERT_EQ(ps_status.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(ps_status.get().task, "/job:ps/replica:0/task:0");
 }
 
 TEST(Server, StopsWhenItIsToldTo) {

@@ -19,19 +19,6 @@
 
 namespace muster::testing_support {
 
-inline constexpr std::chrono::seconds kPatience(60);  // of a test that would else wait for ever
-
-// Whether the condition comes true while anybody has patience.
-template <class Condition>
-bool eventually(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
-
 // The strategy of a cluster over its transport.
 inline ParameterServerStrategy strategy_of(const InProcessCluster& cluster, Transport transport,
                                            ParameterServerOptions options = {}) {

@@ -3,6 +3,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <thread>
+
 #include "muster/rpc/acquaintance.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
@@ -19,6 +21,7 @@ using Clock = std::chrono::system_clock;
 constexpr auto kReconnect = std::chrono::milliseconds(250);
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
+constexpr auto kTellTimeout = std::chrono::seconds(10);
 constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
 
 }  // namespace
@@ -41,6 +44,7 @@ struct RpcChannel::Outgoing {
       message = encode(std::move(request));
     }
   }
+  explicit Outgoing(grpc::ByteBuffer packed) : message(std::move(packed)) {}
   ~Outgoing() { LendingDesk::instance().take_back(loan); }
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
@@ -52,7 +56,7 @@ struct RpcChannel::Outgoing {
     message = encode(frame);
   }
 
-  NearPeer peer;
+  NearPeer peer{};
   grpc::ByteBuffer message{};
   LendingDesk::Loan loan{};
   Frame frame{};  // if something may be lent, here or in the answer
@@ -62,6 +66,7 @@ struct RpcChannel::Outgoing {
 struct RpcChannel::Pending {
   std::string method{};
   std::shared_ptr<Outgoing> request;
+  uint64_t request_id = 0;
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
@@ -157,8 +162,8 @@ void RpcChannel::get_acquainted() {
   acquaintance_->meet([grpc = grpc_, credentials = options_.credentials](const proto::MeetRequest& request,
                                                                          Acquaintance::Answered answered) {
     auto call = std::make_shared<Pending>();
-    call->method = kMeet;
-    call->request = std::make_shared<Outgoing>(with_header(request), NearPeer());
+    call->method = call_rpc::kMeet;
+    call->request = std::make_shared<Outgoing>(encode(with_header(request)));
     call->context = make_context(Clock::now() + kMeetTimeout, credentials);
     call->send(*grpc->stub, [grpc, call, answered = std::move(answered)] {
       Status status;
@@ -180,13 +185,18 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   const auto deadline = begin + timeout;
   const auto give_up = std::min(deadline, begin + options_.connect_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
+  request.envelope.set_task(task_);
+  const uint64_t id = request.envelope.request_id();
   Outgoing outgoing(std::move(request), acquaintance_->peer());
   for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, options_.credentials);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
-      registration = options.cancellation->on_cancel([&](const Status&) { context->TryCancel(); });
+      registration = options.cancellation->on_cancel([&](const Status&) {
+        context->TryCancel();
+        tell_cancelled(id);
+      });
     }
     // The queue is of this thread alone, so that the answer is read by the thread that waits for it.
     thread_local grpc::CompletionQueue queue;
@@ -221,6 +231,8 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (!(attempt < options_.attempts || options.wait_until_up) ||
         !wait_until_connected(patience, options.cancellation))
       throw Error(why);
+    // Somebody answers, but it is another task, or the old one which stops.
+    if (options.wait_until_up && attempt > 1) std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -239,6 +251,8 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   pending->method = method;
   const auto timeout = options.timeout.value_or(options_.call_timeout);
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
+  request.envelope.set_task(task_);
+  pending->request_id = request.envelope.request_id();
   pending->request = std::make_shared<Outgoing>(std::move(request), acquaintance_->peer());
   pending->deadline = Clock::now() + timeout;
   pending->cancellation = options.cancellation;
@@ -251,23 +265,36 @@ RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteB
                                     const CallDeadline& deadline) {
   if (!options_.faults) return {};
   const RpcFaults::Fate fate = options_.faults->draw(method);
-  if (fate.in_flight) {
-    auto twin = std::make_shared<Pending>();
-    twin->method = method;
-    twin->request = std::make_shared<Outgoing>(Frame(), NearPeer());
-    twin->request->message = message;
-    twin->context = make_context(deadline, options_.credentials);
-    twin->send(*grpc_->stub, [twin] {});
-  }
+  if (fate.in_flight) send_unattended(method, message, deadline);
   return fate;
+}
+
+void RpcChannel::send_unattended(const std::string& method, const grpc::ByteBuffer& message,
+                                 const CallDeadline& deadline) const {
+  auto call = std::make_shared<Pending>();
+  call->method = method;
+  call->request = std::make_shared<Outgoing>(message);
+  call->context = make_context(deadline, options_.credentials);
+  call->send(*grpc_->stub, [call] {});
+}
+
+void RpcChannel::tell_cancelled(uint64_t request_id) const {
+  if (request_id == 0) return;
+  Frame frame;
+  frame.envelope.set_request_id(request_id);
+  frame.envelope.set_task(task_);
+  send_unattended(call_rpc::kCancel, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
 void RpcChannel::begin(std::shared_ptr<Pending> pending) {
   pending->reader.reset();
   pending->context = make_context(pending->deadline, options_.credentials);
   if (pending->cancellation != nullptr) {
-    pending->registration =
-        pending->cancellation->on_cancel([context = pending->context.get()](const Status&) { context->TryCancel(); });
+    pending->registration = pending->cancellation->on_cancel(
+        [this, id = pending->request_id, context = pending->context.get()](const Status&) {
+          context->TryCancel();
+          tell_cancelled(id);
+        });
   }
   pending->fate = fate_of(pending->method, pending->request->message, pending->deadline);
   if (pending->fate.request_lost) return ended(pending, kLost);

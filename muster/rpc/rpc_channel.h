@@ -65,6 +65,10 @@ class RpcChannel {
   void begin(std::shared_ptr<Pending> pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
+  // Of a call that is nobody's: what becomes of it is not heard.
+  void send_unattended(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline) const;
+  // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
+  void tell_cancelled(uint64_t request_id) const;
   void get_acquainted();
   Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
   RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline);

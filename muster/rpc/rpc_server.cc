@@ -4,9 +4,13 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
+
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/handshake_watch.h"
+#include "muster/rpc/once_calls.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {
@@ -57,10 +61,39 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 
 }  // namespace
 
+class ServerCall;
+
 struct RpcServer::Grpc {
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
+
+  absl::Mutex mu;
+  int running ABSL_GUARDED_BY(mu) = 0;  // calls that run programs
+  std::deque<ServerCall*> parked ABSL_GUARDED_BY(mu);
+
+  // False: the call is parked, and whoever ends next runs it. If runs took all threads, nobody would read the network:
+  // not even pings were answered, and every caller took the server for dead.
+  bool take_thread(ServerCall& call, int most) ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (running < most) {
+      ++running;
+      return true;
+    }
+    parked.push_back(&call);
+    return false;
+  }
+  // What to run on the thread of a run that has ended.
+  ServerCall* next_parked() ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (parked.empty()) {
+      --running;
+      return nullptr;
+    }
+    ServerCall* call = parked.front();
+    parked.pop_front();
+    return call;
+  }
 };
 
 // One call, from the moment when the server waits for it.
@@ -93,6 +126,7 @@ class ServerCall final : public RpcCall {
   }
 
   const std::string& peer() const override { return peer_; }
+  std::chrono::system_clock::time_point deadline() const override { return context_.deadline(); }
 
   void answer(Frame frame) override {
     frame.envelope.clear_request_id();
@@ -157,6 +191,16 @@ class ServerCall final : public RpcCall {
     if (entry == nullptr) {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
+    if (!entry->runs) return run(*entry);
+    RpcServer& server = server_;
+    if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSparePollers))) return;
+    for (ServerCall* call = this; call != nullptr; call = server.grpc_->next_parked()) {
+      call->run(*server.find(call->context_.method()));
+    }
+  }
+
+  // Nothing of the call may be used afterwards.
+  void run(const RpcServer::MethodEntry& entry) {
     std::shared_ptr<RpcCall> call = self_;
     try {
       request_ = decode(message_, {.process_of = [this](uint64_t id) { return find_caller(id).process; },
@@ -167,8 +211,12 @@ class ServerCall final : public RpcCall {
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
+    if (const std::string& meant = request_.envelope.task(); !meant.empty() && meant != server_.options_.task) {
+      return refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, str_cat("here is ", server_.options_.task, ", not ",
+                                                                        std::string_view(meant).substr(0, 200))));
+    }
     find_caller(request_.envelope.acquaintance());
-    server_.dispatch(*entry, std::move(call));
+    server_.dispatch(entry, std::move(call));
   }
 
   const NearPeer& find_caller(uint64_t acquaintance) {
@@ -229,45 +277,22 @@ class ServerCall final : public RpcCall {
   Tag done_{this, &ServerCall::done};
 };
 
-namespace {
-
-// Keeps what is answered, for who asks again.
-class RememberedCall final : public RpcCall {
- public:
-  RememberedCall(RecentRequests& recent, uint64_t id, std::shared_ptr<RpcCall> call)
-      : recent_(recent), id_(id), call_(std::move(call)) {
-    request_ = std::move(call_->request());
-    outer_ = call_->cancellation().on_cancel([this](const Status& why) { cancellation_.cancel(why); });
-  }
-
-  const std::string& peer() const override { return call_->peer(); }
-  void answer(Frame frame) override {
-    recent_.finish(id_, Status(), frame);
-    call_->answer(std::move(frame));
-  }
-  void fail(const Status& status) override {
-    recent_.finish(id_, status, {});
-    call_->fail(status);
-  }
-
- private:
-  RecentRequests& recent_;
-  const uint64_t id_;
-  const std::shared_ptr<RpcCall> call_;
-  Cancellation::Registration outer_;
-};
-
-}  // namespace
-
 RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
-      recent_(options_.remembered_requests, options_.remembered_bytes),
+      once_(std::make_unique<OnceCalls>(OnceCallsOptions{.remembered_requests = options_.remembered_requests,
+                                                         .remembered_bytes = options_.remembered_bytes,
+                                                         .grace = options_.grace})),
       grpc_(std::make_unique<Grpc>()) {
-  methods.push_back({kMeet, [this](const std::shared_ptr<RpcCall>& call) {
+  methods.push_back({call_rpc::kMeet, [this](const std::shared_ptr<RpcCall>& call) {
                        call->answer(
                            with_header(acquaintances_.meet(header_of<proto::MeetRequest>(call->request().envelope))));
                      }});
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
+  auto cancel = [this](const std::shared_ptr<RpcCall>& call) {
+    once_->cancel(call->request().envelope.request_id(), Status(StatusCode::kCancelled, "cancelled by the caller"));
+    call->answer({});
+  };
+  methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel});
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
     throw failed_precondition("server ", options_.task, " at ", options_.address,
@@ -286,6 +311,8 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
   builder.SetMaxReceiveMessageSize(options_.max_message_bytes > most ? -1 : static_cast<int>(most));
   builder.SetMaxSendMessageSize(-1);
+  // Above our own limit, which has words for those who reach it: a call over this one waits at its caller.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * options_.max_calls_per_peer);
   builder.RegisterAsyncGenericService(&grpc_->service);
   grpc_->queue = builder.AddCompletionQueue();
   grpc_->server = builder.BuildAndStart();
@@ -299,6 +326,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                          "; somebody else does, or the address is not this machine's");
   }
   address_ = str_cat(host, ":", bound);
+  if (options_.credentials.tls) {
+    handshakes_ = std::make_unique<HandshakeWatch>(
+        bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
+  }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
   for (int i = 0; i < kSparePollers; ++i) add_poller();
 }
@@ -312,9 +343,9 @@ RpcServer::~RpcServer() {
       if (auto call = weak.lock()) calls.push_back(std::move(call));
     }
   }
-  for (auto& call : calls) {
-    static_cast<ServerCall&>(*call).cancel(Status(StatusCode::kUnavailable, "the server stops", options_.task));
-  }
+  const Status why(StatusCode::kUnavailable, "the server stops", options_.task);
+  for (auto& call : calls) static_cast<ServerCall&>(*call).cancel(why);
+  once_->cancel_all(why);
   calls.clear();
   grpc_->server->Shutdown(std::chrono::system_clock::now() + kStopPatience);
   {
@@ -387,6 +418,15 @@ void RpcServer::admit(const std::string& peer, const std::string& token) {
   ++calls_;
 }
 
+// Once per host, as for tokens: who tries again and again does not fill the log.
+void RpcServer::refuse_handshake(const std::string& host, const std::string& why) {
+  absl::MutexLock lock(&mu_);
+  if (refused_.size() < 10'000 && refused_["TLS " + host]++ == 0) {
+    MUSTER_LOG(warning) << options_.task << " refuses the connection of " << (host.empty() ? "somebody" : host) << ": "
+                        << why;
+  }
+}
+
 void RpcServer::leave(const std::string& peer) {
   absl::MutexLock lock(&mu_);
   --calls_;
@@ -402,11 +442,8 @@ void RpcServer::dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call
   }
   const uint64_t id = entry.once ? call->request().envelope.request_id() : 0;
   if (id != 0) {
-    auto repeat = [call](const Status& status, const Frame& answer) {
-      status.ok() ? call->answer(answer) : call->fail(status);
-    };
-    if (!recent_.begin(id, std::move(repeat))) return;
-    call = std::make_shared<RememberedCall>(recent_, id, std::move(call));
+    call = once_->begin(id, std::move(call));
+    if (!call) return;
   }
   try {
     entry.method(call);

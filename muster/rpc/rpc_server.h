@@ -6,6 +6,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,9 +17,11 @@
 #include "muster/rpc/acquaintance.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
-#include "muster/rpc/recent_requests.h"
 
 namespace muster {
+
+class HandshakeWatch;
+class OnceCalls;
 
 // A call that waits for its answer.
 class RpcCall {
@@ -29,6 +32,7 @@ class RpcCall {
   // Cancelled when the caller gives up, its connection is lost or the server stops.
   const Cancellation& cancellation() const { return cancellation_; }
   virtual const std::string& peer() const = 0;
+  virtual std::chrono::system_clock::time_point deadline() const = 0;  // of the caller
   // Exactly one of these, once, from any thread. Nothing of the call may be used afterwards.
   virtual void answer(Frame frame) = 0;
   virtual void fail(const Status& status) = 0;
@@ -40,19 +44,22 @@ class RpcCall {
 
 struct RpcServerOptions {
   std::string address;  // "host:port"; port 0 picks one
-  std::string task;     // for messages, and to say where an error began
+  std::string task;     // for messages, and to say where an error began; calls that mean another one are refused
   uint64_t incarnation = 0;
   Credentials credentials{};
   bool insecure = false;  // listen beyond loopback without credentials
   int64_t max_message_bytes = int64_t{4} << 30;
-  int max_calls_per_peer = 1024;  // under way at the same time
+  int max_calls_per_peer = 1024;  // under way at the same time, over one connection
   int max_threads = 128;
   size_t remembered_requests = 4096;
   int64_t remembered_bytes = int64_t{64} << 20;
+  // That a request with an id runs on when its connection is lost, for its caller to ask again. Both sides find a dead
+  // connection by pings, one up to ten seconds after the other.
+  std::chrono::milliseconds grace{10'000};
 };
 
 // Methods run on the threads that read the network, of which two are always free: a method may block, and a call that
-// does not costs no change of threads. Thread-safe.
+// does not costs no change of threads. A run for which no thread is left waits until another one ends. Thread-safe.
 class RpcServer {
  public:
   // Must call `answer` or `fail`; what it throws becomes the answer.
@@ -61,6 +68,7 @@ class RpcServer {
     std::string name;  // "/muster.Worker/Run"
     Method method;
     bool once = false;  // a request with an id that is known gets the answer that it got before
+    bool runs = false;  // a program, which may wait for others: these leave two threads to everything else
   };
 
   // Listens when it returns. Throws Error{kInvalidArgument} for an address without a port, Error{kAlreadyExists} if
@@ -86,13 +94,14 @@ class RpcServer {
   void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
   // Throws if the caller may not call, or calls too much.
   void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
+  void refuse_handshake(const std::string& host, const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
   void leave(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RpcServerOptions options_;
   absl::flat_hash_map<std::string, MethodEntry> methods_;
   std::string address_;
   std::atomic<uint64_t> requests_ = 0;
-  RecentRequests recent_;
+  const std::unique_ptr<OnceCalls> once_;
   Acquaintances acquaintances_;
   std::unique_ptr<Grpc> grpc_;
 
@@ -104,6 +113,7 @@ class RpcServer {
   absl::flat_hash_map<std::string, int> refused_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RpcCall*, std::weak_ptr<RpcCall>> under_way_ ABSL_GUARDED_BY(mu_);
   std::vector<std::jthread> pollers_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HandshakeWatch> handshakes_;  // last: it calls back
 };
 
 }  // namespace muster

@@ -1,9 +1,13 @@
-// The methods of both services, by their names on the wire.
+// The methods of all services, by their names on the wire.
 #pragma once
 
 namespace muster {
 
-inline constexpr const char* kMeet = "/muster.Near/Meet";  // answered by every server itself
+// Of every server, whatever it serves.
+namespace call_rpc {
+inline constexpr const char* kCancel = "/muster.Calls/Cancel";
+inline constexpr const char* kMeet = "/muster.Calls/Meet";
+}  // namespace call_rpc
 
 namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";

@@ -170,8 +170,8 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
   return {
       {worker_rpc::kRegister, [&worker](const Call& call) { register_program(worker, *call); }, true},
       {worker_rpc::kDeregister, [&worker](const Call& call) { deregister_program(worker, *call); }, true},
-      {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true},
-      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true},
+      {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true, true},
+      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true, true},
       {worker_rpc::kOpenSource, [&worker](const Call& call) { open_source(worker, *call); }, true},
       {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
       {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true},

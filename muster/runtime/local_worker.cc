@@ -200,14 +200,18 @@ std::shared_ptr<ElementSource> LocalWorker::source(uint64_t number) const {
 }
 
 void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
-  if (options.cancellation == nullptr) return rendezvous_.receive(meeting, edge, std::move(done));
+  if (options.cancellation == nullptr) {
+    rendezvous_.receive(meeting, edge, std::move(done));
+    return;
+  }
   // The caller may vanish without having aborted its step.
   auto given_up = std::make_shared<Cancellation::Registration>();
-  rendezvous_.receive(meeting, edge, [given_up, done = std::move(done)](const Status& status, at::Tensor value) {
-    done(status, std::move(value));
-  });
+  const uint64_t waiter = rendezvous_.receive(
+      meeting, edge,
+      [given_up, done = std::move(done)](const Status& status, at::Tensor value) { done(status, std::move(value)); });
+  if (waiter == 0) return;
   *given_up = options.cancellation->on_cancel(
-      [this, meeting, edge](const Status& why) { rendezvous_.give_up(meeting, edge, why); });
+      [this, meeting, edge, waiter](const Status& why) { rendezvous_.give_up(meeting, edge, waiter, why); });
 }
 
 void LocalWorker::abort(uint64_t meeting, const Status& why) {

@@ -203,5 +203,23 @@ TEST(LocalWorker, CountsItsVariables) {
   EXPECT_EQ(worker.status().variable_bytes, 400);
 }
 
+TEST(LocalWorker, LetsAReaderWaitWhenAnotherOneOfItsValueHasGivenUp) {
+  LocalWorker worker(two_cpus());
+  Cancellation alive, gone;
+  gone.cancel();
+  std::optional<Status> first, second;
+  auto into = [](std::optional<Status>& end) {
+    return [&end](const Status& status, const at::Tensor&) { end = status; };
+  };
+
+  worker.receive(7, 1, {.cancellation = &alive}, into(first));
+  worker.receive(7, 1, {.cancellation = &gone}, into(second));
+
+  EXPECT_FALSE(first);
+  EXPECT_EQ(second.value().code(), StatusCode::kAlreadyExists);
+  alive.cancel();
+  EXPECT_EQ(first.value().code(), StatusCode::kCancelled);
+}
+
 }  // namespace
 }  // namespace muster

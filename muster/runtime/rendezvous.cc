@@ -28,7 +28,7 @@ void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value) {
   waiter(Status(), std::move(value));
 }
 
-void Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
+uint64_t Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
   Status status;
   at::Tensor value;
   {
@@ -40,7 +40,7 @@ void Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
       auto [it, is_new] = edges.try_emplace(edge);
       if (is_new) {
         it->second.waiter = std::move(done);
-        return;
+        return it->second.number = ++waiters_;
       }
       if (it->second.waiter) {
         status = Status(StatusCode::kAlreadyExists, str_cat("edge ", edge, " of step ", step, " has a reader"));
@@ -52,16 +52,17 @@ void Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
     }
   }
   done(status, std::move(value));
+  return 0;
 }
 
-void Rendezvous::give_up(uint64_t step, int64_t edge, const Status& why) {
+void Rendezvous::give_up(uint64_t step, int64_t edge, uint64_t number, const Status& why) {
   ReceiveDone waiter;
   {
     absl::MutexLock lock(&mu_);
     auto edges = steps_.find(step);
     if (edges == steps_.end()) return;
     auto it = edges->second.find(edge);
-    if (it == edges->second.end() || !it->second.waiter) return;
+    if (it == edges->second.end() || !it->second.waiter || it->second.number != number) return;
     waiter = std::move(it->second.waiter);
     edges->second.erase(it);
     if (edges->second.empty()) steps_.erase(edges);

@@ -25,10 +25,11 @@ class Rendezvous {
  public:
   // Throws Error{kAlreadyExists} if the edge has a value, the reason if the step was aborted.
   void send(uint64_t step, int64_t edge, at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `done` once, at once if the value is there. Error{kAlreadyExists} if somebody else waits for it.
-  void receive(uint64_t step, int64_t edge, ReceiveDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whoever waits for this edge is told, and waits no more. REQUIRES: `why` is not ok.
-  void give_up(uint64_t step, int64_t edge, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done` once, at once if the value is there. Error{kAlreadyExists} if somebody else waits for it. Returns the
+  // number of the waiter; 0 if it does not wait.
+  uint64_t receive(uint64_t step, int64_t edge, ReceiveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // That waiter is told, if it still waits, and waits no more. REQUIRES: `why` is not ok.
+  void give_up(uint64_t step, int64_t edge, uint64_t waiter, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits is told, and whoever comes later. REQUIRES: `why` is not ok.
   void abort(uint64_t step, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -38,11 +39,13 @@ class Rendezvous {
   struct Edge {
     at::Tensor value{};
     ReceiveDone waiter{};
+    uint64_t number = 0;  // of the waiter
   };
   using Step = absl::flat_hash_map<int64_t, Edge>;
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
+  uint64_t waiters_ ABSL_GUARDED_BY(mu_) = 0;  // so far
   // The last steps that were aborted: their parts may be under way to this task.
   absl::flat_hash_map<uint64_t, Status> aborted_ ABSL_GUARDED_BY(mu_);
   std::deque<uint64_t> aborted_order_ ABSL_GUARDED_BY(mu_);

@@ -72,5 +72,24 @@ TEST(Rendezvous, RefusesASecondValueAndASecondReader) {
   EXPECT_EQ(second.value().status.code(), StatusCode::kAlreadyExists);
 }
 
+TEST(Rendezvous, GivesUpTheWaiterThatIsMeantAndNoOther) {
+  Rendezvous rendezvous;
+  std::optional<Got> first, second, third;
+  const Status why(StatusCode::kCancelled, "the caller has gone");
+
+  const uint64_t one = rendezvous.receive(1, 0, into(first));
+  const uint64_t two = rendezvous.receive(1, 0, into(second));
+  rendezvous.give_up(1, 0, two, why);
+  EXPECT_FALSE(first) << "it has its own caller";
+  rendezvous.give_up(1, 0, one, why);
+  EXPECT_EQ(first.value().status, why);
+  rendezvous.receive(1, 0, into(third));
+  rendezvous.give_up(1, 0, one, why);
+  rendezvous.send(1, 0, torch::ones({2}));
+
+  EXPECT_EQ(second.value().status.code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(torch::equal(third.value().value, torch::ones({2})));
+}
+
 }  // namespace
 }  // namespace muster

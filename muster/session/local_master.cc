@@ -57,6 +57,10 @@ std::string LocalMaster::create_session(const SessionConfig& config) {
   session->config = config;
   if (config.isolated) session->config.container = "session " + session->id;
   absl::MutexLock lock(&mu_);
+  if (sessions_.size() >= options_.max_sessions) {
+    throw resource_exhausted(worker_.devices().task(), " has ", sessions_.size(), " sessions, and no more than ",
+                             options_.max_sessions, " are allowed; close some, or reset it");
+  }
   sessions_[session->id] = session;
   return session->id;
 }

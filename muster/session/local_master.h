@@ -9,16 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/master.h"
-#include "muster/session/deadline_timer.h"
 
 namespace muster {
 
 struct LocalMasterOptions {
   // All tasks of the cluster but that of the worker. They need not be up until a program uses them.
   std::vector<std::string> tasks{};
-  Peers* peers = nullptr;  // where they are found; outlives the master
+  Peers* peers = nullptr;        // where they are found; outlives the master
+  size_t max_sessions = 10'000;  // open at the same time
 };
 
 // The master of this task: it drives the steps of its sessions on its own worker, which has others run their parts.

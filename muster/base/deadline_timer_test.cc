@@ -1,8 +1,9 @@
-#include "muster/session/deadline_timer.h"
+#include "muster/base/deadline_timer.h"
 
 #include <absl/synchronization/notification.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <vector>
 
 namespace muster {
@@ -35,6 +36,22 @@ TEST(DeadlineTimer, DoesNotCallBackOnceTheAlarmIsGone) {
   later.WaitForNotification();
 
   EXPECT_FALSE(called);
+}
+
+TEST(DeadlineTimer, LetsACallbackEndItsOwnAlarm) {
+  absl::Notification ended;
+  std::optional<DeadlineTimer::Alarm> alarm;
+  absl::Notification made;
+
+  DeadlineTimer timer;
+  alarm.emplace(timer.after(absl::Milliseconds(1), [&] {
+    made.WaitForNotification();
+    alarm.reset();
+    ended.Notify();
+  }));
+  made.Notify();
+
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
 }  // namespace

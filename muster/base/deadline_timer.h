@@ -19,7 +19,8 @@ class DeadlineTimer {
   DeadlineTimer(const DeadlineTimer&) = delete;
   DeadlineTimer& operator=(const DeadlineTimer&) = delete;
 
-  // Once it is destroyed the callback is not running and will not run. Must not be destroyed by a callback.
+  // Once it is destroyed the callback is not running and will not run; a destructor that is called by the callback
+  // itself does not wait for it.
   class [[nodiscard]] Alarm {
    public:
     Alarm() = default;
@@ -49,6 +50,7 @@ class DeadlineTimer {
   std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t running_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread::id worker_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<std::jthread> thread_ ABSL_GUARDED_BY(mu_);  // started by the first alarm
 };

@@ -1,4 +1,4 @@
-#include "muster/session/deadline_timer.h"
+#include "muster/base/deadline_timer.h"
 
 #include <absl/time/clock.h>
 
@@ -32,11 +32,13 @@ DeadlineTimer::Alarm DeadlineTimer::after(absl::Duration time, std::function<voi
 void DeadlineTimer::cancel(uint64_t id) {
   absl::MutexLock lock(&mu_);
   entries_.erase(id);
+  if (worker_ == std::this_thread::get_id()) return;
   while (running_ == id) changed_.Wait(&mu_);
 }
 
 void DeadlineTimer::work() {
   absl::MutexLock lock(&mu_);
+  worker_ = std::this_thread::get_id();
   while (!stopping_) {
     auto first = std::min_element(entries_.begin(), entries_.end(),
                                   [](const auto& a, const auto& b) { return a.second.when < b.second.when; });

@@ -1,0 +1,130 @@
+#include "muster/rpc/handshake_watch.h"
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <grpc/support/log.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr uint32_t kRecent = 1000;     // ms since the connection has received something
+constexpr uint64_t kYoung = 64 << 10;  // bytes: more is no handshake
+constexpr std::string_view kHandshakes =
+    "ssl_transport_security.cc";  // of gRPC, where a handshake that fails is logged
+
+absl::Mutex watches_mu(absl::kConstInit);
+std::map<const HandshakeWatch*, std::pair<int, HandshakeWatch::Failed>>& watches()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(watches_mu) {
+  static auto& all = *new std::map<const HandshakeWatch*, std::pair<int, HandshakeWatch::Failed>>;
+  return all;
+}
+
+int port_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return -1;
+}
+
+std::string host_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof(text));
+    return str_cat("ipv4:", text);
+  }
+  const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&host)) {
+    inet_ntop(AF_INET, &host.s6_addr[12], text, sizeof(text));
+    return str_cat("ipv4:", text);
+  }
+  inet_ntop(AF_INET6, &host, text, sizeof(text));
+  return str_cat("ipv6:[", text, "]");
+}
+
+// Of all connections to these ports, the one whose handshake has most likely just failed.
+struct Connection {
+  int port;
+  std::string host;
+};
+std::optional<Connection> latest_young(const std::map<int, bool>& ports) {
+  std::optional<Connection> found;
+  std::tuple<uint32_t, uint64_t> best;
+  DIR* files = ::opendir("/proc/self/fd");
+  if (files == nullptr) return found;
+  while (const dirent* entry = ::readdir(files)) {
+    const std::string_view name = entry->d_name;
+    int file = -1;
+    if (std::from_chars(name.data(), name.data() + name.size(), file).ec != std::errc()) continue;
+    sockaddr_storage local{}, peer{};
+    socklen_t local_size = sizeof(local), peer_size = sizeof(peer);
+    if (::getsockname(file, reinterpret_cast<sockaddr*>(&local), &local_size) != 0) continue;
+    if (!ports.contains(port_of(local))) continue;
+    if (::getpeername(file, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) continue;
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    if (info.tcpi_last_data_recv > kRecent || info.tcpi_bytes_received == 0 || info.tcpi_bytes_received > kYoung)
+      continue;
+    const std::tuple<uint32_t, uint64_t> rank{info.tcpi_last_data_recv, info.tcpi_bytes_received};
+    if (found && best <= rank) continue;
+    best = rank;
+    found = Connection{port_of(local), host_of(peer)};
+  }
+  ::closedir(files);
+  return found;
+}
+
+// Under the lock, so that no watch ends while it is called.
+bool tell_of_handshake(const std::string& why) {
+  absl::MutexLock lock(&watches_mu);
+  std::map<int, bool> ports;
+  for (const auto& [watch, wants] : watches()) ports[wants.first] = true;
+  if (ports.empty()) return false;
+  const std::optional<Connection> connection = latest_young(ports);
+  for (const auto& [watch, wants] : watches()) {
+    if (connection && connection->port != wants.first) continue;
+    wants.second(connection ? connection->host : "", why);
+    return true;
+  }
+  return false;
+}
+
+void log(gpr_log_func_args* args) {
+  const std::string_view path = args->file;
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  if (file == kHandshakes && args->severity == GPR_LOG_SEVERITY_ERROR && tell_of_handshake(args->message)) return;
+  const std::string line = str_cat("gRPC, ", file, ":", args->line, ": ", args->message);
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    MUSTER_LOG(error) << line;
+  } else {
+    MUSTER_LOG(info) << line;
+  }
+}
+
+}  // namespace
+
+HandshakeWatch::HandshakeWatch(int port, Failed failed) {
+  absl::MutexLock lock(&watches_mu);
+  if (watches().empty()) gpr_set_log_function(log);
+  watches().emplace(this, std::pair(port, std::move(failed)));
+}
+
+HandshakeWatch::~HandshakeWatch() {
+  absl::MutexLock lock(&watches_mu);
+  watches().erase(this);
+}
+
+}  // namespace muster

@@ -1,0 +1,189 @@
+#include "muster/rpc/once_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "muster/rpc/rpc_channel.h"
+#include "muster/rpc/rpc_server.h"
+#include "muster/rpc/test_relay.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using testing_support::Relay;
+
+constexpr std::chrono::seconds kPatience(60);
+constexpr const char* kWait = "/muster.Test/Wait";
+constexpr uint64_t kId = 4711;
+
+template <class Condition>
+bool eventually(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return true;
+}
+
+// A server with one method, which waits until the test lets it go on or its run is cancelled.
+class Waiting {
+ public:
+  explicit Waiting(milliseconds grace) {
+    server = std::make_unique<RpcServer>(
+        RpcServerOptions{.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0", .grace = grace},
+        std::vector<RpcServer::MethodEntry>{{kWait, [this](const auto& call) { wait(*call); }, true}});
+  }
+  ~Waiting() { go_on = true; }
+
+  std::atomic<int> runs = 0, cancelled = 0;
+  std::atomic<bool> go_on = false;
+  std::unique_ptr<RpcServer> server;
+
+ private:
+  void wait(RpcCall& call) {
+    ++runs;
+    EXPECT_TRUE(eventually([&] { return go_on || call.cancellation().cancelled(); }));
+    if (call.cancellation().cancelled()) {
+      ++cancelled;
+      throw Error(call.cancellation().status());
+    }
+    call.answer({});
+  }
+};
+
+// A call whose end can be awaited, by either way to make one.
+enum class Way { kCall, kStart };
+std::future<Status> make_call(RpcChannel& channel, Way way, const CallOptions& options = {}, uint64_t id = kId) {
+  Frame request;
+  request.envelope.set_request_id(id);
+  if (way == Way::kCall) {
+    return std::async(std::launch::async, [&channel, request, options] {
+      try {
+        channel.call(kWait, request, options);
+      } catch (const Error& error) {
+        return error.status();
+      }
+      return Status();
+    });
+  }
+  auto result = std::make_shared<std::promise<Status>>();
+  channel.start(kWait, request, options, [result](const Status& status, const Frame&) { result->set_value(status); });
+  return result->get_future();
+}
+
+Status end_of(std::future<Status>& call) {
+  if (call.wait_for(kPatience) != std::future_status::ready) return Status(StatusCode::kUnknown, "no end in sight");
+  return call.get();
+}
+
+class OnceCallsOver : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, OnceCallsOver, ::testing::Values(Way::kCall, Way::kStart),
+                         [](const auto& info) { return info.param == Way::kCall ? "Call" : "Start"; });
+
+TEST_P(OnceCallsOver, RunOnWhenTheirConnectionIsLostAndAnswerWhoAsksAgain) {
+  Waiting waiting(hours(1));
+  Relay wire(waiting.server->address());
+  RpcChannel channel(wire.address(), "", {});
+  std::future<Status> call = make_call(channel, GetParam());
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
+
+  wire.cut();
+  ASSERT_TRUE(eventually([&] { return waiting.server->requests() >= 2; })) << "the call was not made again";
+  waiting.go_on = true;
+
+  EXPECT_TRUE(end_of(call).ok());
+  EXPECT_EQ(waiting.runs, 1);
+  EXPECT_EQ(waiting.cancelled, 0);
+}
+
+TEST_P(OnceCallsOver, EndAtOnceWhenTheirCallerCancelsThem) {
+  Waiting waiting(hours(1));
+  RpcChannel channel(waiting.server->address(), "", {});
+  Cancellation cancellation;
+  std::future<Status> call = make_call(channel, GetParam(), {.cancellation = &cancellation});
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
+
+  cancellation.cancel();
+
+  EXPECT_EQ(end_of(call).code(), StatusCode::kCancelled);
+  EXPECT_TRUE(eventually([&] { return waiting.cancelled == 1; }));
+}
+
+TEST_P(OnceCallsOver, EndWithTheDeadlineOfTheirCaller) {
+  Waiting waiting(hours(1));
+  RpcChannel channel(waiting.server->address(), "", {});
+
+  std::future<Status> call = make_call(channel, GetParam(), {.timeout = milliseconds(300)});
+
+  EXPECT_EQ(end_of(call).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(eventually([&] { return waiting.cancelled == waiting.runs; }));
+}
+
+TEST(OnceCalls, EndWhenTheGraceIsOverAndNobodyHasAskedAgain) {
+  Waiting waiting(milliseconds(50));
+  Relay wire(waiting.server->address());
+  RpcChannel channel(wire.address(), "", {.attempts = 1});
+  std::future<Status> call = make_call(channel, Way::kCall);
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
+
+  wire.cut();
+
+  EXPECT_EQ(end_of(call).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(eventually([&] { return waiting.cancelled == 1; }));
+}
+
+TEST(OnceCalls, AreNotEndedByTheGraceOfACallerThatHasComeBack) {
+  Waiting waiting(milliseconds(500));
+  Relay wire(waiting.server->address()), other_wire(waiting.server->address());
+  RpcChannel channel(wire.address(), "", {}), impatient(other_wire.address(), "", {.attempts = 1});
+  std::future<Status> call = make_call(channel, Way::kCall);
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
+  wire.cut();
+  ASSERT_TRUE(eventually([&] { return waiting.server->requests() >= 2; }));
+
+  // The grace of another call, which begins later, ends later.
+  std::future<Status> lost = make_call(impatient, Way::kCall, {}, kId + 1);
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 2; }));
+  other_wire.cut();
+  EXPECT_EQ(end_of(lost).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(eventually([&] { return waiting.cancelled > 0; }));
+  waiting.go_on = true;
+
+  EXPECT_TRUE(end_of(call).ok());
+  EXPECT_EQ(waiting.cancelled, 1);
+}
+
+TEST(OnceCalls, EndWithTheirServerAlsoWhenTheirCallerIsGone) {
+  Waiting waiting(hours(1));
+  Relay wire(waiting.server->address());
+  RpcChannel channel(wire.address(), "", {.attempts = 1});
+  std::future<Status> call = make_call(channel, Way::kCall);
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
+  wire.cut();
+  EXPECT_EQ(end_of(call).code(), StatusCode::kUnavailable);
+
+  waiting.server.reset();
+
+  EXPECT_EQ(waiting.cancelled, 1);
+}
+
+TEST(OnceCalls, MayBeCancelledBeforeTheyBegin) {
+  Waiting waiting(hours(1));
+  RpcChannel channel(waiting.server->address(), "", {});
+  Frame cancel;
+  cancel.envelope.set_request_id(kId);
+  channel.call("/muster.Calls/Cancel", cancel);
+
+  std::future<Status> call = make_call(channel, Way::kCall);
+
+  EXPECT_EQ(end_of(call).code(), StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace muster
