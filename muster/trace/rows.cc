@@ -9,6 +9,7 @@
 #include "muster/runtime/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 
 namespace muster {
@@ -53,7 +54,7 @@ at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
   const std::vector<Variable> parts = parts_of(table);
   for (size_t i = 0; i < parts.size(); ++i) {
     DeviceScope there(parts[i].device());
-    gathered.push_back(rows::gather(parts[i].value(), part_ids[i]));
+    gathered.push_back(rows::gather(parts[i].memory(), part_ids[i]));
   }
   at::Tensor leaf = rows::expand(places, gathered);
   if (table.trainable() && leaf.is_floating_point()) {
@@ -115,8 +116,21 @@ Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>&
   return result;
 }
 
+namespace {
+
+// Rows that several replicas change would change in an order that nobody has asked for.
+void refuse_replicas(const char* what, const Variable& variable) {
+  const ReplicaContext* replica = ReplicaContext::current();
+  if (replica == nullptr || replica->num_replicas() == 1) return;
+  throw failed_precondition(what, " of variable \"", variable.name(), "\" in each of ", replica->num_replicas(),
+                            " replicas; let strategy.run() return ids and rows, and scatter them after it");
+}
+
+}  // namespace
+
 void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const at::Tensor& updates) {
   tracer_for("scatter", variable);
+  refuse_replicas("scatter", variable);
   std::vector<int64_t> expected = ids.sizes().vec();
   expected.insert(expected.end(), variable.sizes().begin() + 1, variable.sizes().end());
   if (ids.scalar_type() != at::kLong || updates.sizes() != at::IntArrayRef(expected) ||
@@ -134,7 +148,7 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
   for (size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor mine = at::index_select(by_row, 0, positions[i]);
     DeviceScope there(parts[i].device());
-    at::Tensor memory = parts[i].value();
+    at::Tensor memory = parts[i].memory();
     switch (how) {
       case Scatter::kAdd: memory.index_add_(0, part_ids[i], mine); break;
       case Scatter::kSub: memory.index_add_(0, part_ids[i], mine, -1); break;

@@ -16,6 +16,7 @@
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
 
@@ -221,9 +222,18 @@ at::Tensor Variable::value() const {
     for (const Variable& shard : state_->shards) parts.push_back(shard.value());
     return at::cat(parts);
   }
-  if (Tracer* tracer = Tracer::current()) return tracer->stand_in(state_);
+  if (Tracer::current() != nullptr) return memory();
   if (state_->home) return state_->home->read(*state_);
   return state_->local().read();
+}
+
+at::Tensor Variable::memory() const {
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) {
+    throw failed_precondition("the memory of variable \"", name(), "\" is for ops of a traced function");
+  }
+  if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+  return tracer->stand_in(state_);
 }
 
 const std::vector<Variable>& Variable::shards() const { return state_->shards; }
@@ -240,12 +250,40 @@ void write_here(at::Tensor target, Write how, const at::Tensor& value) {
   }
 }
 
+void write(const Variable& variable, Write how, const at::Tensor& value);
+
+at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica) {
+  at::Tensor sum = by_replica[0][0];
+  if (aggregation == Aggregation::kOnlyFirstReplica) return sum;
+  for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
+  if (aggregation == Aggregation::kSum) return sum;
+  const auto replicas = static_cast<int64_t>(by_replica.size());
+  return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
+}
+
+// One of several replicas writes: what all of them write becomes one write.
+void write_with_others(ReplicaContext& replica, const Variable& variable, Write how, const at::Tensor& value) {
+  const Aggregation aggregation = variable.state()->options.aggregation;
+  if (aggregation == Aggregation::kNone) {
+    throw invalid_argument("variable \"", variable.name(), "\" is written by each of ", replica.num_replicas(),
+                           " replicas; say what becomes of that by VariableOptions::aggregation: kSum, kMean or "
+                           "kOnlyFirstReplica");
+  }
+  replica.merge(str_cat("a write to variable \"", variable.name(), "\""), {variable}, {value},
+                [variable, how, aggregation](const std::vector<ReplicaContext::Tensors>& by_replica) {
+                  c10::AutoGradMode no_gradients(false);
+                  write(variable, how, aggregated(aggregation, by_replica));
+                });
+}
+
 void write(const Variable& variable, Write how, const at::Tensor& value) {
   const std::shared_ptr<Variable::State>& state = variable.state();
   if (!at::is_expandable_to(value.sizes(), variable.sizes())) {
     throw invalid_argument("variable \"", variable.name(), "\" is ", state->spec.to_string(), "; cannot assign ",
                            spec_of(value).to_string());
   }
+  ReplicaContext* replica = ReplicaContext::current();
+  if (replica != nullptr && replica->num_replicas() > 1) return write_with_others(*replica, variable, how, value);
   if (!state->shards.empty()) {
     const at::Tensor rows = value.expand(variable.sizes());
     int64_t first = 0;

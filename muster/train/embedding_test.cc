@@ -102,7 +102,7 @@ TEST(Embedding, NeverReadsItsTableAsAWhole) {
     if (!reads) continue;
     EXPECT_EQ(program.op_of(instruction).name, "muster_rows::gather");
   }
-  EXPECT_EQ(strategy.run(find, ids_of({1, 2})).size(0), 2);
+  EXPECT_EQ(strategy.run(find, ids_of({1, 2})).value().size(0), 2);
 }
 
 }  // namespace
