@@ -6,6 +6,7 @@
 
 #include "muster/base/log.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/trace/read_cache.h"
 
 namespace muster {
 namespace {
@@ -297,6 +298,27 @@ TEST_P(TwoReplicas, HaveDatasetsThatOnlyWorkersIterate) {
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("create_per_worker_dataset"));
+}
+
+// ---- Reads that are kept
+TEST_P(Replicas, ReadTheSameValueWithinAReadCacheScope) {
+  Variable v = make(1, Aggregation::kSum);
+  {
+    ReadCacheScope cache;
+    EXPECT_EQ(v.value().item<float>(), 1);
+    v.assign(torch::full({}, 5.0F));
+    EXPECT_EQ(v.value().item<float>(), 1);
+  }
+  EXPECT_EQ(v.value().item<float>(), 5);
+  auto step = function([&] {
+    ReadCacheScope cache;
+    at::Tensor before = v.value();
+    v.assign_add(torch::ones({}));
+    return v.value() + before;
+  });
+
+  EXPECT_EQ(coordinator_.schedule(step).fetch().item<float>(), 10);
+  EXPECT_EQ(v.value().item<float>(), 6);
 }
 
 }  // namespace

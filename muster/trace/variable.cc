@@ -16,6 +16,7 @@
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/read_cache.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
@@ -222,9 +223,16 @@ at::Tensor Variable::value() const {
     for (const Variable& shard : state_->shards) parts.push_back(shard.value());
     return at::cat(parts);
   }
-  if (Tracer::current() != nullptr) return memory();
-  if (state_->home) return state_->home->read(*state_);
-  return state_->local().read();
+  auto read = [&] {
+    if (Tracer* tracer = Tracer::current()) {
+      if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+      return tracer->stand_in(state_);
+    }
+    if (state_->home) return state_->home->read(*state_);
+    return state_->local().read();
+  };
+  ReadCacheScope* cache = ReadCacheScope::current();
+  return cache == nullptr ? read() : cache->value(state_, read);
 }
 
 at::Tensor Variable::memory() const {
