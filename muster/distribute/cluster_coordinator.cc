@@ -64,6 +64,7 @@ class EachWorker : public VariableHome {
                                                  VariableOptions) override {
     throw refusal(other);
   }
+  void fill(const std::vector<std::shared_ptr<Variable::State>>&) override {}  // every worker fills its own
 
  private:
   static Error refusal(const Variable::State& variable) {

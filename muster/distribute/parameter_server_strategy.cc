@@ -68,7 +68,9 @@ class BesideCreator : public VariableCreator {
       : variables_(std::move(variables)), other_(std::move(other)) {}
 
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
-    return variables_->create_beside(*other_.state(), initial, std::move(options));
+    auto state = variables_->create_beside(*other_.state(), initial, std::move(options));
+    variables_->fill({state});
+    return state;
   }
 
  private:

@@ -345,19 +345,41 @@ Variable& Variable::assign_sub(const at::Tensor& delta) {
   return *this;
 }
 
-Variable make_beside(const Variable& other, const std::string& name,
-                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial) {
+namespace {
+
+using MakeInitial = std::function<InitialValue(const std::vector<int64_t>& sizes)>;
+
+// Its value may be kept for it.
+void fill(const Variable& made) {
+  std::vector<std::shared_ptr<Variable::State>> parts;
+  for (const Variable& part : made.shards()) parts.push_back(part.state());
+  if (parts.empty()) parts.push_back(made.state());
+  if (parts[0]->home) parts[0]->home->fill(parts);
+}
+
+Variable make_one_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
   VariableOptions options{.name = name, .trainable = false, .device = other.device()};
-  if (!other.shards().empty()) {
-    std::vector<Variable> parts;
-    for (const Variable& shard : other.shards()) {
-      parts.push_back(make_beside(shard, str_cat(name, "/part_", parts.size()), initial));
-    }
-    return Variable(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
-  }
   const Variable::State& state = *other.state();
   if (state.home) return Variable(state.home->create_beside(state, initial(state.spec.sizes), std::move(options)));
   return Variable(std::make_shared<Variable::State>(initial(state.spec.sizes), std::move(options)));
+}
+
+}  // namespace
+
+Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
+  if (!other.shards().empty()) {
+    VariableOptions options{.name = name, .trainable = false, .device = other.device()};
+    std::vector<Variable> parts;
+    for (const Variable& shard : other.shards()) {
+      parts.push_back(make_one_beside(shard, str_cat(name, "/part_", parts.size()), initial));
+    }
+    Variable whole(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
+    fill(whole);
+    return whole;
+  }
+  Variable made = make_one_beside(other, name, initial);
+  fill(made);
+  return made;
 }
 
 at::Tensor gradient(const at::Tensor& loss, const Variable& variable) {
