@@ -161,4 +161,37 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
   }
 }
 
+void batch_scatter_update(const Variable& variable, const at::Tensor& ids, const at::Tensor& updates) {
+  tracer_for("batch_scatter_update", variable);
+  refuse_replicas("batch_scatter_update", variable);
+  if (ids.dim() == 1) return scatter(variable, Scatter::kUpdate, ids, updates);
+  const int64_t batch = ids.dim() - 1;
+  const auto dims = static_cast<int64_t>(variable.sizes().size());
+  bool fits = batch > 0 && batch < dims && ids.scalar_type() == at::kLong && updates.scalar_type() == variable.dtype();
+  std::vector<int64_t> expected = ids.sizes().vec();
+  if (fits) {
+    fits = ids.sizes().slice(0, batch) == variable.sizes().slice(0, batch);
+    expected.insert(expected.end(), variable.sizes().begin() + batch + 1, variable.sizes().end());
+  }
+  if (!fits || updates.sizes() != at::IntArrayRef(expected)) {
+    throw invalid_argument(
+        "batch_scatter_update: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+        ") takes int64 ids, whose dimensions but the last are the first of the variable, and one row "
+        "for each, got ",
+        spec_of(ids).to_string(), " and ", spec_of(updates).to_string());
+  }
+  c10::AutoGradMode no_gradients(false);
+  std::vector<int64_t> each = ids.sizes().vec();
+  each.resize(static_cast<size_t>(dims), 1);
+  const at::Tensor places = ids.reshape(each).expand(expected);
+  int64_t first = 0;
+  for (const Variable& part : parts_of(variable)) {
+    const int64_t count = part.sizes()[0];
+    const at::Tensor own_places = places.narrow(0, first, count), own = updates.narrow(0, first, count);
+    first += count;
+    DeviceScope there(part.device());
+    part.memory().scatter_(batch, own_places, own);
+  }
+}
+
 }  // namespace muster
