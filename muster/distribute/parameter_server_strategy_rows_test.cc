@@ -85,5 +85,38 @@ TEST_F(RowsInParts, AreReadWithoutTheRest) {
   EXPECT_TRUE(torch::equal(rows, torch::tensor({{18.0F, 19.0F}, {0.0F, 1.0F}, {8.0F, 9.0F}})));
 }
 
+// ---- Rows that are made on demand
+TEST_F(RowsInParts, AreMadeOnDemandIfAsked) {
+  constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
+  Variable v = strategy_.make<Variable>(InitialValue::normal({kRows, 64}, 0, 1, 5).on_demand());
+  auto read = function([&](at::Tensor ids) { return lookup(v, ids); });
+  auto add = function([&](at::Tensor ids) { scatter(v, Scatter::kAdd, ids, torch::ones({3, 64})); });
+  const at::Tensor ids = torch::tensor({int64_t{7}, kRows / 2, kRows - 1});
+
+  const at::Tensor before = coordinator_.schedule(read, ids).fetch();
+  coordinator_.schedule(add, ids);
+  coordinator_.join();
+  const at::Tensor after = coordinator_.schedule(read, ids).fetch();
+
+  EXPECT_TRUE(torch::allclose(after, before + 1));
+  EXPECT_NEAR(before.std().item<float>(), 1, 0.3);
+  EXPECT_LT(cluster_.worker({"ps", 0}).status().resident_bytes, int64_t{8} << 30);
+}
+
+TEST_F(RowsInParts, LookTheSameInAnyNumberOfParts) {
+  const InitialValue initial = InitialValue::uniform({10, 3}, -1, 1, 11).on_demand();
+  Variable parts = strategy_.make<Variable>(initial), here(initial);
+  ParameterServerStrategy other(cluster_.resolver());
+  Variable whole = other.make<Variable>(initial);
+  auto read_here = function([&](at::Tensor ids) { return lookup(here, ids); });
+
+  EXPECT_TRUE(torch::equal(read_here(torch::arange(10)), parts.value()));
+  EXPECT_TRUE(torch::equal(whole.value(), parts.value()));
+  EXPECT_TRUE(torch::equal(here.value(), parts.value()));
+  EXPECT_TRUE(torch::equal(initial.tensor(), parts.value()));
+  EXPECT_EQ(caught([] { InitialValue(torch::ones({2})).on_demand(); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(caught([] { InitialValue::constant({}, 1).on_demand(); }).message(), HasSubstr("has no rows"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -125,6 +125,7 @@ std::shared_ptr<Variable::State> PsVariables::create_on(const std::string& devic
     absl::MutexLock lock(&mu_);
     options.name = take_name(options.name);
     state = std::make_shared<Variable::State>(initial.spec(), std::move(options), shared_from_this());
+    state->on_demand = initial.rows_on_demand();
     std::erase_if(made_, [](const auto& other) { return other.expired(); });
     made_.push_back(state);
   }

@@ -118,6 +118,19 @@ Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>&
 
 namespace {
 
+const char* name_of(Scatter how) {
+  switch (how) {
+    case Scatter::kAdd: return "add";
+    case Scatter::kSub: return "sub";
+    case Scatter::kMul: return "mul";
+    case Scatter::kDiv: return "div";
+    case Scatter::kMin: return "min";
+    case Scatter::kMax: return "max";
+    case Scatter::kUpdate: return "update";
+  }
+  return "";
+}
+
 // Rows that several replicas change would change in an order that nobody has asked for.
 void refuse_replicas(const char* what, const Variable& variable) {
   const ReplicaContext* replica = ReplicaContext::current();
@@ -149,15 +162,7 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
     const at::Tensor mine = at::index_select(by_row, 0, positions[i]);
     DeviceScope there(parts[i].device());
     at::Tensor memory = parts[i].memory();
-    switch (how) {
-      case Scatter::kAdd: memory.index_add_(0, part_ids[i], mine); break;
-      case Scatter::kSub: memory.index_add_(0, part_ids[i], mine, -1); break;
-      case Scatter::kMul: memory.index_reduce_(0, part_ids[i], mine, "prod"); break;
-      case Scatter::kDiv: memory.index_reduce_(0, part_ids[i], mine.reciprocal(), "prod"); break;
-      case Scatter::kMin: memory.index_reduce_(0, part_ids[i], mine, "amin"); break;
-      case Scatter::kMax: memory.index_reduce_(0, part_ids[i], mine, "amax"); break;
-      case Scatter::kUpdate: memory.index_copy_(0, part_ids[i], mine); break;
-    }
+    rows::scatter_(memory, part_ids[i], mine, name_of(how));
   }
 }
 

@@ -2,18 +2,17 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
-#include <sys/mman.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/read_cache.h"
@@ -25,16 +24,6 @@ namespace muster {
 namespace {
 
 thread_local std::shared_ptr<VariableCreator> current_creator;
-
-// Zeros that take no memory until somebody writes to them: stands for a table of any size.
-at::Tensor reserved_zeros(const TensorSpec& spec) {
-  const auto options = at::TensorOptions(scalar_type_of(spec.dtype));
-  const auto bytes = static_cast<size_t>(spec.bytes());
-  if (bytes < (1 << 20)) return at::zeros(spec.sizes, options);
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw resource_exhausted("no addresses left for ", bytes, " bytes");
-  return at::from_blob(memory, spec.sizes, [bytes](void* data) { ::munmap(data, bytes); }, options);
-}
 
 std::string here_or_else(const VariableOptions& options) {
   return options.device.empty() ? DeviceScope::current() : options.device;
@@ -98,6 +87,7 @@ Variable::State::State(std::vector<Variable> parts, VariableOptions given)
     : options(std::move(given)), shards(std::move(parts)) {
   if (shards.empty()) throw invalid_argument("a sharded variable should be a non-empty list of variables");
   spec = shards[0].state()->spec;
+  on_demand = shards[0].state()->on_demand;
   if (spec.sizes.empty()) throw invalid_argument("a sharded variable has rows; \"", shards[0].name(), "\" is a scalar");
   spec.sizes[0] = 0;
   for (const Variable& shard : shards) {
@@ -137,12 +127,20 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
   cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
-  cell->assign(value.tensor());
+  on_demand = value.rows_on_demand() && cell->device().is_cpu();
+  if (!on_demand) {
+    cell->assign(value.tensor());
+    return;
+  }
+  PlainTensors plain;
+  at::Tensor table = RowTable::zeros(spec);
+  RowTable::begin(table, *value.fill());
+  cell->replace(std::move(table));
 }
 
 at::Tensor Variable::State::tracing_value() const {
-  if (cell) return cell->read();
-  return initial.defined() ? initial : reserved_zeros(spec);
+  if (cell && !on_demand) return cell->read();
+  return initial.defined() ? initial : RowTable::zeros(spec);
 }
 
 VariableCell& Variable::State::local() const {

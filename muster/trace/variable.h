@@ -85,6 +85,7 @@ struct Variable::State {
   at::Tensor initial;                  // of a variable of another task: what its initializer gives it
   std::shared_ptr<VariableHome> home;  // of a variable of another task that a strategy has made
   std::vector<Variable> shards;
+  bool on_demand = false;  // its rows get their initial values when they are first written
   struct PartOf {
     std::string name;
     std::vector<int64_t> sizes;

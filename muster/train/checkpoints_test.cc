@@ -202,5 +202,41 @@ TEST_F(CheckpointsTest, TellVariablesOfOneNameApart) {
   EXPECT_TRUE(torch::equal(b.value(), torch::ones({4})));
 }
 
+// ---- Rows on demand
+TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
+  constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
+  const at::Tensor ids = torch::tensor({int64_t{3}, kRows / 2, kRows - 1}), others = ids - 1;
+  auto make = [&](ParameterServerStrategy& strategy, uint64_t seed) {
+    return strategy.make<Variable>(InitialValue::normal({kRows, 64}, 0, 1, seed).on_demand(),
+                                   VariableOptions{.name = "table"});
+  };
+  at::Tensor written, untouched;
+  {
+    auto strategy = with_shards(cluster_, 2);
+    auto table = make(strategy, 5);
+    const Adagrad adagrad({table}, {.learning_rate = 0.1});
+    auto step = function([&](at::Tensor at) { adagrad.minimize(lookup(table, at).sum()); });
+    auto read = function([&](at::Tensor at) { return lookup(table, at); });
+    strategy.run(step, ids);
+    written = strategy.run(read, ids);
+    untouched = strategy.run(read, others);
+    Checkpoints(strategy, {.directory = directory_}).save(1);
+  }
+  for (int shards : {2, 3, 1}) {
+    auto strategy = with_shards(cluster_, shards);
+    auto table = make(strategy, 99);
+    const Adagrad adagrad({table});
+
+    EXPECT_EQ(Checkpoints(strategy, {.directory = directory_}).restore(), 1);
+
+    auto read = function([&](at::Tensor at) { return lookup(table, at); });
+    EXPECT_TRUE(torch::equal(strategy.run(read, ids).value(), written)) << shards << " parts";
+    EXPECT_TRUE(torch::equal(strategy.run(read, others).value(), untouched)) << shards << " parts";
+    auto sums = function([&](at::Tensor at) { return lookup(adagrad.slots()[0], at); });
+    EXPECT_TRUE(torch::equal(strategy.run(sums, ids).value(), torch::ones({3, 64})));
+    EXPECT_TRUE(torch::equal(strategy.run(sums, others).value(), torch::zeros({3, 64})));
+  }
+}
+
 }  // namespace
 }  // namespace muster

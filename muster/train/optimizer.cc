@@ -27,7 +27,9 @@ Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const st
       own.push_back(make_beside(
           variable, str_cat(variable.name(), "/", name, "/", slot.name), [&](const std::vector<int64_t>& sizes) {
             // A scalar of a part is a row of one, so that the parts make a whole again.
-            return InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+            const InitialValue all =
+                InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+            return variable.state()->on_demand && !slot.scalar ? all.on_demand() : all;
           }));
     }
   }
