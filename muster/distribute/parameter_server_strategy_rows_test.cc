@@ -85,6 +85,31 @@ TEST_F(RowsInParts, AreReadWithoutTheRest) {
   EXPECT_TRUE(torch::equal(rows, torch::tensor({{18.0F, 19.0F}, {0.0F, 1.0F}, {8.0F, 9.0F}})));
 }
 
+TEST_F(RowsInParts, AreToldApartFromTheWholeByTheCountOfWholeReads) {
+  Variable v = strategy_.make<Variable>(torch::zeros({10, 2}));
+  auto by_rows = function([&](at::Tensor ids) {
+    at::Tensor rows = lookup(v, ids);
+    scatter(v, Scatter::kAdd, ids, torch::ones({2, 2}));
+    return rows;
+  });
+  auto whole_reads = [&] {
+    uint64_t count = 0;
+    for (int i = 0; i < 2; ++i) {
+      for (const VariableInfo& info : cluster_.worker({"ps", i}).variables()) count += info.whole_reads;
+    }
+    return count;
+  };
+
+  for (int i = 0; i < 3; ++i) coordinator_.schedule(by_rows, torch::tensor({1, 8}));
+  coordinator_.join();
+  EXPECT_EQ(whole_reads(), 0u);
+
+  v.value();
+  EXPECT_EQ(whole_reads(), 3u) << "one for each part";
+  coordinator_.schedule(function([&] { return v.value().sum(); })).fetch();
+  EXPECT_EQ(whole_reads(), 6u);
+}
+
 // ---- Rows that are made on demand
 TEST_F(RowsInParts, AreMadeOnDemandIfAsked) {
   constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB

@@ -33,6 +33,7 @@ class HeldVariables {
       } else {
         value = cells_[i]->read(by_rows);
       }
+      if (plan_.variable_read_whole[i]) cells_[i]->count_whole_read();
     }
   }
   void complete() { complete_ = true; }

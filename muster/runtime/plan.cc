@@ -257,9 +257,10 @@ class Planner {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
       plan_.variable_written.push_back(aliases_.written(aliases_.group(variable.value)));
       plan_.variable_overwritten.push_back(overwritten_first(variable));
-      bool by_rows = true;
-      note_uses(program_, aliases_, aliases_.group(variable.value), by_rows);
+      bool by_rows = true, read = false;
+      note_uses(program_, aliases_, aliases_.group(variable.value), by_rows, read);
       plan_.variable_by_rows.push_back(by_rows);
+      plan_.variable_read_whole.push_back(read);
       home_[variable.value] = variable.device;
     }
     for (const Constant& constant : program_.constants) {
@@ -284,16 +285,19 @@ class Planner {
     }
   }
 
-  // Whether row ops alone use memory, bodies included: else `by_rows` becomes false.
-  static void note_uses(const Program& program, const Aliases& aliases, int group, bool& by_rows) {
+  // How the instructions of a program use memory: `by_rows` and `read` are as in Plan, and are told by any instruction.
+  static void note_uses(const Program& program, const Aliases& aliases, int group, bool& by_rows, bool& read) {
     for (const Instruction& instruction : program.instructions) {
-      for (const Argument& argument : instruction.arguments) {
+      const OpSchema& schema = aliases.schema(instruction);
+      for (size_t i = 0; i < instruction.arguments.size(); ++i) {
         bool touches = false;
-        for_each_value(argument,
+        for_each_value(instruction.arguments[i],
                        [&](ValueId value) { touches = touches || (value >= 0 && aliases.group(value) == group); });
         if (!touches || !instruction.bodies.empty()) continue;
         if (program.op_of(instruction).name.starts_with("muster_rows::")) continue;
         by_rows = false;
+        // A view reads nothing, whoever uses it does; a write in place is the writer's business.
+        read = read || (!schema.arguments[i].written && schema.arguments[i].aliases.empty());
       }
       for (size_t b = 0; b < instruction.bodies.size(); ++b) {
         const Program& body = program.bodies[instruction.bodies[b]];
@@ -301,12 +305,14 @@ class Planner {
         for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
           if (inputs[i] < 0 || aliases.group(inputs[i]) != group) continue;
           const Aliases inside(body, aliases.argument_classes(static_cast<size_t>(instruction.bodies[b])));
-          note_uses(body, inside, inside.group(body.arguments[i].value), by_rows);
+          note_uses(body, inside, inside.group(body.arguments[i].value), by_rows, read);
         }
       }
     }
     for (ValueId output : program.outputs) {
-      if (output >= 0 && aliases.group(output) == group) by_rows = false;
+      if (output < 0 || aliases.group(output) != group) continue;
+      by_rows = false;
+      read = true;
     }
   }
 

@@ -5,6 +5,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,9 @@ class VariableCell {
   uint64_t id() const { return id_; }
   bool initialized() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t version() const ABSL_LOCKS_EXCLUDED(mu_);  // counts the writes
+
+  uint64_t whole_reads() const { return whole_reads_.load(std::memory_order_relaxed); }
+  void count_whole_read() { whole_reads_.fetch_add(1, std::memory_order_relaxed); }
 
   // Whoever says `by_rows` looks at a table with row ops alone (row_ops.h). For others, rows that are made on demand
   // (row_table.h) are made now, all of them.
@@ -64,6 +68,7 @@ class VariableCell {
   const TensorSpec spec_;
   const at::Device device_;
   const uint64_t id_;
+  std::atomic<uint64_t> whole_reads_{0};
 
   mutable absl::Mutex mu_;
   at::Tensor value_ ABSL_GUARDED_BY(mu_);

@@ -227,6 +227,7 @@ at::Tensor Variable::value() const {
       return tracer->stand_in(state_);
     }
     if (state_->home) return state_->home->read(*state_);
+    state_->local().count_whole_read();
     return state_->local().read();
   };
   ReadCacheScope* cache = ReadCacheScope::current();
