@@ -50,7 +50,7 @@ void ps_mlp(const Part&, Bench& bench) {
   auto loss = function([&](const torch::Tensor& x, const torch::Tensor& y) { return loss_of_batch(x, y); });
   auto mean_loss = [&] {
     return Batches(pool).mean([&](const torch::Tensor& x, const torch::Tensor& y) {
-      return strategy.run(loss, x.contiguous(), y.contiguous()).item<double>();
+      return strategy.run(loss, x.contiguous(), y.contiguous()).value().item<double>();
     });
   };
 

@@ -29,6 +29,8 @@
 #include "muster/trace/initial_value.h"
 #include "muster/trace/iterator.h"
 #include "muster/trace/module_variables.h"
+#include "muster/trace/read_cache.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"
 #include "muster/train/checkpoints.h"

@@ -64,6 +64,7 @@ class EachWorker : public VariableHome {
                                                  VariableOptions) override {
     throw refusal(other);
   }
+  void fill(const std::vector<std::shared_ptr<Variable::State>>&) override {}  // every worker fills its own
 
  private:
   static Error refusal(const Variable::State& variable) {
@@ -125,7 +126,11 @@ VariableScope ClusterCoordinator::without_variables() { return VariableScope(std
 std::vector<InputContext> ClusterCoordinator::input_contexts() const {
   const int workers = static_cast<int>(core_->workers().size());
   std::vector<InputContext> contexts;
-  for (int i = 0; i < workers; ++i) contexts.push_back({.num_input_pipelines = workers, .input_pipeline_id = i});
+  for (int i = 0; i < workers; ++i) {
+    contexts.push_back({.num_input_pipelines = workers,
+                        .input_pipeline_id = i,
+                        .num_replicas_in_sync = strategy_.num_replicas_in_sync()});
+  }
   return contexts;
 }
 
@@ -133,6 +138,12 @@ PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Datase
   std::vector<std::string> descriptions;
   for (const Dataset& dataset : datasets) descriptions.push_back(dataset.serialize());
   return {std::move(descriptions), datasets.at(0).element_spec(), core_->keeper()};
+}
+
+PerWorkerDistributedDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets) {
+  std::vector<Dataset> plain;
+  for (const DistributedDataset& each : datasets) plain.push_back(each.dataset);
+  return {per_worker_dataset(plain), datasets.at(0).replicas, datasets.at(0).global_batches};
 }
 
 PerWorkerVariable ClusterCoordinator::create_per_worker_variable(const InitialValue& initial, const std::string& name) {

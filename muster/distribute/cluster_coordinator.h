@@ -84,15 +84,15 @@ class ClusterCoordinator {
   }
 
   // Every worker reads the dataset for itself. `make` is called here: once if it takes nothing, and once for each
-  // worker if it takes an InputContext. Throws Error{kInvalidArgument} for a dataset with a generator in it, and if
-  // `make` makes a variable.
+  // worker if it takes an InputContext. What it makes is a Dataset, or a DistributedDataset of the strategy. Throws
+  // Error{kInvalidArgument} for a dataset with a generator in it, and if `make` makes a variable.
   template <class Make>
-  PerWorkerDataset create_per_worker_dataset(const Make& make) {
-    if constexpr (std::is_same_v<Make, Dataset>) {
-      return per_worker_dataset({make});
+  auto create_per_worker_dataset(const Make& make) {
+    if constexpr (std::is_same_v<Make, Dataset> || std::is_same_v<Make, DistributedDataset>) {
+      return per_worker_dataset(std::vector<Make>{make});
     } else if constexpr (std::is_invocable_v<Make, InputContext>) {
       const VariableScope scope = without_variables();
-      std::vector<Dataset> datasets;
+      std::vector<std::invoke_result_t<Make, InputContext>> datasets;
       for (const InputContext& context : input_contexts()) datasets.push_back(make(context));
       return per_worker_dataset(datasets);
     } else {
@@ -100,7 +100,7 @@ class ClusterCoordinator {
                     "create_per_worker_dataset takes a Dataset, or a function that returns one and takes nothing or an "
                     "InputContext");
       const VariableScope scope = without_variables();
-      return per_worker_dataset({make()});
+      return per_worker_dataset(std::vector<std::invoke_result_t<Make>>{make()});
     }
   }
 
@@ -122,6 +122,7 @@ class ClusterCoordinator {
   }
   static const Iterator& plain(const PerWorkerIterator& iterator) { return iterator.iterator(); }
   static const Iterator& plain(const PerWorkerDataset& dataset) { return dataset.shared_iterator().iterator(); }
+  static const DistributedIterator& plain(const PerWorkerDistributedDataset& dataset) { return dataset.iterator(); }
   template <class T>
   static void plain(const RemoteValue<T>&) {
     static_assert(sizeof(T) == 0, "a RemoteValue cannot be an argument of schedule(); fetch it first");
@@ -132,6 +133,8 @@ class ClusterCoordinator {
                             std::vector<std::shared_ptr<void>>& holds, const T& argument) {
     if constexpr (std::is_same_v<T, PerWorkerDataset>) {
       note_resource(resources, holds, argument.shared_iterator());
+    } else if constexpr (std::is_same_v<T, PerWorkerDistributedDataset>) {
+      note_resource(resources, holds, argument.dataset());
     } else if constexpr (std::is_same_v<T, PerWorkerIterator>) {
       resources.push_back(argument.resource());
       holds.push_back(argument.hold());
@@ -143,6 +146,7 @@ class ClusterCoordinator {
                                     std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
   void traced(std::chrono::nanoseconds took);
   PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
+  PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets);
   static VariableScope without_variables();
   std::vector<InputContext> input_contexts() const;
 

@@ -259,5 +259,22 @@ TEST(PerWorkerInputs, ThatCannotBeMadeFailTheFunctionsThatUseThemAndNoOthers) {
   EXPECT_EQ(coordinator.schedule(twice, torch::ones({})).fetch().item<float>(), 2);
 }
 
+TEST(PerWorkerInputs, ThatNeedSomethingOfThisProcessNameIt) {
+  InProcessCluster cluster({.workers = 1, .ps = 1});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  Variable here(torch::full({}, 10.0F), {.name = "only_here"});
+  auto halfway = coordinator.create_per_worker_dataset(
+      [&] { return Dataset::range(5).map([&](at::Tensor x) { return x + here.value(); }); });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+
+  auto value = coordinator.schedule(take, halfway);
+
+  for (const Status& status : {caught([&] { coordinator.join(); }), caught([&] { value.fetch(); })}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(), HasSubstr("only_here"));
+  }
+}
+
 }  // namespace
 }  // namespace muster

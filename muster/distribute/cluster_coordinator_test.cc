@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muster/distribute/test_coordinator.h"
+#include "muster/trace/device_scope.h"
 
 namespace muster {
 namespace {
@@ -345,6 +346,28 @@ TEST(RemoteResult, GoesFromNotReadyToReadyAlsoByWayOfAborted) {
   EXPECT_EQ(result.state(), RemoteResult::State::kReady);
   result.abort(Status(StatusCode::kCancelled, "too late"));
   EXPECT_THAT(result.fetch({}), SizeIs(1));
+}
+
+// ---- Who sees whom
+TEST(ClusterCoordinatorDevices, OfAnotherWorkerAreNotSeen) {
+  InProcessCluster cluster({.workers = 2, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  auto on = [](const std::string& device) {
+    return function([device](at::Tensor x) {
+      DeviceScope there(device);
+      return x * 2;
+    });
+  };
+
+  EXPECT_EQ(coordinator.schedule_on(0, on("/job:ps/task:1"), torch::ones({})).fetch().item<float>(), 2);
+  EXPECT_EQ(coordinator.schedule_on(0, on("/job:worker/task:0"), torch::ones({})).fetch().item<float>(), 2);
+  auto elsewhere = coordinator.schedule_on(0, on("/job:worker/task:1"), torch::ones({}));
+
+  const Status status = caught([&] { elsewhere.fetch(); });
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.message(), HasSubstr("/job:worker"));
+  EXPECT_THAT(status.message(), HasSubstr("does not exist"));
 }
 
 }  // namespace

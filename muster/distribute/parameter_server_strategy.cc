@@ -3,6 +3,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/graph/device_spec.h"
 
 namespace muster {
 namespace {
@@ -32,6 +33,34 @@ void check_cluster(const ClusterSpec& cluster) {
   if (ps == 0) throw invalid_argument("There must be at least one ps.");
 }
 
+// The devices of each worker's replicas: those that were asked for, else the GPUs that the resolver knows of.
+std::vector<std::string> checked_replica_devices(const ClusterResolver& resolver, const ClusterSpec& cluster,
+                                                 std::vector<std::string> devices) {
+  for (const std::string& device : devices) {
+    const DeviceSpec spec = DeviceSpec::parse(device);
+    if (!spec.type || spec.job || spec.task) {
+      throw invalid_argument("replica device \"", device,
+                             "\": expected a device of every worker, such as \"/device:GPU:0\"");
+    }
+  }
+  if (!devices.empty()) return devices;
+  std::optional<int> gpus;
+  for (const TaskId& task : cluster.all_tasks()) {
+    if (task.job != "worker") continue;
+    const std::map<std::string, int> known = resolver.num_accelerators(task.job, task.index);
+    const auto found = known.find("GPU");
+    const int own = found == known.end() ? 0 : found->second;
+    if (gpus && *gpus != own) {
+      throw invalid_argument("Mismatched number of GPUs per worker: ", task.to_string(), " has ", own,
+                             ", those before it have ", *gpus);
+    }
+    gpus = own;
+  }
+  for (int i = 0; i < gpus.value_or(0); ++i) devices.push_back(str_cat("/device:GPU:", i));
+  if (devices.empty()) devices.emplace_back();
+  return devices;
+}
+
 // Puts variables beside another one.
 class BesideCreator : public VariableCreator {
  public:
@@ -39,7 +68,9 @@ class BesideCreator : public VariableCreator {
       : variables_(std::move(variables)), other_(std::move(other)) {}
 
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
-    return variables_->create_beside(*other_.state(), initial, std::move(options));
+    auto state = variables_->create_beside(*other_.state(), initial, std::move(options));
+    variables_->fill({state});
+    return state;
   }
 
  private:
@@ -60,6 +91,7 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
     if (task.job == "worker") workers_.push_back(task.to_string());
     if (task.job == "ps") ps_.push_back(task.to_string());
   }
+  replica_devices_ = checked_replica_devices(resolver, cluster, std::move(options.replica_devices));
   peers_ = options.peers
                ? options.peers
                : std::make_shared<ClusterPeers>(cluster, ChannelOptions{.credentials = options.credentials,
@@ -75,6 +107,14 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
                    << (options.placement == PsPlacement::kRoundRobin
                            ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
                            : "where the fewest bytes are");
+}
+
+void ParameterServerStrategy::warn_outside_of_schedule(const char* method) const {
+  if (coordinator_->warned.exchange(true)) return;
+  MUSTER_LOG(warning)
+      << "ParameterServerStrategy::" << method
+      << " is invoked without ClusterCoordinator::schedule, so this process does the work, which can be "
+         "slow; call it in a function that is scheduled";
 }
 
 VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {

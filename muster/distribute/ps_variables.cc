@@ -110,16 +110,26 @@ std::string PsVariables::next_device(int64_t bytes) {
   return options_.ps_tasks[chosen] + "/device:CPU:0";
 }
 
-std::shared_ptr<Variable::State> PsVariables::create_on(const std::string& device, const TensorSpec& spec,
+// The parameter server keeps a variable to the end, so a name is never used again.
+std::string PsVariables::take_name(const std::string& wish) {
+  std::string name = wish;
+  for (int suffix = 1; !names_.insert(name).second; ++suffix) name = str_cat(wish, "_", suffix);
+  return name;
+}
+
+std::shared_ptr<Variable::State> PsVariables::create_on(const std::string& device, const InitialValue& initial,
                                                         VariableOptions options) {
   options.device = device;
-  absl::MutexLock lock(&mu_);
-  // The parameter server keeps a variable to the end, so a name is never used again.
-  const std::string wish = options.name;
-  for (int suffix = 1; !names_.insert(options.name).second; ++suffix) options.name = str_cat(wish, "_", suffix);
-  auto state = std::make_shared<Variable::State>(spec, std::move(options), shared_from_this());
-  std::erase_if(made_, [](const auto& other) { return other.expired(); });
-  made_.push_back(state);
+  std::shared_ptr<Variable::State> state;
+  {
+    absl::MutexLock lock(&mu_);
+    options.name = take_name(options.name);
+    state = std::make_shared<Variable::State>(initial.spec(), std::move(options), shared_from_this());
+    state->on_demand = initial.rows_on_demand();
+    std::erase_if(made_, [](const auto& other) { return other.expired(); });
+    made_.push_back(state);
+  }
+  run(initializing(*state, initial));
   return state;
 }
 
@@ -129,27 +139,62 @@ std::shared_ptr<Variable::State> PsVariables::create(const InitialValue& initial
   const int64_t shards =
       may_split && options_.partitioner ? checked_shards(options_.partitioner, options.name, spec) : 1;
   if (shards == 1) {
-    auto state = create_on(next_device(spec.bytes()), spec, std::move(options));
-    run(initializing(*state, initial));
+    auto state = create_on(next_device(spec.bytes()), initial, std::move(options));
+    fill({state});
     return state;
   }
+  {
+    absl::MutexLock lock(&mu_);
+    options.name = take_name(options.name);  // checkpoints know the whole by its name
+  }
   std::vector<Variable> parts;
+  std::vector<std::shared_ptr<Variable::State>> states;
   for (const auto& [first, count] : shard_rows(spec.sizes[0], shards)) {
     InitialValue rows = initial.rows(first, count);
     VariableOptions part = options;
     part.name = str_cat(options.name, "/part_", parts.size());
-    const TensorSpec part_spec = rows.spec();
-    parts.emplace_back(create_on(next_device(part_spec.bytes()), part_spec, std::move(part)));
-    run(initializing(*parts.back().state(), rows));
+    states.push_back(create_on(next_device(rows.spec().bytes()), rows, std::move(part)));
+    parts.emplace_back(states.back());
   }
-  return std::make_shared<Variable::State>(std::move(parts), std::move(options));
+  auto whole = std::make_shared<Variable::State>(std::move(parts), std::move(options));
+  fill(states);
+  return whole;
 }
 
 std::shared_ptr<Variable::State> PsVariables::create_beside(const Variable::State& other, const InitialValue& initial,
                                                             VariableOptions options) {
-  auto state = create_on(other.options.device, initial.spec(), std::move(options));
-  run(initializing(*state, initial));
-  return state;
+  return create_on(other.options.device, initial, std::move(options));
+}
+
+void PsVariables::fill_new_from(std::string checkpoint) {
+  absl::MutexLock lock(&mu_);
+  checkpoint_ = std::move(checkpoint);
+}
+
+StoredVariable PsVariables::stored(const Variable::State& state) const {
+  const auto& part_of = state.part_of;
+  return {.name = name_in_container(container_, state.options.name),
+          .spec = state.spec,
+          .device = state.options.device,
+          .whole = part_of ? part_of->name : state.options.name,
+          .whole_sizes = part_of ? part_of->sizes : state.spec.sizes,
+          .first_row = part_of ? part_of->first_row : 0};
+}
+
+void PsVariables::fill(const std::vector<std::shared_ptr<Variable::State>>& parts) {
+  std::string checkpoint;
+  {
+    absl::MutexLock lock(&mu_);
+    checkpoint = checkpoint_;
+  }
+  if (checkpoint.empty()) return;
+  try {
+    for (const auto& part : parts) {
+      options_.peers->worker(task_of_device(part->options.device))->restore(checkpoint, {stored(*part)});
+    }
+  } catch (const Error& error) {
+    if (error.code() != StatusCode::kNotFound) throw;  // a variable that the checkpoint has not is a new one
+  }
 }
 
 at::Tensor PsVariables::read(const Variable::State& variable) { return run(reading(variable)).at(0); }

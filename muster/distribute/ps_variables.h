@@ -44,6 +44,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
                                           bool may_split) override;
   std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue& initial,
                                                  VariableOptions options) override;
+  void fill(const std::vector<std::shared_ptr<Variable::State>>& parts) override;
   at::Tensor read(const Variable::State& variable) override;
   void write(const Variable::State& variable, Write how, const at::Tensor& value) override;
 
@@ -58,6 +59,10 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   // Waits for the parameter servers and takes them for what they are from now on: their variables are about to be given
   // values anew.
   void accept_restarts() ABSL_LOCKS_EXCLUDED(mu_);
+  // Variables that are made from now on get the values that they have in this checkpoint, if it has them; "": no more.
+  void fill_new_from(std::string checkpoint) ABSL_LOCKS_EXCLUDED(mu_);
+  // How a variable or part is stored in checkpoints.
+  StoredVariable stored(const Variable::State& state) const;
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -66,8 +71,9 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
 
  private:
   std::string next_device(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<Variable::State> create_on(const std::string& device, const TensorSpec& spec, VariableOptions options)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  std::string take_name(const std::string& wish) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Variable::State> create_on(const std::string& device, const InitialValue& initial,
+                                             VariableOptions options) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(VariableProgram made);
 
   const PsVariablesOptions options_;
@@ -81,6 +87,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);
+  std::string checkpoint_ ABSL_GUARDED_BY(mu_);  // of fill_new_from
   std::set<std::string> other_users_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<Variable::State>> made_ ABSL_GUARDED_BY(mu_);
 };

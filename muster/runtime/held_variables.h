@@ -23,15 +23,17 @@ class HeldVariables {
   void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
     for (size_t i : order) {
       at::Tensor& value = values[plan_.program.variables[i].value];
+      const bool by_rows = plan_.variable_by_rows[i];
       if (plan_.variable_written[i]) {
-        value = cells_[i]->begin_write(plan_.variable_overwritten[i]);
+        value = cells_[i]->begin_write(plan_.variable_overwritten[i], by_rows);
         written_.push_back(i);
       } else if (plan_.variable_held[i]) {
-        value = cells_[i]->begin_read();
+        value = cells_[i]->begin_read(by_rows);
         read_.push_back(i);
       } else {
-        value = cells_[i]->read();
+        value = cells_[i]->read(by_rows);
       }
+      if (plan_.variable_read_whole[i]) cells_[i]->count_whole_read();
     }
   }
   void complete() { complete_ = true; }

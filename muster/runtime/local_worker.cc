@@ -229,8 +229,8 @@ void LocalWorker::abort(uint64_t meeting, const Status& why) {
 std::vector<VariableInfo> LocalWorker::variables() {
   std::vector<VariableInfo> infos;
   for (const auto& cell : store_.all()) {
-    infos.push_back(
-        {cell->name(), cell->spec(), devices_.task() + "/device:CPU:0", cell->version(), cell->initialized()});
+    infos.push_back({cell->name(), cell->spec(), devices_.task() + "/device:CPU:0", cell->version(),
+                     cell->initialized(), cell->whole_reads()});
   }
   return infos;
 }

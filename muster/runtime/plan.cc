@@ -257,6 +257,10 @@ class Planner {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
       plan_.variable_written.push_back(aliases_.written(aliases_.group(variable.value)));
       plan_.variable_overwritten.push_back(overwritten_first(variable));
+      bool by_rows = true, read = false;
+      note_uses(program_, aliases_, aliases_.group(variable.value), by_rows, read);
+      plan_.variable_by_rows.push_back(by_rows);
+      plan_.variable_read_whole.push_back(read);
       home_[variable.value] = variable.device;
     }
     for (const Constant& constant : program_.constants) {
@@ -281,6 +285,37 @@ class Planner {
     }
   }
 
+  // How the instructions of a program use memory: `by_rows` and `read` are as in Plan, and are told by any instruction.
+  static void note_uses(const Program& program, const Aliases& aliases, int group, bool& by_rows, bool& read) {
+    for (const Instruction& instruction : program.instructions) {
+      const OpSchema& schema = aliases.schema(instruction);
+      for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+        bool touches = false;
+        for_each_value(instruction.arguments[i],
+                       [&](ValueId value) { touches = touches || (value >= 0 && aliases.group(value) == group); });
+        if (!touches || !instruction.bodies.empty()) continue;
+        if (program.op_of(instruction).name.starts_with("muster_rows::")) continue;
+        by_rows = false;
+        // A view reads nothing, whoever uses it does; a write in place is the writer's business.
+        read = read || (!schema.arguments[i].written && schema.arguments[i].aliases.empty());
+      }
+      for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+        const Program& body = program.bodies[instruction.bodies[b]];
+        const std::vector<ValueId> inputs = body_inputs(program, instruction, b);
+        for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
+          if (inputs[i] < 0 || aliases.group(inputs[i]) != group) continue;
+          const Aliases inside(body, aliases.argument_classes(static_cast<size_t>(instruction.bodies[b])));
+          note_uses(body, inside, inside.group(body.arguments[i].value), by_rows, read);
+        }
+      }
+    }
+    for (ValueId output : program.outputs) {
+      if (output < 0 || aliases.group(output) != group) continue;
+      by_rows = false;
+      read = true;
+    }
+  }
+
   static bool communicates(const Plan& plan) {
     return plan.communicates ||
            std::any_of(plan.bodies.begin(), plan.bodies.end(), [](const auto& body) { return communicates(*body); });
@@ -299,8 +334,9 @@ class Planner {
       const auto* self = std::get_if<ValueRef>(&instruction.arguments[0].value);
       const auto* source =
           instruction.arguments.size() > 1 ? std::get_if<ValueRef>(&instruction.arguments[1].value) : nullptr;
-      return (op == "aten::copy_" || op == "aten::zero_" || op == "aten::fill_.Scalar") && self &&
-             self->id == variable.value && (!source || aliases_.group(source->id) != group);
+      return (op == "aten::copy_" || op == "aten::zero_" || op == "aten::fill_.Scalar" ||
+              op == "muster_rows::on_demand_") &&
+             self && self->id == variable.value && (!source || aliases_.group(source->id) != group);
     }
     return false;
   }

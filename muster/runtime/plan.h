@@ -76,6 +76,8 @@ struct Plan {
   std::vector<bool> variable_written{};
   std::vector<bool> variable_overwritten{};  // first touched by a whole copy: needs no value before
   std::vector<bool> variable_held{};  // large, and read by the run alone: writers wait for its end instead of copying
+  std::vector<bool> variable_by_rows{};     // nobody but row ops (row_ops.h) touches it
+  std::vector<bool> variable_read_whole{};  // somebody else reads it, or it leaves the run
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "muster/base/status.h"
+#include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster::rows {
@@ -191,6 +192,16 @@ at::Tensor gather(const at::Tensor& table, const at::Tensor& ids) {
   const auto* from = static_cast<const char*>(table.const_data_ptr());
   auto* to = static_cast<char*>(result.mutable_data_ptr());
   const int64_t count = ids.numel();
+  if (const RowTable* on_demand = RowTable::of(table)) {
+    for (int64_t i = 0; i < count; ++i, to += bytes) {
+      if (on_demand->written(row[i])) {
+        std::memcpy(to, from + static_cast<size_t>(row[i]) * bytes, bytes);
+      } else {
+        on_demand->initial(row[i], to);
+      }
+    }
+    return result;
+  }
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) __builtin_prefetch(from + static_cast<size_t>(row[i + kAhead]) * bytes);
     std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(row[i]) * bytes, bytes);
@@ -252,6 +263,13 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& places, a
 
 namespace {
 
+// The rows before they are changed: those that are made on demand are made now.
+void make_rows(const at::Tensor& table, const int64_t* row, int64_t count) {
+  RowTable* on_demand = RowTable::of(table);
+  if (on_demand == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) on_demand->write(row[i]);
+}
+
 // Calls update(offset of the row in its table, row of the gradient) for each id. All of `tables` are written there.
 template <class T, class Update>
 void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t* row, const at::Tensor& gradient,
@@ -260,7 +278,10 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
   const T* from = gradient.const_data_ptr<T>();
   std::array<const T*, 3> memory{};
   size_t used = 0;
-  for (const at::Tensor* table : tables) memory[used++] = table->const_data_ptr<T>();
+  for (const at::Tensor* table : tables) {
+    make_rows(*table, row, count);
+    memory[used++] = table->const_data_ptr<T>();
+  }
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
       for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * width, /*to write*/ 1);
@@ -328,6 +349,36 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
   });
 }
 
+void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
+  if (kind < RowRule::kConstant || kind > RowRule::kNormal || first_row < 0) {
+    throw invalid_argument("muster_rows::on_demand_: rule ", kind, " from row ", first_row, " is none");
+  }
+  RowTable::begin(table, {static_cast<RowRule::Kind>(kind), a, b, static_cast<uint64_t>(seed), first_row});
+}
+
+void scatter_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, std::string_view how) {
+  if (RowTable::of(table) != nullptr) {
+    make_rows(table, checked_rows("muster_rows::scatter_", ids, table), ids.numel());
+  }
+  if (how == "add") {
+    table.index_add_(0, ids, rows);
+  } else if (how == "sub") {
+    table.index_add_(0, ids, rows, -1);
+  } else if (how == "mul") {
+    table.index_reduce_(0, ids, rows, "prod");
+  } else if (how == "div") {
+    table.index_reduce_(0, ids, rows.reciprocal(), "prod");
+  } else if (how == "min") {
+    table.index_reduce_(0, ids, rows, "amin");
+  } else if (how == "max") {
+    table.index_reduce_(0, ids, rows, "amax");
+  } else if (how == "update") {
+    table.index_copy_(0, ids, rows);
+  } else {
+    throw invalid_argument("muster_rows::scatter_: \"", how, "\" is none of add, sub, mul, div, min, max, update");
+  }
+}
+
 }  // namespace kernels
 
 namespace {
@@ -379,6 +430,16 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
                                              beta1, beta2, epsilon, decay);
 }
 
+void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
+  call<void(at::Tensor&, int64_t, double, double, int64_t, int64_t)>("muster_rows::on_demand_", table, kind, a, b, seed,
+                                                                     first_row);
+}
+
+void scatter_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, std::string_view how) {
+  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, std::string_view)>("muster_rows::scatter_", table, ids,
+                                                                                  rows, how);
+}
+
 TORCH_LIBRARY(muster_rows, library) {
   library.def("unique(Tensor ids, int[] starts) -> (Tensor, Tensor[])");
   library.def("route(Tensor ids, int[] starts) -> (Tensor[], Tensor[])");
@@ -391,7 +452,12 @@ TORCH_LIBRARY(muster_rows, library) {
   library.def(
       "adam_(Tensor(a!) table, Tensor(b!) mean, Tensor(c!) variance, Tensor step, Tensor ids, Tensor gradient, "
       "float rate, float beta1, float beta2, float epsilon, float decay) -> ()");
+  library.def("on_demand_(Tensor(a!) table, int kind, float a, float b, int seed, int first_row) -> ()");
+  library.def("scatter_(Tensor(a!) table, Tensor ids, Tensor rows, str how) -> ()");
 }
+
+// Made of ops that every kind of device has.
+TORCH_LIBRARY_IMPL(muster_rows, CompositeExplicitAutograd, library) { library.impl("scatter_", kernels::scatter_); }
 
 TORCH_LIBRARY_IMPL(muster_rows, CPU, library) {
   library.impl("unique", kernels::unique);
@@ -402,6 +468,7 @@ TORCH_LIBRARY_IMPL(muster_rows, CPU, library) {
   library.impl("add_", kernels::add_);
   library.impl("adagrad_", kernels::adagrad_);
   library.impl("adam_", kernels::adam_);
+  library.impl("on_demand_", kernels::on_demand_);
 }
 
 }  // namespace muster::rows

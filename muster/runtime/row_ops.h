@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -34,5 +35,13 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const 
               double epsilon);
 void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
            const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay);
+
+// Gives the table new rows that look as the rule (RowRule, in row_table.h) says and are made when they are first
+// written.
+void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row);
+
+// Changes the rows `ids`, one after the other where an id is there twice. `how` is add, sub, mul, div, min, max or
+// update.
+void scatter_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, std::string_view how);
 
 }  // namespace muster::rows

@@ -22,7 +22,7 @@ struct StoredVariable {
 
 // Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment; writers do not
 // wait. Throws Error{kNotFound} or {kFailedPrecondition} for a variable that is not there or has no value, and what
-// write_shard() throws.
+// write_shard() throws. Of rows on demand (row_table.h): those that were written, and the rule for the others.
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables);
 

@@ -7,6 +7,7 @@
 
 #include "muster/base/check.h"
 #include "muster/base/status.h"
+#include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -37,19 +38,29 @@ void VariableCell::throw_uninitialized() const {
                             ") is not initialized; assign it a value or run its initializer first");
 }
 
-at::Tensor VariableCell::read() const {
-  absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(this, &VariableCell::idle));
+bool VariableCell::incomplete() const { return value_.defined() && RowTable::of(value_) != nullptr; }
+
+const at::Tensor& VariableCell::readable_value(bool by_rows) {
   if (!initialized_) throw_uninitialized();
+  if (!by_rows && incomplete()) {
+    PlainTensors plain;
+    value_ = RowTable::completed(value_);  // a new tensor: those who look at the rows of the old one keep it
+  }
   return value_;
 }
 
-at::Tensor VariableCell::begin_read() {
+at::Tensor VariableCell::read(bool by_rows) {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(this, &VariableCell::idle));
+  return readable_value(by_rows);
+}
+
+at::Tensor VariableCell::begin_read(bool by_rows) {
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &VariableCell::readable));
-  if (!initialized_) throw_uninitialized();
+  at::Tensor value = readable_value(by_rows);
   ++readers_;
-  return value_;
+  return value;
 }
 
 void VariableCell::end_read() {
@@ -71,15 +82,43 @@ void VariableCell::assign(const at::Tensor& value) {
   end_write();
 }
 
-at::Tensor VariableCell::begin_write(bool whole) {
+void VariableCell::replace(at::Tensor value) {
+  const TensorSpec given = spec_of(value);
+  if (given != spec_ || value.device().type() != device_.type()) {
+    throw invalid_argument("variable \"", name_, "\" is ", spec_.to_string(), "; cannot be ", given.to_string());
+  }
+  begin_write(/*whole=*/true, /*by_rows=*/true);
+  {
+    absl::MutexLock lock(&mu_);
+    value_ = std::move(value);
+  }
+  end_write();
+}
+
+at::Tensor VariableCell::new_memory() const {
+  // A large table may be one of which only some rows will be used.
+  constexpr int64_t kLarge = 64 << 20;
+  if (device_.is_cpu() && spec_.bytes() >= kLarge) return RowTable::zeros(spec_);
+  return at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
+}
+
+at::Tensor VariableCell::begin_write(bool whole, bool by_rows) {
   absl::MutexLock lock(&mu_);
   ++waiting_writers_;
   mu_.Await(absl::Condition(this, &VariableCell::writable));
   --waiting_writers_;
   if (!initialized_ && !whole) throw_uninitialized();
   PlainTensors plain;
-  if (!value_.defined() || (whole && value_.storage().use_count() > 1)) {
+  if (!value_.defined() || (whole && incomplete())) {
+    value_ = new_memory();
+  } else if (whole && value_.storage().use_count() > 1) {
     value_ = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
+  } else if (incomplete()) {
+    if (!by_rows) {
+      value_ = RowTable::completed(value_);
+    } else if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
+      value_ = RowTable::copy(value_);
+    }
   } else if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
     value_ = value_.clone(at::MemoryFormat::Contiguous);
   }

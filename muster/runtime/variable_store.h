@@ -5,6 +5,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,31 +31,44 @@ class VariableCell {
   bool initialized() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t version() const ABSL_LOCKS_EXCLUDED(mu_);  // counts the writes
 
+  uint64_t whole_reads() const { return whole_reads_.load(std::memory_order_relaxed); }
+  void count_whole_read() { whole_reads_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Whoever says `by_rows` looks at a table with row ops alone (row_ops.h). For others, rows that are made on demand
+  // (row_table.h) are made now, all of them.
+
   // The value as it is now. Waits for a writer. Throws Error{kFailedPrecondition} if there was never a value.
-  at::Tensor read() const ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor read(bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
   void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same without a copy: nobody else writes to `value` from now on.
+  void replace(at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As `read`, but writers wait until `end_read` instead of making a copy: for a run that is short and takes parts of a
   // large variable. A writer that waits goes first.
-  at::Tensor begin_read() ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_read(bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
   void end_read() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
-  at::Tensor begin_write(bool whole = false) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_write(bool whole = false, bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
   // `keep` false (the run failed before it wrote): the variable stays as uninitialized as it was.
   void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_; }
+  bool incomplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool readable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && waiting_writers_ == 0; }
   bool writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && readers_ == 0; }
   void throw_uninitialized() const;
+  // The value for somebody who reads.
+  const at::Tensor& readable_value(bool by_rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  at::Tensor new_memory() const;
 
   const std::string name_;
   const TensorSpec spec_;
   const at::Device device_;
   const uint64_t id_;
+  std::atomic<uint64_t> whole_reads_{0};
 
   mutable absl::Mutex mu_;
   at::Tensor value_ ABSL_GUARDED_BY(mu_);

@@ -35,11 +35,26 @@ InitialValue InitialValue::by_parts(std::vector<int64_t> sizes, MakePart make, a
   return made;
 }
 
+InitialValue InitialValue::on_demand() const {
+  if (!fill_ || spec_.sizes.empty()) {
+    throw invalid_argument(
+        "on_demand: an initial value of ", spec_.to_string(),
+        spec_.sizes.empty() ? " has no rows" : " that is given as a tensor has no rule for its rows");
+  }
+  InitialValue made = *this;
+  made.on_demand_ = true;
+  return made;
+}
+
 InitialValue InitialValue::rows(int64_t first, int64_t count) const {
   InitialValue part = *this;
   part.spec_.sizes[0] = count;
   part.first_row_ = first_row_ + first;
   if (value_.defined()) part.value_ = value_.narrow(0, first, count);
+  if (on_demand_) {
+    part.fill_->first_row += first;  // a row draws the same numbers in every part
+    return part;
+  }
   // Parts of one variable draw different numbers.
   if (fill_) part.fill_->seed = step_seed(fill_->seed, static_cast<uint64_t>(part.first_row_), 0);
   return part;
@@ -59,6 +74,10 @@ at::Tensor InitialValue::tensor() const {
     return made;
   }
   at::Tensor made = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)));
+  if (on_demand_) {
+    RowTable::begin(made, *fill_);
+    return RowTable::completed(made);
+  }
   switch (fill_->kind) {
     case Fill::kConstant: made.fill_(fill_->a); break;
     case Fill::kUniform: made.uniform_(fill_->a, fill_->b, at::detail::createCPUGenerator(fill_->seed)); break;

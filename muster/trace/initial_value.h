@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
+#include "muster/runtime/row_table.h"
 
 namespace muster {
 
@@ -25,6 +26,12 @@ class InitialValue {
   using MakePart = std::function<at::Tensor(const std::vector<int64_t>& sizes, const std::vector<int64_t>& offset)>;
   static InitialValue by_parts(std::vector<int64_t> sizes, MakePart make, at::ScalarType dtype = at::kFloat);
 
+  // The same, drawn row by row when a row is first written; until then a row takes no memory, here or there, and looks
+  // as it will. For tables of which only some rows are ever used. Throws Error{kInvalidArgument} for a value without a
+  // rule and for a scalar. Limit: a table on a GPU is filled at once, and so is one that is read as a whole.
+  InitialValue on_demand() const;
+  bool rows_on_demand() const { return on_demand_; }
+
   const TensorSpec& spec() const { return spec_; }
   // Rows [first, first + count).
   InitialValue rows(int64_t first, int64_t count) const;
@@ -32,11 +39,7 @@ class InitialValue {
   at::Tensor tensor() const;
 
   // How a task fills the variable; nothing if the value has to be sent.
-  struct Fill {
-    enum Kind { kConstant, kUniform, kNormal } kind = kConstant;
-    double a = 0, b = 0;
-    uint64_t seed = 0;
-  };
+  using Fill = RowRule;
   const std::optional<Fill>& fill() const { return fill_; }
 
  private:
@@ -47,6 +50,7 @@ class InitialValue {
   std::optional<Fill> fill_{};
   MakePart make_{};
   int64_t first_row_ = 0;
+  bool on_demand_ = false;
 };
 
 }  // namespace muster

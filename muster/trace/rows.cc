@@ -9,6 +9,7 @@
 #include "muster/runtime/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 
 namespace muster {
@@ -53,7 +54,7 @@ at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
   const std::vector<Variable> parts = parts_of(table);
   for (size_t i = 0; i < parts.size(); ++i) {
     DeviceScope there(parts[i].device());
-    gathered.push_back(rows::gather(parts[i].value(), part_ids[i]));
+    gathered.push_back(rows::gather(parts[i].memory(), part_ids[i]));
   }
   at::Tensor leaf = rows::expand(places, gathered);
   if (table.trainable() && leaf.is_floating_point()) {
@@ -115,8 +116,34 @@ Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>&
   return result;
 }
 
+namespace {
+
+const char* name_of(Scatter how) {
+  switch (how) {
+    case Scatter::kAdd: return "add";
+    case Scatter::kSub: return "sub";
+    case Scatter::kMul: return "mul";
+    case Scatter::kDiv: return "div";
+    case Scatter::kMin: return "min";
+    case Scatter::kMax: return "max";
+    case Scatter::kUpdate: return "update";
+  }
+  return "";
+}
+
+// Rows that several replicas change would change in an order that nobody has asked for.
+void refuse_replicas(const char* what, const Variable& variable) {
+  const ReplicaContext* replica = ReplicaContext::current();
+  if (replica == nullptr || replica->num_replicas() == 1) return;
+  throw failed_precondition(what, " of variable \"", variable.name(), "\" in each of ", replica->num_replicas(),
+                            " replicas; let strategy.run() return ids and rows, and scatter them after it");
+}
+
+}  // namespace
+
 void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const at::Tensor& updates) {
   tracer_for("scatter", variable);
+  refuse_replicas("scatter", variable);
   std::vector<int64_t> expected = ids.sizes().vec();
   expected.insert(expected.end(), variable.sizes().begin() + 1, variable.sizes().end());
   if (ids.scalar_type() != at::kLong || updates.sizes() != at::IntArrayRef(expected) ||
@@ -134,16 +161,41 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
   for (size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor mine = at::index_select(by_row, 0, positions[i]);
     DeviceScope there(parts[i].device());
-    at::Tensor memory = parts[i].value();
-    switch (how) {
-      case Scatter::kAdd: memory.index_add_(0, part_ids[i], mine); break;
-      case Scatter::kSub: memory.index_add_(0, part_ids[i], mine, -1); break;
-      case Scatter::kMul: memory.index_reduce_(0, part_ids[i], mine, "prod"); break;
-      case Scatter::kDiv: memory.index_reduce_(0, part_ids[i], mine.reciprocal(), "prod"); break;
-      case Scatter::kMin: memory.index_reduce_(0, part_ids[i], mine, "amin"); break;
-      case Scatter::kMax: memory.index_reduce_(0, part_ids[i], mine, "amax"); break;
-      case Scatter::kUpdate: memory.index_copy_(0, part_ids[i], mine); break;
-    }
+    at::Tensor memory = parts[i].memory();
+    rows::scatter_(memory, part_ids[i], mine, name_of(how));
+  }
+}
+
+void batch_scatter_update(const Variable& variable, const at::Tensor& ids, const at::Tensor& updates) {
+  tracer_for("batch_scatter_update", variable);
+  refuse_replicas("batch_scatter_update", variable);
+  if (ids.dim() == 1) return scatter(variable, Scatter::kUpdate, ids, updates);
+  const int64_t batch = ids.dim() - 1;
+  const auto dims = static_cast<int64_t>(variable.sizes().size());
+  bool fits = batch > 0 && batch < dims && ids.scalar_type() == at::kLong && updates.scalar_type() == variable.dtype();
+  std::vector<int64_t> expected = ids.sizes().vec();
+  if (fits) {
+    fits = ids.sizes().slice(0, batch) == variable.sizes().slice(0, batch);
+    expected.insert(expected.end(), variable.sizes().begin() + batch + 1, variable.sizes().end());
+  }
+  if (!fits || updates.sizes() != at::IntArrayRef(expected)) {
+    throw invalid_argument(
+        "batch_scatter_update: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+        ") takes int64 ids, whose dimensions but the last are the first of the variable, and one row "
+        "for each, got ",
+        spec_of(ids).to_string(), " and ", spec_of(updates).to_string());
+  }
+  c10::AutoGradMode no_gradients(false);
+  std::vector<int64_t> each = ids.sizes().vec();
+  each.resize(static_cast<size_t>(dims), 1);
+  const at::Tensor places = ids.reshape(each).expand(expected);
+  int64_t first = 0;
+  for (const Variable& part : parts_of(variable)) {
+    const int64_t count = part.sizes()[0];
+    const at::Tensor own_places = places.narrow(0, first, count), own = updates.narrow(0, first, count);
+    first += count;
+    DeviceScope there(part.device());
+    part.memory().scatter_(batch, own_places, own);
   }
 }
 

@@ -36,4 +36,9 @@ enum class Scatter { kAdd, kSub, kMul, kDiv, kMin, kMax, kUpdate };
 // `updates` has one row for each id. Throws Error{kInvalidArgument} if it has not.
 void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const at::Tensor& updates);
 
+// Rows of rows: the dimensions of `ids` but the last are the first ones of the variable, and within them
+// variable[…, ids[…, i]] becomes updates[…, i]. With one dimension it is Scatter::kUpdate. Throws
+// Error{kInvalidArgument} for shapes that do not fit.
+void batch_scatter_update(const Variable& variable, const at::Tensor& ids, const at::Tensor& updates);
+
 }  // namespace muster

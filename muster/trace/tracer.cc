@@ -230,8 +230,10 @@ at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
     Untraced untraced;
     c10::AutoGradMode no_gradients(false);
     stand_in = variable->tracing_value();
-    // One that lives elsewhere is a fresh tensor, perhaps larger than all memory: no copy of that.
-    if (!variable->home) stand_in = stand_in.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    // One that lives elsewhere, or whose rows are made on demand, is a fresh tensor, perhaps larger than all memory: no
+    // copy of that.
+    const bool fresh = variable->home || variable->on_demand;
+    if (!fresh) stand_in = stand_in.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     if (variable->options.trainable && stand_in.is_floating_point()) stand_in.requires_grad_();
     add_variable(variable, stand_in);
   }

@@ -2,20 +2,21 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
-#include <sys/mman.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/read_cache.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
 
@@ -23,16 +24,6 @@ namespace muster {
 namespace {
 
 thread_local std::shared_ptr<VariableCreator> current_creator;
-
-// Zeros that take no memory until somebody writes to them: stands for a table of any size.
-at::Tensor reserved_zeros(const TensorSpec& spec) {
-  const auto options = at::TensorOptions(scalar_type_of(spec.dtype));
-  const auto bytes = static_cast<size_t>(spec.bytes());
-  if (bytes < (1 << 20)) return at::zeros(spec.sizes, options);
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw resource_exhausted("no addresses left for ", bytes, " bytes");
-  return at::from_blob(memory, spec.sizes, [bytes](void* data) { ::munmap(data, bytes); }, options);
-}
 
 std::string here_or_else(const VariableOptions& options) {
   return options.device.empty() ? DeviceScope::current() : options.device;
@@ -96,6 +87,7 @@ Variable::State::State(std::vector<Variable> parts, VariableOptions given)
     : options(std::move(given)), shards(std::move(parts)) {
   if (shards.empty()) throw invalid_argument("a sharded variable should be a non-empty list of variables");
   spec = shards[0].state()->spec;
+  on_demand = shards[0].state()->on_demand;
   if (spec.sizes.empty()) throw invalid_argument("a sharded variable has rows; \"", shards[0].name(), "\" is a scalar");
   spec.sizes[0] = 0;
   for (const Variable& shard : shards) {
@@ -135,12 +127,20 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
   cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
-  cell->assign(value.tensor());
+  on_demand = value.rows_on_demand() && cell->device().is_cpu();
+  if (!on_demand) {
+    cell->assign(value.tensor());
+    return;
+  }
+  PlainTensors plain;
+  at::Tensor table = RowTable::zeros(spec);
+  RowTable::begin(table, *value.fill());
+  cell->replace(std::move(table));
 }
 
 at::Tensor Variable::State::tracing_value() const {
-  if (cell) return cell->read();
-  return initial.defined() ? initial : reserved_zeros(spec);
+  if (cell && !on_demand) return cell->read();
+  return initial.defined() ? initial : RowTable::zeros(spec);
 }
 
 VariableCell& Variable::State::local() const {
@@ -221,9 +221,26 @@ at::Tensor Variable::value() const {
     for (const Variable& shard : state_->shards) parts.push_back(shard.value());
     return at::cat(parts);
   }
-  if (Tracer* tracer = Tracer::current()) return tracer->stand_in(state_);
-  if (state_->home) return state_->home->read(*state_);
-  return state_->local().read();
+  auto read = [&] {
+    if (Tracer* tracer = Tracer::current()) {
+      if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+      return tracer->stand_in(state_);
+    }
+    if (state_->home) return state_->home->read(*state_);
+    state_->local().count_whole_read();
+    return state_->local().read();
+  };
+  ReadCacheScope* cache = ReadCacheScope::current();
+  return cache == nullptr ? read() : cache->value(state_, read);
+}
+
+at::Tensor Variable::memory() const {
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) {
+    throw failed_precondition("the memory of variable \"", name(), "\" is for ops of a traced function");
+  }
+  if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+  return tracer->stand_in(state_);
 }
 
 const std::vector<Variable>& Variable::shards() const { return state_->shards; }
@@ -240,12 +257,40 @@ void write_here(at::Tensor target, Write how, const at::Tensor& value) {
   }
 }
 
+void write(const Variable& variable, Write how, const at::Tensor& value);
+
+at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica) {
+  at::Tensor sum = by_replica[0][0];
+  if (aggregation == Aggregation::kOnlyFirstReplica) return sum;
+  for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
+  if (aggregation == Aggregation::kSum) return sum;
+  const auto replicas = static_cast<int64_t>(by_replica.size());
+  return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
+}
+
+// One of several replicas writes: what all of them write becomes one write.
+void write_with_others(ReplicaContext& replica, const Variable& variable, Write how, const at::Tensor& value) {
+  const Aggregation aggregation = variable.state()->options.aggregation;
+  if (aggregation == Aggregation::kNone) {
+    throw invalid_argument("variable \"", variable.name(), "\" is written by each of ", replica.num_replicas(),
+                           " replicas; say what becomes of that by VariableOptions::aggregation: kSum, kMean or "
+                           "kOnlyFirstReplica");
+  }
+  replica.merge(str_cat("a write to variable \"", variable.name(), "\""), {variable}, {value},
+                [variable, how, aggregation](const std::vector<ReplicaContext::Tensors>& by_replica) {
+                  c10::AutoGradMode no_gradients(false);
+                  write(variable, how, aggregated(aggregation, by_replica));
+                });
+}
+
 void write(const Variable& variable, Write how, const at::Tensor& value) {
   const std::shared_ptr<Variable::State>& state = variable.state();
   if (!at::is_expandable_to(value.sizes(), variable.sizes())) {
     throw invalid_argument("variable \"", variable.name(), "\" is ", state->spec.to_string(), "; cannot assign ",
                            spec_of(value).to_string());
   }
+  ReplicaContext* replica = ReplicaContext::current();
+  if (replica != nullptr && replica->num_replicas() > 1) return write_with_others(*replica, variable, how, value);
   if (!state->shards.empty()) {
     const at::Tensor rows = value.expand(variable.sizes());
     int64_t first = 0;
@@ -299,19 +344,41 @@ Variable& Variable::assign_sub(const at::Tensor& delta) {
   return *this;
 }
 
-Variable make_beside(const Variable& other, const std::string& name,
-                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial) {
+namespace {
+
+using MakeInitial = std::function<InitialValue(const std::vector<int64_t>& sizes)>;
+
+// Its value may be kept for it.
+void fill(const Variable& made) {
+  std::vector<std::shared_ptr<Variable::State>> parts;
+  for (const Variable& part : made.shards()) parts.push_back(part.state());
+  if (parts.empty()) parts.push_back(made.state());
+  if (parts[0]->home) parts[0]->home->fill(parts);
+}
+
+Variable make_one_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
   VariableOptions options{.name = name, .trainable = false, .device = other.device()};
-  if (!other.shards().empty()) {
-    std::vector<Variable> parts;
-    for (const Variable& shard : other.shards()) {
-      parts.push_back(make_beside(shard, str_cat(name, "/part_", parts.size()), initial));
-    }
-    return Variable(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
-  }
   const Variable::State& state = *other.state();
   if (state.home) return Variable(state.home->create_beside(state, initial(state.spec.sizes), std::move(options)));
   return Variable(std::make_shared<Variable::State>(initial(state.spec.sizes), std::move(options)));
+}
+
+}  // namespace
+
+Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
+  if (!other.shards().empty()) {
+    VariableOptions options{.name = name, .trainable = false, .device = other.device()};
+    std::vector<Variable> parts;
+    for (const Variable& shard : other.shards()) {
+      parts.push_back(make_one_beside(shard, str_cat(name, "/part_", parts.size()), initial));
+    }
+    Variable whole(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
+    fill(whole);
+    return whole;
+  }
+  Variable made = make_one_beside(other, name, initial);
+  fill(made);
+  return made;
 }
 
 at::Tensor gradient(const at::Tensor& loss, const Variable& variable) {

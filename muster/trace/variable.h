@@ -16,10 +16,19 @@ namespace muster {
 
 class VariableHome;
 
+// What becomes of a variable that several replicas of a step write to: see ParameterServerStrategy::run.
+enum class Aggregation {
+  kNone,              // an error, unless there is one replica
+  kSum,               // of what they write
+  kMean,              // likewise
+  kOnlyFirstReplica,  // what the first one writes
+};
+
 struct VariableOptions {
   std::string name = "variable";  // made unique within the process: "w", "w_1", …
   bool trainable = true;
   std::string device{};  // partial or full; else the DeviceScope, else the default device
+  Aggregation aggregation = Aggregation::kNone;
 };
 
 // A handle, cheap to copy, like at::Tensor.
@@ -47,6 +56,9 @@ class Variable {
   Variable& assign_add(const at::Tensor& delta);
   Variable& assign_sub(const at::Tensor& delta);
 
+  // What ops that write in place write to, inside a traced function. REQUIRES: it is not kept in parts.
+  at::Tensor memory() const;
+
   // The parts, each with some of the rows, of a variable that is kept in several; else none.
   const std::vector<Variable>& shards() const;
 
@@ -73,6 +85,7 @@ struct Variable::State {
   at::Tensor initial;                  // of a variable of another task: what its initializer gives it
   std::shared_ptr<VariableHome> home;  // of a variable of another task that a strategy has made
   std::vector<Variable> shards;
+  bool on_demand = false;  // its rows get their initial values when they are first written
   struct PartOf {
     std::string name;
     std::vector<int64_t> sizes;

@@ -8,13 +8,13 @@ namespace muster {
 namespace {
 
 // An op that writes to its first argument.
-void add_op(Program& program, const std::string& op, int32_t device, std::vector<Argument> arguments) {
+void add_op(Program& program, const std::string& op, int32_t device, std::vector<Argument> arguments,
+            bool returns = true) {
   const std::optional<std::string> schema = schema_of(op);
   if (!schema) throw internal("this libtorch has no ", op);
   const int32_t number = program.intern_op(op, *schema);
-  const ValueId result = program.new_value();
-  program.instructions.push_back(
-      {.op = number, .device = device, .arguments = std::move(arguments), .results = {{result}}});
+  program.instructions.push_back({.op = number, .device = device, .arguments = std::move(arguments)});
+  if (returns) program.instructions.back().results = {{program.new_value()}};
 }
 
 const VariableRef& add_variable(Program& program, const Variable::State& variable) {
@@ -50,6 +50,12 @@ VariableProgram initializing(const Variable::State& variable, const InitialValue
   made.program.seed = fill.seed;
   const VariableRef self = add_variable(made.program, variable);
   const Argument memory{ValueRef{self.value}};
+  if (initial.rows_on_demand()) {
+    add_op(made.program, "muster_rows::on_demand_", self.device,
+           {memory, {int64_t{fill.kind}}, {fill.a}, {fill.b}, {static_cast<int64_t>(fill.seed)}, {fill.first_row}},
+           /*returns=*/false);
+    return made;
+  }
   // Filled as a whole first: that is how an executor sees that the variable needs no value before.
   add_op(made.program, "aten::fill_.Scalar", self.device, {memory, {fill.kind == Fill::kConstant ? fill.a : 0.0}});
   if (fill.kind != Fill::kConstant) {

@@ -19,6 +19,9 @@ class VariableHome {
   // A variable of its own on the device of `other`: what an optimizer keeps for each variable.
   virtual std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue& initial,
                                                          VariableOptions options) = 0;
+  // A new variable is there, as all its parts or as the one that it is whole: gives it the value that is kept for it,
+  // if there is one.
+  virtual void fill(const std::vector<std::shared_ptr<Variable::State>>& parts) = 0;
 };
 
 // Makes variables in the place of Variable's constructor.

@@ -14,14 +14,7 @@ using ByTask = std::map<std::string, std::vector<StoredVariable>>;
 ByTask variables_by_task(const PsVariables& variables) {
   ByTask by_task;
   for (const auto& state : variables.all()) {
-    const auto& part_of = state->part_of;
-    by_task[task_of_device(state->options.device)].push_back(
-        {.name = name_in_container(variables.container(), state->options.name),
-         .spec = state->spec,
-         .device = state->options.device,
-         .whole = part_of ? part_of->name : state->options.name,
-         .whole_sizes = part_of ? part_of->sizes : state->spec.sizes,
-         .first_row = part_of ? part_of->first_row : 0});
+    by_task[task_of_device(state->options.device)].push_back(variables.stored(*state));
   }
   return by_task;
 }
@@ -57,6 +50,7 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
       for (ShardEntry& entry : answer.get()) index.entries.push_back(std::move(entry));
     }
     const std::string path = directory_.commit(temporary, std::move(index));
+    strategy_.variables()->fill_new_from("");
     directory_.keep(options_.keep);
     return path;
   } catch (...) {
@@ -72,6 +66,7 @@ void Checkpoints::restore_from(const std::string& path) {
            [&](Worker& worker, const std::vector<StoredVariable>& variables) { worker.restore(path, variables); })) {
     answer.get();
   }
+  strategy_.variables()->fill_new_from(path);
 }
 
 std::optional<int64_t> Checkpoints::restore() {

@@ -29,7 +29,8 @@ class Checkpoints {
 
   // Gives the variables the values of the newest complete checkpoint and returns its step; nothing if there is none.
   // Waits for parameter servers that are being restarted, as long as the strategy's connect_timeout. One that is
-  // damaged is logged, and the one before it is taken.
+  // damaged is logged, and the one before it is taken. Variables that are made later, until the next save(), begin with
+  // the values that this checkpoint has for their names.
   std::optional<int64_t> restore();
 
  private:

@@ -129,5 +129,114 @@ TEST_F(CheckpointsTest, SayWhatDoesNotFit) {
   }
 }
 
+// ---- Variables that are made after the restore
+TEST_F(CheckpointsTest, FillVariablesThatAreMadeLater) {
+  const at::Tensor value = torch::arange(6, torch::kFloat).reshape({6, 1});
+  {
+    auto strategy = with_shards(cluster_, 2);
+    auto w = strategy.make<Variable>(value, VariableOptions{.name = "w"});
+    const Adagrad adagrad({w}, {.initial_accumulator = 0.5});
+    Checkpoints(strategy, {.directory = directory_}).save(4);
+  }
+  for (int shards : {2, 1, 3}) {
+    auto strategy = with_shards(cluster_, shards);
+
+    EXPECT_EQ(Checkpoints(strategy, {.directory = directory_}).restore(), 4);
+    auto w = strategy.make<Variable>(torch::zeros({6, 1}), VariableOptions{.name = "w"});
+    const Adagrad adagrad({w});
+    auto other = strategy.make<Variable>(torch::ones({6, 1}), VariableOptions{.name = "other"});
+
+    EXPECT_TRUE(torch::equal(w.value(), value)) << shards << " parts";
+    EXPECT_TRUE(torch::equal(adagrad.slots()[0].value(), torch::full({6, 1}, 0.5F))) << shards << " parts";
+    EXPECT_TRUE(torch::equal(other.value(), torch::ones({6, 1}))) << "the checkpoint has none of this name";
+  }
+}
+
+TEST_F(CheckpointsTest, FillNothingAfterTheNextOneIsSaved) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  {
+    ParameterServerStrategy before(cluster_.resolver());
+    auto w = before.make<Variable>(torch::ones({2}), VariableOptions{.name = "w"});
+    Checkpoints(before, {.directory = directory_}).save(1);
+  }
+  EXPECT_EQ(checkpoints.restore(), 1);
+  auto other = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "other"});
+  checkpoints.save(2);
+
+  auto w = strategy.make<Variable>(torch::zeros({2}), VariableOptions{.name = "w"});
+
+  EXPECT_TRUE(torch::equal(w.value(), torch::zeros({2})));
+}
+
+TEST_F(CheckpointsTest, SayWhatDoesNotFitAVariableThatIsMadeLater) {
+  {
+    ParameterServerStrategy strategy(cluster_.resolver());
+    auto w = strategy.make<Variable>(torch::ones({4}), VariableOptions{.name = "w"});
+    Checkpoints(strategy, {.directory = directory_}).save(1);
+  }
+  ParameterServerStrategy strategy(cluster_.resolver());
+  Checkpoints(strategy, {.directory = directory_}).restore();
+
+  try {
+    strategy.make<Variable>(torch::ones({5}), VariableOptions{.name = "w"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), testing::HasSubstr("variable \"w\" is float32[5]"));
+  }
+}
+
+TEST_F(CheckpointsTest, TellVariablesOfOneNameApart) {
+  auto strategy = with_shards(cluster_, 2);
+  auto a = strategy.make<Variable>(torch::zeros({4}), VariableOptions{.name = "w"});
+  auto b = strategy.make<Variable>(torch::ones({4}), VariableOptions{.name = "w"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  checkpoints.save(1);
+  a.assign(torch::full({4}, 7.0F));
+  b.assign(torch::full({4}, 7.0F));
+
+  checkpoints.restore();
+
+  EXPECT_TRUE(torch::equal(a.value(), torch::zeros({4})));
+  EXPECT_TRUE(torch::equal(b.value(), torch::ones({4})));
+}
+
+// ---- Rows on demand
+TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
+  constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
+  const at::Tensor ids = torch::tensor({int64_t{3}, kRows / 2, kRows - 1}), others = ids - 1;
+  auto make = [&](ParameterServerStrategy& strategy, uint64_t seed) {
+    return strategy.make<Variable>(InitialValue::normal({kRows, 64}, 0, 1, seed).on_demand(),
+                                   VariableOptions{.name = "table"});
+  };
+  at::Tensor written, untouched;
+  {
+    auto strategy = with_shards(cluster_, 2);
+    auto table = make(strategy, 5);
+    const Adagrad adagrad({table}, {.learning_rate = 0.1});
+    auto step = function([&](at::Tensor at) { adagrad.minimize(lookup(table, at).sum()); });
+    auto read = function([&](at::Tensor at) { return lookup(table, at); });
+    strategy.run(step, ids);
+    written = strategy.run(read, ids);
+    untouched = strategy.run(read, others);
+    Checkpoints(strategy, {.directory = directory_}).save(1);
+  }
+  for (int shards : {2, 3, 1}) {
+    auto strategy = with_shards(cluster_, shards);
+    auto table = make(strategy, 99);
+    const Adagrad adagrad({table});
+
+    EXPECT_EQ(Checkpoints(strategy, {.directory = directory_}).restore(), 1);
+
+    auto read = function([&](at::Tensor at) { return lookup(table, at); });
+    EXPECT_TRUE(torch::equal(strategy.run(read, ids).value(), written)) << shards << " parts";
+    EXPECT_TRUE(torch::equal(strategy.run(read, others).value(), untouched)) << shards << " parts";
+    auto sums = function([&](at::Tensor at) { return lookup(adagrad.slots()[0], at); });
+    EXPECT_TRUE(torch::equal(strategy.run(sums, ids).value(), torch::ones({3, 64})));
+    EXPECT_TRUE(torch::equal(strategy.run(sums, others).value(), torch::zeros({3, 64})));
+  }
+}
+
 }  // namespace
 }  // namespace muster

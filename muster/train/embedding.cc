@@ -37,10 +37,16 @@ at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const 
 }
 
 namespace nn {
+namespace {
 
-Embedding::Embedding(EmbeddingOptions options)
-    : table_(InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed),
-             {.name = options.name}) {}
+InitialValue initial_value(const EmbeddingOptions& options) {
+  InitialValue drawn = InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed);
+  return options.on_demand ? drawn.on_demand() : drawn;
+}
+
+}  // namespace
+
+Embedding::Embedding(EmbeddingOptions options) : table_(initial_value(options), {.name = options.name}) {}
 
 }  // namespace nn
 }  // namespace muster

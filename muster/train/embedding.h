@@ -35,6 +35,9 @@ struct EmbeddingOptions {
   std::string name = "embedding";
   double deviation = 0.05;  // of the initial values, which are normal and drawn where the table lives
   uint64_t seed = 0;
+  // Rows are drawn when they are first trained and take no memory before, nor does what an optimizer keeps for them:
+  // see InitialValue::on_demand(). For tables larger than the memory of the parameter servers.
+  bool on_demand = false;
 };
 
 // A table with its lookup. Made in the scope of a strategy, it lives where the strategy says.

@@ -102,7 +102,35 @@ TEST(Embedding, NeverReadsItsTableAsAWhole) {
     if (!reads) continue;
     EXPECT_EQ(program.op_of(instruction).name, "muster_rows::gather");
   }
-  EXPECT_EQ(strategy.run(find, ids_of({1, 2})).size(0), 2);
+  EXPECT_EQ(strategy.run(find, ids_of({1, 2})).value().size(0), 2);
+}
+
+TEST(Embedding, IsTrainedWithoutOneReadOfItsTable) {
+  InProcessCluster cluster({.workers = 1, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = 2}});
+  for (const bool on_demand : {false, true}) {
+    auto users = strategy.make<nn::Embedding>(
+        nn::EmbeddingOptions{.rows = 1000, .dim = 4, .name = "users", .seed = 1, .on_demand = on_demand});
+    const Adam adam({users.table()}, {.learning_rate = 0.05});
+    auto step = function([&](at::Tensor ids) {
+      at::Tensor loss = (users(ids) - 1).square().sum();
+      adam.minimize(loss);
+      return loss;
+    });
+    ClusterCoordinator coordinator(strategy);
+
+    const at::Tensor ids = ids_of({1, 999, 500, 1});
+    const float first = coordinator.schedule(step, ids).fetch().item<float>();
+    for (int i = 0; i < 50; ++i) coordinator.schedule(step, ids);
+    coordinator.join();
+
+    EXPECT_LT(coordinator.schedule(step, ids).fetch().item<float>(), first / 10);
+    for (int i = 0; i < 2; ++i) {
+      for (const VariableInfo& info : cluster.worker({"ps", i}).variables()) {
+        EXPECT_EQ(info.whole_reads, 0u) << info.name;
+      }
+    }
+  }
 }
 
 }  // namespace

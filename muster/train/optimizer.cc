@@ -1,5 +1,6 @@
 #include "muster/train/optimizer.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
 #include <c10/core/GradMode.h>
@@ -7,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/row_ops.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {
@@ -25,7 +27,9 @@ Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const st
       own.push_back(make_beside(
           variable, str_cat(variable.name(), "/", name, "/", slot.name), [&](const std::vector<int64_t>& sizes) {
             // A scalar of a part is a row of one, so that the parts make a whole again.
-            return InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+            const InitialValue all =
+                InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+            return variable.state()->on_demand && !slot.scalar ? all.on_demand() : all;
           }));
     }
   }
@@ -37,8 +41,62 @@ std::vector<Variable> Optimizer::slots() const {
   return all;
 }
 
+namespace {
+
+// The tensors of gradients in a row, and back.
+std::vector<at::Tensor> flat(const Gradients& gradients) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& dense : gradients.dense) {
+    if (dense.defined()) tensors.push_back(dense);
+  }
+  for (const RowGradient& row : gradients.rows) {
+    tensors.insert(tensors.end(), row.ids.begin(), row.ids.end());
+    tensors.insert(tensors.end(), row.rows.begin(), row.rows.end());
+  }
+  return tensors;
+}
+
+// The sum of the gradients of several replicas, of which `like` is one. Rows that several of them have are one row.
+Gradients sum_of(const Gradients& like, const std::vector<ReplicaContext::Tensors>& by_replica) {
+  Gradients sum = like;
+  size_t next = 0;
+  for (at::Tensor& dense : sum.dense) {
+    if (!dense.defined()) continue;
+    dense = by_replica[0][next];
+    for (size_t i = 1; i < by_replica.size(); ++i) dense = dense.add(by_replica[i][next]);
+    ++next;
+  }
+  for (RowGradient& row : sum.rows) {
+    const size_t parts = row.ids.size();
+    for (size_t p = 0; p < parts; ++p, ++next) {
+      std::vector<at::Tensor> ids, rows;
+      for (const ReplicaContext::Tensors& tensors : by_replica) {
+        ids.push_back(tensors[next]);
+        rows.push_back(tensors[next + parts]);
+      }
+      const Variable part = row.table.shards().empty() ? row.table : row.table.shards()[p];
+      auto [places, different] = rows::unique(at::cat(ids), {0, part.sizes()[0]});
+      row.rows[p] = rows::sum(at::cat(rows), places, different)[0];
+      row.ids[p] = different[0];
+    }
+    next += parts;
+  }
+  return sum;
+}
+
+}  // namespace
+
 void Optimizer::apply(const Gradients& gradients) const {
   c10::AutoGradMode no_gradients(false);
+  if (ReplicaContext* replica = ReplicaContext::current(); replica != nullptr && replica->num_replicas() > 1) {
+    std::vector<Variable> changed = slots();
+    changed.insert(changed.end(), variables_.begin(), variables_.end());
+    return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed, flat(gradients),
+                          [this, gradients](const auto& by_replica) {
+                            c10::AutoGradMode no_gradients_either(false);
+                            apply(sum_of(gradients, by_replica));
+                          });
+  }
   auto part = [](const Variable& variable, size_t i) {
     return variable.shards().empty() ? variable : variable.shards()[i];
   };
@@ -58,9 +116,9 @@ void Optimizer::apply(const Gradients& gradients) const {
       first += count;
       DeviceScope there(own.device());
       std::vector<at::Tensor> slots;
-      for (const Variable& slot : slots_[i]) slots.push_back(part(slot, p).value());
-      by_rows ? update_rows(own.value(), std::move(slots), rows->ids[p], gradient)
-              : update(own.value(), std::move(slots), gradient);
+      for (const Variable& slot : slots_[i]) slots.push_back(part(slot, p).memory());
+      by_rows ? update_rows(own.memory(), std::move(slots), rows->ids[p], gradient)
+              : update(own.memory(), std::move(slots), gradient);
     }
   }
 }

@@ -19,7 +19,9 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // One step down the gradient of `loss`. Variables that the loss does not depend on get a gradient of zeros.
+  // One step down the gradient of `loss`. Variables that the loss does not depend on get a gradient of zeros. In one of
+  // several replicas (ParameterServerStrategy::run) the gradients of all are summed, and the step is taken once, when
+  // all have ended; the optimizer lives until then.
   void minimize(const at::Tensor& loss) const { apply(gradients_by_rows(loss, variables_)); }
   void apply(const Gradients& gradients) const;
 

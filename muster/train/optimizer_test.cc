@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
@@ -174,6 +175,42 @@ TEST(Optimizer, RefusesWhatCannotBeTrained) {
   EXPECT_THROW(Sgd({counter}), Error);
   Variable w(torch::zeros({2}));
   EXPECT_THROW(Sgd({w}, {.nesterov = true}), Error);
+}
+
+// ---- Several replicas
+TEST(Optimizer, TakesOneStepDownTheGradientsOfAllReplicas) {
+  InProcessCluster cluster({.workers = 1, .ps = 2, .devices_per_task = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2},
+                                                        .replica_devices = {"/device:CPU:0", "/device:CPU:1"}});
+  torch::manual_seed(5);
+  const at::Tensor start = torch::randn({6, 3}), weights = torch::randn({3, 1});
+  Variable table = strategy.make<Variable>(start), w = strategy.make<Variable>(weights);
+  Variable whole_table(start), whole_w(weights);
+  const Adam together({table, w}, {.learning_rate = 0.1}), alone({whole_table, whole_w}, {.learning_rate = 0.1});
+  auto replica = function([&](at::Tensor ids) {
+    at::Tensor loss = torch::matmul(lookup(table, ids), w.value()).square().sum();
+    together.minimize(loss);
+    return loss;
+  });
+  auto step = function([&](at::Tensor ids) {
+    const PerReplica<at::Tensor> halves{{ids.narrow(0, 0, 3), ids.narrow(0, 3, 3)}};
+    return strategy.reduce(ReduceOp::kSum, strategy.run(replica, halves));
+  });
+  auto step_alone = function([&](at::Tensor ids) {
+    at::Tensor loss = torch::matmul(lookup(whole_table, ids), whole_w.value()).square().sum();
+    alone.minimize(loss);
+    return loss;
+  });
+  ClusterCoordinator coordinator(strategy);
+
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor ids = torch::tensor({0, 5, 2, 2, 4, 0});  // both have 0 and 2
+    const at::Tensor loss = coordinator.schedule(step, ids).fetch();
+    EXPECT_TRUE(torch::allclose(loss, step_alone(ids), 1e-4, 1e-4));
+  }
+
+  EXPECT_TRUE(torch::allclose(table.value(), whole_table.value(), 1e-4, 1e-4));
+  EXPECT_TRUE(torch::allclose(w.value(), whole_w.value(), 1e-4, 1e-4));
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+// What the replicas of a step give and take.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "muster/base/status.h"
+#include "muster/trace/leaves.h"
+
+namespace muster {
+
+enum class ReduceOp { kSum, kMean };
+
+// A value for each replica of a step, or of each. Of one replica it goes where the value goes.
+template <class T>
+struct PerReplica {
+  std::vector<T> values{};  // by replica
+
+  // Throws Error{kFailedPrecondition} if there are several.
+  const T& value() const {
+    if (values.size() != 1) {
+      throw failed_precondition("a value of each of ", values.size(),
+                                " replicas is not one value; make it one by strategy.reduce(), or take values[i]");
+    }
+    return values[0];
+  }
+  operator T() const { return value(); }  // NOLINT: with one replica nobody needs to know of replicas
+};
+
+namespace replicas_internal {
+
+// What replica number `replica` gets of an argument.
+template <class T>
+const T& share(const T& argument, int, int) {
+  return argument;
+}
+template <class T>
+const T& share(const PerReplica<T>& argument, int replica, int replicas) {
+  if (argument.values.size() == static_cast<size_t>(replicas)) return argument.values[static_cast<size_t>(replica)];
+  throw invalid_argument("an argument of strategy.run() has values for ", argument.values.size(),
+                         " replicas; the strategy has ", replicas);
+}
+
+template <class T>
+struct ShareOf {
+  using Type = T;
+};
+template <class T>
+struct ShareOf<PerReplica<T>> {
+  using Type = T;
+};
+
+// Throws Error{kInvalidArgument} for tensors without that axis.
+at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis);
+
+// The tensors of each replica's value, leaf by leaf, made one.
+template <class T>
+T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> axis) {
+  if (per_replica.values.empty()) throw invalid_argument("reduce: there are no values");
+  std::vector<std::vector<at::Tensor>> leaves;  // by leaf, then by replica
+  for (const T& value : per_replica.values) {
+    size_t next = 0;
+    for_each_leaf(value, [&]<class Leaf>(Leaf& leaf) {
+      if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) {
+        if (next == leaves.size()) leaves.emplace_back();
+        leaves[next++].push_back(leaf);
+      }
+    });
+  }
+  T reduced = per_replica.values[0];
+  size_t next = 0;
+  for_each_leaf(reduced, [&]<class Leaf>(Leaf& leaf) {
+    if constexpr (std::same_as<Leaf, at::Tensor>) leaf = reduce(op, leaves[next++], axis);
+  });
+  return reduced;
+}
+
+}  // namespace replicas_internal
+}  // namespace muster

@@ -1,0 +1,75 @@
+#include "muster/trace/replica_context.h"
+
+#include <algorithm>
+
+#include "muster/base/check.h"
+#include "muster/base/status.h"
+#include "muster/trace/device_scope.h"
+#include "muster/trace/tracer.h"
+
+namespace muster {
+namespace {
+
+thread_local ReplicaContext* current_replica = nullptr;
+
+}  // namespace
+
+ReplicaContext* ReplicaContext::current() { return current_replica; }
+
+int replica_id() { return current_replica == nullptr ? 0 : current_replica->id(); }
+
+ReplicaContext::ReplicaContext(int id, int num_replicas, std::vector<Merging>& merges)
+    : id_(id), num_replicas_(num_replicas), merges_(merges) {
+  current_replica = this;
+}
+
+ReplicaContext::~ReplicaContext() { current_replica = nullptr; }
+
+void ReplicaContext::merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how) {
+  const size_t number = merged_++;
+  if (id_ == 0) merges_.push_back({what, std::move(how)});
+  if (number >= merges_.size() || merges_[number].what != what) {
+    throw failed_precondition("replica ", id_, " comes to ", what, ", replica 0 to ",
+                              number < merges_.size() ? merges_[number].what : "its end",
+                              "; all replicas write the same variables in the same order");
+  }
+  merges_[number].by_replica.push_back(std::move(values));
+  for (const Variable& variable : changed) {
+    changed_.push_back(variable.state().get());
+    for (const Variable& shard : variable.shards()) changed_.push_back(shard.state().get());
+  }
+}
+
+void ReplicaContext::check_readable(const Variable::State& variable) const {
+  if (std::find(changed_.begin(), changed_.end(), &variable) == changed_.end()) return;
+  throw failed_precondition(
+      "variable \"", variable.options.name, "\" is read by replica ", id_, " after it has written to it; what the ",
+      num_replicas_, " replicas write is put together when all of them have ended: read it after strategy.run()");
+}
+
+void for_each_replica(const std::vector<std::string>& devices, const std::function<void(int replica)>& trace_one) {
+  if (current_replica != nullptr) {
+    throw failed_precondition("strategy.run() inside of replica ", current_replica->id(),
+                              ": a replica is one call of a function and has no replicas of its own");
+  }
+  Tracer* tracer = Tracer::current();
+  MUSTER_CHECK(tracer != nullptr) << "replicas are traced";
+  std::vector<ReplicaContext::Merging> merges;
+  // A replica's gradients by rows concern its own lookups; gradients of what is made of all replicas concern all.
+  std::vector<RowLookup> lookups = std::exchange(tracer->lookups, {});
+  const int count = static_cast<int>(devices.size());
+  for (int replica = 0; replica < count; ++replica) {
+    DeviceScope on(devices[replica]);
+    ReplicaContext context(replica, count, merges);
+    trace_one(replica);
+    if (context.merged_ != merges.size()) {
+      throw failed_precondition("replica ", replica, " ends, but replica 0 came to ", merges[context.merged_].what,
+                                "; all replicas write the same variables in the same order");
+    }
+    for (RowLookup& lookup : std::exchange(tracer->lookups, {})) lookups.push_back(std::move(lookup));
+  }
+  tracer->lookups = std::move(lookups);
+  for (const ReplicaContext::Merging& merge : merges) merge.how(merge.by_replica);
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+// Several replicas of a step, each on a device of its own of one worker.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/trace/variable.h"
+
+namespace muster {
+
+// One replica while its function is traced. The replicas of a step are traced one after the other into one program,
+// where they run side by side. What concerns all of them, such as a write to a variable, is merged: it happens when the
+// last of them has ended, with what each of them gave. Of one thread, the one that traces.
+class ReplicaContext {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Merge = std::function<void(const std::vector<Tensors>& by_replica)>;
+
+  static ReplicaContext* current();  // null outside of strategy.run()
+
+  int id() const { return id_; }
+  int num_replicas() const { return num_replicas_; }
+
+  // Calls `how` once, after all replicas, with the `values` of each. `changed` are variables that it writes: until then
+  // they have their old values, so reading one is an error. All replicas merge the same things in the same order:
+  // Error{kFailedPrecondition} if one does not, which names `what`.
+  void merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how);
+  // Throws Error{kFailedPrecondition} if this replica has written to the variable before.
+  void check_readable(const Variable::State& variable) const;
+
+ private:
+  friend void for_each_replica(const std::vector<std::string>&, const std::function<void(int)>&);
+  struct Merging {
+    std::string what;
+    Merge how;
+    std::vector<Tensors> by_replica{};
+  };
+
+  ReplicaContext(int id, int num_replicas, std::vector<Merging>& merges);
+  ~ReplicaContext();
+
+  const int id_, num_replicas_;
+  std::vector<Merging>& merges_;  // of all replicas
+  size_t merged_ = 0;             // by this one
+  std::vector<const Variable::State*> changed_{};
+};
+
+// The number of the replica that is traced; 0 outside of strategy.run().
+int replica_id();
+
+// Calls `trace_one(replica)` for each device, in the scope of that device, and then merges. REQUIRES: a function is
+// being traced. Throws Error{kFailedPrecondition} inside of a replica.
+void for_each_replica(const std::vector<std::string>& devices, const std::function<void(int replica)>& trace_one);
+
+}  // namespace muster
