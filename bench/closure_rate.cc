@@ -12,7 +12,7 @@
 namespace muster::bench {
 namespace {
 
-constexpr int kClosures = 2'000, kWarm = 100, kLatencies = 500;
+constexpr int kWarm = 100;
 
 // A cluster of either kind.
 class Cluster {
@@ -45,6 +45,7 @@ void expect_sum(const torch::Tensor& sum) {
 }  // namespace
 
 void closure_rate(const Part& part, Bench& bench) {
+  constexpr int kClosures = 2'000;
   Cluster cluster(part.name);
   ParameterServerStrategy strategy(cluster.resolver());
   ClusterCoordinator coordinator(strategy);
@@ -63,6 +64,7 @@ void closure_rate(const Part& part, Bench& bench) {
 }
 
 void closure_latency(const Part& part, Bench& bench) {
+  constexpr int kLatencies = 500;
   Cluster cluster(part.name);
   ParameterServerStrategy strategy(cluster.resolver());
   ClusterCoordinator coordinator(strategy);

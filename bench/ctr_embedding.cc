@@ -9,14 +9,10 @@
 #include "muster/train/optimizer.h"
 
 namespace muster::bench {
-namespace {
-
-constexpr int64_t kTables = 26, kRows = 100'000, kDim = 16, kBatch = 4096, kBatches = 16;
-constexpr int kSteps = 24;
-
-}  // namespace
 
 void ctr_embedding(const Part&, Bench& bench) {
+  constexpr int64_t kTables = 26, kRows = 100'000, kDim = 16, kBatch = 4096, kBatches = 16;
+  constexpr int kSteps = 24;
   ServerProcesses servers(2, 2);
   ParameterServerStrategy strategy(SimpleClusterResolver(servers.spec(), {.rpc_layer = "grpc"}),
                                    {.partitioner = MinSizePartitioner{.min_shard_bytes = 1 << 20, .max_shards = 2}});

@@ -1,14 +1,11 @@
 #include "bench/models.h"
 
 namespace muster::bench {
-
-namespace nn = torch::nn;
-
 namespace {
 
 // The peers' initial values: normal weights of these scales, biases of zero. libtorch's own start so close to zero that
 // the CNN's loss hardly moves in 30 steps.
-nn::Sequential initialized(nn::Sequential net, const std::vector<double>& scales) {
+torch::nn::Sequential initialized(torch::nn::Sequential net, const std::vector<double>& scales) {
   torch::manual_seed(1);
   torch::NoGradGuard no_gradients;
   size_t layer = 0;
@@ -20,11 +17,13 @@ nn::Sequential initialized(nn::Sequential net, const std::vector<double>& scales
 
 }  // namespace
 
-nn::Sequential mlp() {
+torch::nn::Sequential mlp() {
+  namespace nn = torch::nn;
   return initialized(nn::Sequential(nn::Linear(784, 128), nn::ReLU(), nn::Linear(128, 10)), {0.05, 0.05});
 }
 
-nn::Sequential cnn() {
+torch::nn::Sequential cnn() {
+  namespace nn = torch::nn;
   return initialized(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {1, 28, 28})), nn::Conv2d(1, 32, 3),
                                     nn::ReLU(), nn::Conv2d(32, 64, 3), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
                                     nn::Linear(12 * 12 * 64, 128), nn::ReLU(), nn::Linear(128, 10)),
@@ -38,11 +37,11 @@ Pool make_pool() {
   return {x, torch::matmul(x - 0.5, w).argmax(-1)};
 }
 
-torch::Tensor loss_of(nn::Sequential& net, const torch::Tensor& x, const torch::Tensor& y) {
+torch::Tensor loss_of(torch::nn::Sequential& net, const torch::Tensor& x, const torch::Tensor& y) {
   return torch::cross_entropy_loss(net->forward(x), y);
 }
 
-torch::Tensor train(nn::Sequential& net, const std::vector<Variable>& variables, const torch::Tensor& x,
+torch::Tensor train(torch::nn::Sequential& net, const std::vector<Variable>& variables, const torch::Tensor& x,
                     const torch::Tensor& y) {
   torch::Tensor loss = loss_of(net, x, y);
   const std::vector<torch::Tensor> gradients = gradient(loss, variables);

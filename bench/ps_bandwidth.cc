@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kElements = int64_t{16} << 20;
 constexpr double kBytes = 4.0 * kElements;
-constexpr int kClosures = 8;
 
 // What the loopback device has received so far.
 double loopback_bytes() {
@@ -44,6 +43,7 @@ void ps_bandwidth(const Part& part, Bench& bench) {
   if (const double read = sum.fetch().item<double>(); read != kElements) throw internal("ps_bandwidth: read ", read);
 
   auto measure = [&](const std::string& name, const auto& step) {
+    constexpr int kClosures = 8;
     auto burst = [&] {
       for (int i = 0; i < kClosures; ++i) coordinator.schedule(step);
       coordinator.join();

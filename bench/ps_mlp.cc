@@ -11,13 +11,9 @@
 #include "muster/train/optimizer.h"
 
 namespace muster::bench {
-namespace {
-
-constexpr int kSteps = 600, kStepsPerClosure = 10;
-
-}  // namespace
 
 void ps_mlp(const Part&, Bench& bench) {
+  constexpr int kSteps = 600, kStepsPerClosure = 10;
   ServerProcesses servers(2, 1);
   ParameterServerStrategy strategy(SimpleClusterResolver(servers.spec(), {.rpc_layer = "grpc"}));
   torch::manual_seed(1);

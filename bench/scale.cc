@@ -10,8 +10,6 @@
 namespace muster::bench {
 namespace {
 
-constexpr int kClosures = 20'000, kQueued = 1'000'000;
-
 // Of all threads of this process, in microseconds.
 double cpu_us() {
   rusage usage{};
@@ -27,6 +25,7 @@ auto add_one() {
 }
 
 void cpu_per_closure(const std::string& part, Transport transport, Bench& bench) {
+  constexpr int kClosures = 20'000;
   const torch::Tensor x = torch::ones({});
   for (int workers : {1, 2, 4, 8, 16, 32}) {
     InProcessCluster cluster({.workers = workers, .ps = 1, .transport = transport});
@@ -47,6 +46,7 @@ void cpu_per_closure(const std::string& part, Transport transport, Bench& bench)
 }
 
 void memory(Bench& bench) {
+  constexpr int kQueued = 1'000'000;
   InProcessCluster cluster({.workers = 1, .ps = 1});
   ParameterServerStrategy strategy(cluster.resolver());
   cluster.stop({"worker", 0});  // so that all of them wait

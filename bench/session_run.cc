@@ -8,13 +8,9 @@
 #include "muster/trace/device_scope.h"
 
 namespace muster::bench {
-namespace {
-
-constexpr int kWarm = 200, kRuns = 1'000;
-
-}  // namespace
 
 void session_run(const Part&, Bench& bench) {
+  constexpr int kWarm = 200, kRuns = 1'000;
   ServerProcesses servers(1, 1);
   Variable a(torch::full({}, 2.0F), {.name = "a", .device = "/job:ps/task:0"});
   Variable b(torch::full({}, 3.0F), {.name = "b", .device = "/job:ps/task:0"});

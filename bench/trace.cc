@@ -63,7 +63,7 @@ void measure_ops(Bench& bench) {
 }
 
 // ---- Peak memory of a deep net
-constexpr int kLayers = 40, kWidth = 128, kSteps = 3;
+constexpr int kLayers = 40, kWidth = 128;
 // An activation has 34 MiB: malloc returns blocks of that size to the system as soon as they are freed.
 constexpr int64_t kRows = 70'000;
 
@@ -79,6 +79,7 @@ torch::nn::Sequential deep_net() {
 }
 
 double memory_of(bool traced) {
+  constexpr int kSteps = 3;
   const at::Tensor x = torch::rand({kRows, kWidth}), y = torch::randint(10, {kRows});
   torch::nn::Sequential net = deep_net();
   if (traced) {

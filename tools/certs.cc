@@ -41,7 +41,7 @@ struct Wanted {
   std::vector<std::string> hosts{};
 };
 
-struct Row {
+struct CertificateRow {
   std::string name, hosts, until, what;
 };
 
@@ -100,12 +100,12 @@ std::string date(std::chrono::system_clock::time_point time) {
   return text.data();
 }
 
-Row row_of(const Wanted& wanted, const Identity& identity, std::string what) {
+CertificateRow row_of(const Wanted& wanted, const Identity& identity, std::string what) {
   return {wanted.name, absl::StrJoin(wanted.hosts, ", "), date(expiry(identity.certificate)), std::move(what)};
 }
 
 // The one that is there, or a new one. One that is there is never replaced: all certificates hang on it.
-Identity authority_in(const fs::path& directory, std::vector<Row>& rows) {
+Identity authority_in(const fs::path& directory, std::vector<CertificateRow>& rows) {
   const bool has_certificate = fs::exists(directory / "ca.pem"), has_key = fs::exists(directory / "ca.key");
   if (has_certificate != has_key) {
     throw failed_precondition("certs: ", directory.string(), " has ", has_key ? "ca.key" : "ca.pem", " without ",
@@ -126,7 +126,7 @@ Identity authority_in(const fs::path& directory, std::vector<Row>& rows) {
 }
 
 void provide(const Wanted& wanted, const Identity& authority, std::chrono::days valid_for, const fs::path& directory,
-             std::vector<Row>& rows) {
+             std::vector<CertificateRow>& rows) {
   std::string what = "made";
   if (const std::optional<Identity> known = read_identity(directory, wanted.name)) {
     const auto complaint = identity_complaint(*known, authority.certificate, wanted.hosts);
@@ -170,21 +170,21 @@ std::vector<Wanted> wanted_by(const ClusterSpec& cluster, const std::vector<std:
   return all;
 }
 
-void print(const std::vector<Row>& rows) {
-  Row title{"name", "hosts", "valid until", ""};
+void print(const std::vector<CertificateRow>& rows) {
+  CertificateRow title{"name", "hosts", "valid until", ""};
   size_t name = title.name.size(), hosts = title.hosts.size();
-  for (const Row& row : rows) {
+  for (const CertificateRow& row : rows) {
     name = std::max(name, row.name.size());
     hosts = std::max(hosts, row.hosts.size());
   }
-  auto line = [&](const Row& row) {
+  auto line = [&](const CertificateRow& row) {
     auto cell = [](const std::string& text, size_t width) { return text + std::string(width - text.size() + 2, ' '); };
     std::string text = cell(row.name, name) + cell(row.hosts, hosts) + cell(row.until, title.until.size()) + row.what;
     text.erase(text.find_last_not_of(' ') + 1);
     std::cout << text << "\n";
   };
   line(title);
-  for (const Row& row : rows) line(row);
+  for (const CertificateRow& row : rows) line(row);
 }
 
 // As one word of a shell.
@@ -204,7 +204,7 @@ void make_certs(const CertsFlags& flags) {
   fs::path directory = fs::path(flags.out).lexically_normal();
   if (!directory.has_filename()) directory = directory.parent_path();  // "certs/"
   make_directory(directory);
-  std::vector<Row> rows;
+  std::vector<CertificateRow> rows;
   const Identity authority = authority_in(directory, rows);
   for (const Wanted& one : wanted) provide(one, authority, std::chrono::days(flags.days), directory, rows);
   const bool has_token = fs::exists(directory / "token");

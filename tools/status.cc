@@ -26,7 +26,7 @@ struct StatusFlags {
 };
 
 // What is known of one task.
-struct Row {
+struct TaskRow {
   std::string task, address;
   std::optional<WorkerStatus> up{};
   Status down{};
@@ -55,8 +55,8 @@ std::vector<std::pair<std::string, std::string>> addresses(const StatusFlags& fl
   return all;
 }
 
-Row look(const std::string& task, const std::string& address, Known& known, bool with_variables) {
-  Row row{.task = task, .address = address};
+TaskRow look(const std::string& task, const std::string& address, Known& known, bool with_variables) {
+  TaskRow row{.task = task, .address = address};
   try {
     RemoteWorker worker(known.channel);
     const WorkerStatus status = worker.status();
@@ -97,10 +97,10 @@ std::string devices_text(const std::vector<std::string>& devices) {
   return text;
 }
 
-std::string table(const std::vector<Row>& rows, bool colour) {
+std::string table(const std::vector<TaskRow>& rows, bool colour) {
   std::vector<std::vector<std::string>> cells{
       {"task", "address", "state", "devices", "programs", "variables", "bytes", "sessions", "requests/s", "memory"}};
-  for (const Row& row : rows) {
+  for (const TaskRow& row : rows) {
     const std::string task = row.task.empty() ? "(unknown)" : row.task;
     if (!row.up) {
       cells.push_back({task, row.address, "down"});
@@ -124,7 +124,7 @@ std::string table(const std::vector<Row>& rows, bool colour) {
     }
     text += "\n";
   }
-  for (const Row& row : rows) {
+  for (const TaskRow& row : rows) {
     if (!row.up) {
       str_append(text, row.task.empty() ? row.address : row.task, " is down: ", name_of(row.down.code()), ": ",
                  row.down.message(), "\n");
@@ -138,9 +138,9 @@ std::string table(const std::vector<Row>& rows, bool colour) {
   return text;
 }
 
-std::string json_text(const std::vector<Row>& rows) {
+std::string json_text(const std::vector<TaskRow>& rows) {
   nlohmann::json all = nlohmann::json::array();
-  for (const Row& row : rows) {
+  for (const TaskRow& row : rows) {
     nlohmann::json one{{"task", row.task}, {"address", row.address}, {"up", row.up.has_value()}};
     if (row.up) {
       one.update({{"devices", row.up->devices},
@@ -169,16 +169,16 @@ int show(const StatusFlags& flags) {
   for (const auto& [task, address] : tasks) known.push_back({std::make_shared<RpcChannel>(address, task, options)});
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   while (true) {
-    std::vector<std::future<Row>> looks;
+    std::vector<std::future<TaskRow>> looks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       looks.push_back(std::async(std::launch::async,
                                  [&, i] { return look(tasks[i].first, tasks[i].second, known[i], flags.variables); }));
     }
-    std::vector<Row> rows;
+    std::vector<TaskRow> rows;
     for (auto& answer : looks) rows.push_back(answer.get());
     if (flags.watch && terminal) std::cout << "\033[H\033[2J";
     std::cout << (flags.json ? json_text(rows) : table(rows, terminal)) << std::flush;
-    const auto down = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return !row.up; });
+    const auto down = std::find_if(rows.begin(), rows.end(), [](const TaskRow& row) { return !row.up; });
     if (!flags.watch) {
       if (down == rows.end()) return 0;
       std::cerr << "muster: " << down->down << "\n";

@@ -19,7 +19,7 @@ void add_bytes(std::string& key, const T& value) {
 }
 
 // Two arguments are equal when their keys are. Unlike ==, it tells -0.0 from 0.0, and a NaN equals itself.
-void add_argument(std::string& key, const Argument& argument) {
+void add_key(std::string& key, const Argument& argument) {
   key.push_back(static_cast<char>(argument.value.index()));
   struct Writer {
     std::string& key;
@@ -41,7 +41,7 @@ void add_argument(std::string& key, const Argument& argument) {
     }
     void operator()(const ArgumentList& list) const {
       add_bytes(key, list.size());
-      for (const Argument& element : list) add_argument(key, element);
+      for (const Argument& element : list) add_key(key, element);
     }
   };
   std::visit(Writer{key}, argument.value);
@@ -129,7 +129,7 @@ class Merger {
     std::string key;
     add_bytes(key, instruction.op);
     add_bytes(key, instruction.device);
-    for (const Argument& argument : instruction.arguments) add_argument(key, argument);
+    for (const Argument& argument : instruction.arguments) add_key(key, argument);
     auto [found, is_new] =
         earlier_.try_emplace(std::move(key), Earlier{static_cast<int64_t>(number), instruction.results});
     if (is_new) return false;

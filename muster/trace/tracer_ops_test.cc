@@ -5,7 +5,6 @@ namespace muster {
 namespace {
 
 using torch::indexing::Ellipsis;
-using torch::indexing::None;
 using torch::indexing::Slice;
 
 at::Tensor indices(std::vector<int64_t> values) { return torch::tensor(values, torch::kLong); }
@@ -18,9 +17,9 @@ TEST(ReplayOps, IndexingByTensorsAndSlicesIsThatOfLibtorch) {
         return training(holder, [w](const Tensors& in) {
           const Tensors read{w.index({in[0]}),
                              w.index({in[0], Slice(), 2}),
-                             w.index({Slice(1, None, 2), Ellipsis, Slice(None, 3)}),
+                             w.index({Slice(1, torch::indexing::None, 2), Ellipsis, Slice(torch::indexing::None, 3)}),
                              w.index({in[0].unsqueeze(1), in[1]}),
-                             w.index({None, 3, in[1]}),
+                             w.index({torch::indexing::None, 3, in[1]}),
                              w[2],
                              w.index_select(1, in[1]),
                              w.select(2, 1).diagonal(),
@@ -74,7 +73,7 @@ TEST(ReplayOps, WritingThroughIndicesIsThatOfLibtorch) {
           x.slice(1, 0, 2).index_put_(c10::List<std::optional<at::Tensor>>({in[0]}), in[1].slice(1, 0, 2),
                                       /*accumulate=*/true);
           x.index_put_({x > 1}, 0.5);  // a mask that is written through has a fixed shape
-          x.index({Slice(4, None), 1}) = 7;
+          x.index({Slice(4, torch::indexing::None), 1}) = 7;
           x[0] = in[1][1];
           x.masked_fill_(x < -1, -1);
           count.index_add_(0, in[0], torch::ones_like(in[0]));
