@@ -1,6 +1,5 @@
 # muster_test(a_test.cc b_test.cc TORCH c_test.cc …) makes <folder>_test, the one test program of a folder, and its ctest
-# entry. Files after TORCH get <torch/torch.h> from the precompiled header; the others are compiled without it, all of them
-# as one, since most of the time goes into the headers that they share.
+# entry. Files after TORCH get <torch/torch.h> from the precompiled header.
 function(muster_test)
   if(NOT MUSTER_BUILD_TESTS)
     return()
@@ -18,13 +17,13 @@ function(muster_test)
     target_sources(${folder}_test PRIVATE "${absl}")
     target_link_libraries(${folder}_test PRIVATE ${CMAKE_DL_LIBS})
     list(APPEND plain "${absl}")
+    set_source_files_properties("${absl}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
-  set_target_properties(${folder}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  set_source_files_properties(${plain} PROPERTIES UNITY_GROUP plain)
   if(arg_TORCH)
     muster_torch_pch(${folder}_test)
     set_source_files_properties(${plain} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   endif()
+  muster_unity(${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   set_tests_properties(${folder} PROPERTIES LABELS unit TIMEOUT 600)
 endfunction()
