@@ -196,7 +196,7 @@ std::vector<VariableInfo> RemoteWorker::variables() {
   const auto answer = header_of<proto::VariablesAnswer>(frame.envelope);
   for (const auto& variable : answer.variables()) {
     infos.push_back({variable.name(), spec_from(channel_->task(), variable.name(), variable.dtype(), variable.sizes()),
-                     variable.device(), variable.version(), variable.initialized()});
+                     variable.device(), variable.version(), variable.initialized(), variable.whole_reads()});
   }
   return infos;
 }

@@ -93,6 +93,7 @@ void variables(LocalWorker& worker, RpcCall& call) {
     variable->set_device(info.device);
     variable->set_version(info.version);
     variable->set_initialized(info.initialized);
+    variable->set_whole_reads(info.whole_reads);
   }
   call.answer(with_header(answer));
 }

@@ -35,8 +35,7 @@ struct VariableInfo {
   std::string device{};
   uint64_t version = 0;
   bool initialized = false;
-  // Runs that read all of it rather than rows. Limit: 0 of a task behind a wire.
-  uint64_t whole_reads = 0;
+  uint64_t whole_reads = 0;  // by runs that took all of it rather than rows
 };
 
 struct WorkerStatus {
