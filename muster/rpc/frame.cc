@@ -118,7 +118,7 @@ grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> t
   envelope.SerializeWithCachedSizesToArray(to + kLength);
   to += kLength + length;
   for (size_t i = 0; i < leading; ++i) {
-    std::memcpy(to, tensors[i].const_data_ptr(), tensors[i].nbytes());
+    if (tensors[i].nbytes() > 0) std::memcpy(to, tensors[i].const_data_ptr(), tensors[i].nbytes());
     to += tensors[i].nbytes();
   }
   slices.emplace_back(head, grpc::Slice::STEAL_REF);

@@ -20,6 +20,7 @@ using Clock = std::chrono::system_clock;
 // A call that was cut off is made once more, and waits that long for the task to be back.
 constexpr auto kReconnect = std::chrono::milliseconds(250);
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
+constexpr auto kRefused = std::chrono::milliseconds(50);  // the same, for one that has refused a connection
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kTellTimeout = std::chrono::seconds(10);
 constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
@@ -227,21 +228,30 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
+    const bool answered = grpc_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
     const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + kReconnect);
     if (!(attempt < options_.attempts || options.wait_until_up) ||
-        !wait_until_connected(patience, options.cancellation))
+        !wait_until_connected(patience, options.wait_until_up, options.cancellation))
       throw Error(why);
     // Somebody answers, but it is another task, or the old one which stops.
-    if (options.wait_until_up && attempt > 1) std::this_thread::sleep_for(kLook);
+    if (options.wait_until_up && answered) std::this_thread::sleep_for(kLook);
   }
 }
 
 // gRPC connects, with growing pauses, only while somebody waits for it.
-bool RpcChannel::wait_until_connected(std::chrono::system_clock::time_point deadline,
+bool RpcChannel::wait_until_connected(std::chrono::system_clock::time_point deadline, bool again_when_refused,
                                       const Cancellation* cancellation) const {
+  if (!again_when_refused && grpc_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
+    grpc::experimental::ChannelResetConnectionBackoff(grpc_->channel.get());
+    return grpc_->channel->WaitForConnected(std::min(deadline, Clock::now() + kRefused));
+  }
   while (Clock::now() < deadline) {
     if (cancellation != nullptr) cancellation->throw_if_cancelled();
-    if (grpc_->channel->WaitForConnected(std::min(deadline, Clock::now() + kLook))) return true;
+    const grpc_connectivity_state state = grpc_->channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return true;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !again_when_refused) return false;
+    grpc_->channel->WaitForStateChange(state, std::min(deadline, Clock::now() + kLook));
   }
   return false;
 }
@@ -313,7 +323,8 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
     ++pending->attempt;
     pending->answer.Clear();
     return reconnects_.submit([this, call = pending, why]() mutable {
-      if (wait_until_connected(Clock::now() + kReconnect, nullptr)) return begin(std::move(call));
+      if (wait_until_connected(Clock::now() + kReconnect, /*again_when_refused=*/false, nullptr))
+        return begin(std::move(call));
       call->done(why, {});
       release_elsewhere(std::move(call));
     });

@@ -61,7 +61,8 @@ class RpcChannel {
   struct Outgoing;
   struct Pending;
 
-  bool wait_until_connected(std::chrono::system_clock::time_point deadline, const Cancellation* cancellation) const;
+  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
+  bool wait_until_connected(CallDeadline deadline, bool again_when_refused, const Cancellation* cancellation) const;
   void begin(std::shared_ptr<Pending> pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
   Status explain(int code, const std::string& message) const;
