@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(500);  // between two looks at a lost worker
+constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(100);  // between two looks at a lost worker
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
   std::vector<std::string> devices;
