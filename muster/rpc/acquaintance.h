@@ -6,6 +6,7 @@
 #include <absl/synchronization/mutex.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -52,6 +53,7 @@ class Acquaintance : public std::enable_shared_from_this<Acquaintance> {
   using Answered = std::function<void(const Status&, const proto::MeetAnswer&)>;
   using Ask = std::function<void(const proto::MeetRequest&, Answered)>;
 
+  bool unmet() const { return state_.load(std::memory_order_acquire) == State::kUnmet; }
   // Meets the server, in the background, unless that was done; `ask` makes the calls and owns what it needs for that.
   void meet(const Ask& ask) ABSL_LOCKS_EXCLUDED(mu_);
   NearPeer peer() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,7 +70,7 @@ class Acquaintance : public std::enable_shared_from_this<Acquaintance> {
   void failed() ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable absl::Mutex mu_;
-  State state_ ABSL_GUARDED_BY(mu_) = State::kUnmet;
+  std::atomic<State> state_ = State::kUnmet;  // changes under mu_
   NearPeer peer_ ABSL_GUARDED_BY(mu_);
   int failures_ ABSL_GUARDED_BY(mu_) = 0;
 };

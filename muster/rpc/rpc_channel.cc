@@ -159,7 +159,7 @@ Frame RpcChannel::open(const grpc::ByteBuffer& answer, const Outgoing& request) 
 
 // The calls hold all they need: nobody waits for them, and the channel may go at any time.
 void RpcChannel::get_acquainted() {
-  if (!options_.near_memory) return;
+  if (!options_.near_memory || !acquaintance_->unmet()) return;
   acquaintance_->meet([grpc = grpc_, credentials = options_.credentials](const proto::MeetRequest& request,
                                                                          Acquaintance::Answered answered) {
     auto call = std::make_shared<Pending>();
