@@ -1,16 +1,15 @@
 // Variables of the environment, files and errors, for the tests of this folder. Not part of the library.
 #pragma once
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/base/test_wait.h"
 
 namespace muster::testing_support {
 
@@ -60,19 +59,6 @@ class [[nodiscard]] ScopedDirectory {
  private:
   std::string path_;
 };
-
-inline constexpr std::chrono::seconds kPatience(60);  // of a test that would else wait for ever
-
-// Whether the condition comes true while anybody has patience.
-template <class Condition>
-bool eventually(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
 
 // What the Error says that `call` throws; ok if it throws none.
 template <class Call>

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <thread>
 
+#include "muster/base/test_wait.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/test_relay.h"
@@ -15,21 +15,12 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using testing_support::eventually;
+using testing_support::kPatience;
 using testing_support::Relay;
 
-constexpr std::chrono::seconds kPatience(60);
 constexpr const char* kWait = "/muster.Test/Wait";
 constexpr uint64_t kId = 4711;
-
-template <class Condition>
-bool eventually(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
 
 // A server with one method, which waits until the test lets it go on or its run is cancelled.
 class Waiting {

@@ -3,20 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <thread>
 
+#include "muster/base/test_wait.h"
 #include "muster/rpc/rpc_channel.h"
 
 namespace muster {
 namespace {
 
-constexpr std::chrono::seconds kLongEnough(60);
+using testing_support::eventually;
+using testing_support::kPatience;
 
 TEST(RpcServer, AnswersShortCallsWhileRunsHaveAllTheThreadsThatTheyMayHave) {
   std::promise<void> go_on;
   const std::shared_future<void> gone_on = go_on.get_future().share();
   auto wait = [gone_on](const std::shared_ptr<RpcCall>& call) {
-    EXPECT_EQ(gone_on.wait_for(kLongEnough), std::future_status::ready);
+    EXPECT_EQ(gone_on.wait_for(kPatience), std::future_status::ready);
     call->answer({});
   };
   RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0", .max_threads = 4},
@@ -30,17 +31,14 @@ TEST(RpcServer, AnswersShortCallsWhileRunsHaveAllTheThreadsThatTheyMayHave) {
     runs.push_back(end->get_future());
     channel.start("/muster.Test/Run", {}, {}, [end](const Status& status, const Frame&) { end->set_value(status); });
   }
-  const auto patience_ends = std::chrono::steady_clock::now() + kLongEnough;
-  while (server.requests() < kRuns && std::chrono::steady_clock::now() < patience_ends) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  eventually([&] { return server.requests() >= kRuns; });
   ASSERT_EQ(server.requests(), kRuns);
 
-  EXPECT_NO_THROW(other.call("/muster.Test/Look", {}, {.timeout = kLongEnough / 2}));
+  EXPECT_NO_THROW(other.call("/muster.Test/Look", {}, {.timeout = kPatience / 2}));
   go_on.set_value();
 
   for (std::future<Status>& run : runs) {
-    ASSERT_EQ(run.wait_for(kLongEnough), std::future_status::ready);
+    ASSERT_EQ(run.wait_for(kPatience), std::future_status::ready);
     EXPECT_TRUE(run.get().ok());
   }
 }
