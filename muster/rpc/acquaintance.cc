@@ -95,6 +95,10 @@ void Acquaintance::met(const NearPeer& peer) {
 
 void Acquaintance::failed() {
   absl::MutexLock lock(&mu_);
+  count_failure();
+}
+
+void Acquaintance::count_failure() {
   peer_ = {};
   state_ = ++failures_ < kMostFailures ? State::kUnmet : State::kMet;
 }
@@ -107,7 +111,8 @@ void Acquaintance::forget(uint64_t id) {
 }
 
 void Acquaintance::distrust(uint64_t id) {
-  if (id != 0 && peer().id == id) failed();
+  absl::MutexLock lock(&mu_);  // two calls may find the same loan lost: that is one failure
+  if (id != 0 && peer_.id == id) count_failure();
 }
 
 void Acquaintance::meet(const Ask& ask) {

@@ -11,7 +11,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "muster/base/status.h"
 #include "muster/rpc/rpc.pb.h"
@@ -68,6 +67,7 @@ class Acquaintance : public std::enable_shared_from_this<Acquaintance> {
   void answered(const Ask& ask, uint64_t question, const proto::MeetAnswer& answer);
   void met(const NearPeer& peer) ABSL_LOCKS_EXCLUDED(mu_);
   void failed() ABSL_LOCKS_EXCLUDED(mu_);
+  void count_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   std::atomic<State> state_ = State::kUnmet;  // changes under mu_

@@ -155,8 +155,9 @@ grpc::ByteBuffer encode(Frame frame) {
   return pack(frame.envelope, std::move(frame.tensors));
 }
 
-LentFrame encode_and_lend(Frame frame, LendingDesk::Until until) {
-  if (!worth_lending(frame)) return {encode(std::move(frame))};
+LentFrame encode_for(const NearPeer& receiver, Frame frame, LendingDesk::Until until) {
+  frame.envelope.set_acquaintance(receiver.id);
+  if (!receiver.they_read || !worth_lending(frame)) return {encode(std::move(frame))};
   PlainTensors plain;
   describe(frame, /*lend=*/true);
   std::vector<at::Tensor> lent;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/rpc/acquaintance.h"
 #include "muster/rpc/lending_desk.h"
 #include "muster/rpc/rpc.pb.h"
 
@@ -25,13 +26,13 @@ struct Frame {
 // Fills `envelope.tensors`.
 grpc::ByteBuffer encode(Frame frame);
 
-// As `encode`, but if it is worth it, all but small tensors stay where they are, for the receiver to copy. No loan: it
-// is not, or too much was lent already.
+// As `encode`, but to a process that can read this one's memory all but small tensors are lent: they stay where they
+// are, for the receiver to copy. No loan: it is not worth it, or too much was lent already.
 struct LentFrame {
   grpc::ByteBuffer message{};
   LendingDesk::Loan loan{};
 };
-LentFrame encode_and_lend(Frame frame, LendingDesk::Until until);
+LentFrame encode_for(const NearPeer& receiver, Frame frame, LendingDesk::Until until);
 
 // Of whom and how much `decode` borrows.
 struct Borrowing {

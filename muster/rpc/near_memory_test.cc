@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <thread>
 
+#include "muster/base/test_wait.h"
 #include "muster/rpc/acquaintance.h"
 #include "muster/rpc/lending_desk.h"
 #include "muster/rpc/rpc_channel.h"
@@ -17,6 +17,10 @@
 
 namespace muster {
 namespace {
+
+using testing_support::eventually;
+
+const NearPeer kNear{.id = 1, .they_read = true};
 
 // What another process knows: `secret` and a gap after it, at the addresses that they have here.
 class OtherProcess {
@@ -110,7 +114,7 @@ TEST(LendingDesk, LendsNothingMoreWhenItHasTooManyLoans) {
   EXPECT_LT(loans.size(), 100'000u);
   Frame frame;
   frame.tensors = {torch::ones({100'000})};
-  const LentFrame plain = encode_and_lend(frame, LendingDesk::Until::kTakenBack);
+  const LentFrame plain = encode_for(kNear, frame, LendingDesk::Until::kTakenBack);
   EXPECT_EQ(plain.loan.slip, 0u);
   EXPECT_TRUE(torch::equal(decode(plain.message).tensors.at(0), frame.tensors[0])) << "it is sent instead";
   for (const LendingDesk::Loan& loan : loans) desk.take_back(loan);
@@ -124,7 +128,7 @@ class LentFrames : public testing::Test {
 };
 
 TEST_F(LentFrames, HoldTheSmallTensorsAndLendTheLargeOnes) {
-  const LentFrame lent = encode_and_lend(frame, LendingDesk::Until::kTakenBack);
+  const LentFrame lent = encode_for(kNear, frame, LendingDesk::Until::kTakenBack);
 
   EXPECT_LT(lent.message.Length(), 1000u);
   const Frame got = decode(lent.message, from_here);
@@ -134,7 +138,7 @@ TEST_F(LentFrames, HoldTheSmallTensorsAndLendTheLargeOnes) {
 }
 
 TEST_F(LentFrames, AreLostWhenTheLenderHasTakenThemBack) {
-  const LentFrame lent = encode_and_lend(frame, LendingDesk::Until::kTakenBack);
+  const LentFrame lent = encode_for(kNear, frame, LendingDesk::Until::kTakenBack);
   LendingDesk::instance().take_back(lent.loan);
 
   EXPECT_THROW(decode(lent.message, from_here), LoanLost);
@@ -142,7 +146,7 @@ TEST_F(LentFrames, AreLostWhenTheLenderHasTakenThemBack) {
 }
 
 TEST_F(LentFrames, CannotLendMoreThanTheReceiverTakes) {
-  const LentFrame lent = encode_and_lend(frame, LendingDesk::Until::kTakenBack);
+  const LentFrame lent = encode_for(kNear, frame, LendingDesk::Until::kTakenBack);
   Borrowing little = from_here;
   little.most_bytes = 400'000;
   try {
@@ -222,11 +226,7 @@ class NearCalls : public testing::Test {
   }
 
   bool becomes_near(RpcChannel& channel) {
-    for (int i = 0; i < 200; ++i) {
-      if (echo(channel) < 500'000) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
+    return eventually([&] { return echo(channel) < 500'000; });
   }
 };
 
@@ -263,10 +263,10 @@ TEST_F(NearCalls, LeaveNothingLentBehind) {
   ASSERT_TRUE(becomes_near(channel));
   LendingDesk& desk = LendingDesk::instance();
   for (int i = 0; i < 10; ++i) echo(channel);
-  for (int i = 0; i < 1000 && desk.lent() > 0; ++i) {
+  eventually([&] {
     desk.collect();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+    return desk.lent() == 0;
+  });
   EXPECT_EQ(desk.lent(), 0);
 }
 

@@ -35,15 +35,10 @@ struct RpcChannel::Grpc {
 // A request as it is sent, and what it lends, until its call has ended.
 struct RpcChannel::Outgoing {
   Outgoing(Frame request, const NearPeer& server) : peer(server) {
-    request.envelope.set_acquaintance(peer.id);
     if (peer.id != 0) frame = request;
-    if (peer.they_read) {
-      LentFrame lent = encode_and_lend(std::move(request), LendingDesk::Until::kTakenBack);
-      message = std::move(lent.message);
-      loan = lent.loan;
-    } else {
-      message = encode(std::move(request));
-    }
+    LentFrame lent = encode_for(peer, std::move(request), LendingDesk::Until::kTakenBack);
+    message = std::move(lent.message);
+    loan = lent.loan;
   }
   explicit Outgoing(grpc::ByteBuffer packed) : message(std::move(packed)) {}
   ~Outgoing() { LendingDesk::instance().take_back(loan); }
@@ -53,7 +48,6 @@ struct RpcChannel::Outgoing {
   // Bytes are sent instead of lent, both ways.
   void repack() {
     LendingDesk::instance().take_back(std::exchange(loan, {}));
-    frame.envelope.clear_acquaintance();
     message = encode(frame);
   }
 

@@ -130,14 +130,9 @@ class ServerCall final : public RpcCall {
 
   void answer(Frame frame) override {
     frame.envelope.clear_request_id();
-    frame.envelope.set_acquaintance(caller_.id);
     LentFrame message;
     try {
-      if (caller_.they_read) {
-        message = encode_and_lend(std::move(frame), LendingDesk::Until::kGivenBack);
-      } else {
-        message.message = encode(std::move(frame));
-      }
+      message = encode_for(caller_, std::move(frame), LendingDesk::Until::kGivenBack);
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
