@@ -27,13 +27,21 @@ AnswerThreads::AnswerThreads() {
 void* AnswerThreads::when_done(std::function<void()> done) {
   auto* tag = new Tag{std::move(done)};
   tag->made.store(true, std::memory_order_release);
+  absl::MutexLock lock(&mu_);
+  ++expected_;
   return tag;
 }
 
 void AnswerThreads::receive() {
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_.Next(&tag, &ok)) {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(+[](int* expected) { return *expected > 0; }, &expected_));
+      --expected_;
+    }
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
     const std::unique_ptr<Tag> call(static_cast<Tag*>(tag));
     if (call->made.load(std::memory_order_acquire)) call->done();
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
 #include <grpcpp/completion_queue.h>
 
 #include <functional>
@@ -18,13 +20,17 @@ class AnswerThreads {
   // To be finished with a tag that `when_done` has made.
   grpc::CompletionQueue& queue() { return queue_; }
   // `done` runs once, on one of the threads, which it must not block.
-  static void* when_done(std::function<void()> done);
+  void* when_done(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   AnswerThreads();
-  void receive();
+  void receive() ABSL_LOCKS_EXCLUDED(mu_);
 
   grpc::CompletionQueue queue_;
+  absl::Mutex mu_;
+  // A thread that waits in gRPC reads the network for everybody, and would have to hand the answer of a call over to
+  // the thread that waits for it: so none is there for longer than it has an answer to expect.
+  int expected_ ABSL_GUARDED_BY(mu_) = 0;  // answers that no thread waits for
   std::vector<std::jthread> threads_;
 };
 

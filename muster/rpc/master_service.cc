@@ -63,10 +63,11 @@ void reset(Master& master, RpcCall& call) {
 
 std::vector<RpcServer::MethodEntry> master_methods(Master& master) {
   using Call = std::shared_ptr<RpcCall>;
+  using Pace = RpcServer::Pace;
   return {
       {master_rpc::kCreate, [&master](const Call& call) { create(master, *call); }, true},
       {master_rpc::kExtend, [&master](const Call& call) { extend(master, *call); }, true},
-      {master_rpc::kRun, [&master](const Call& call) { run(master, *call); }, true, true},
+      {master_rpc::kRun, [&master](const Call& call) { run(master, *call); }, true, Pace::kRun},
       {master_rpc::kRelease, [&master](const Call& call) { release(master, *call); }, true},
       {master_rpc::kDevices, [&master](const Call& call) { devices(master, *call); }},
       {master_rpc::kReset, [&master](const Call& call) { reset(master, *call); }, true},

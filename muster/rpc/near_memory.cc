@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "muster/base/blocking.h"
+
 namespace muster {
 namespace {
 
-constexpr size_t kMostPieces = 512;  // of one system call; the kernel takes 1024
+constexpr size_t kMostPieces = 512;      // of one system call; the kernel takes 1024
+constexpr size_t kLongCopy = 256 << 10;  // bytes
 
 std::string find_machine_name() {
   const char* wish = std::getenv("MUSTER_NEAR_MEMORY");
@@ -31,6 +34,9 @@ const std::string& machine_name() {
 }
 
 bool read_memory(pid_t from, const std::vector<NearPiece>& pieces) {
+  size_t all = 0;
+  for (const NearPiece& piece : pieces) all += piece.bytes;
+  if (all > kLongCopy) about_to_block();
   std::vector<iovec> here, there;
   for (size_t next = 0; next < pieces.size();) {
     here.clear();

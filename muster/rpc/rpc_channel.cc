@@ -77,7 +77,7 @@ struct RpcChannel::Pending {
     AnswerThreads& threads = AnswerThreads::instance();
     reader = stub.PrepareUnaryCall(context.get(), method, request->message, &threads.queue());
     reader->StartCall();
-    reader->Finish(&answer, &status, AnswerThreads::when_done(std::move(received)));
+    reader->Finish(&answer, &status, threads.when_done(std::move(received)));
   }
 };
 

@@ -4,19 +4,25 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <deque>
+#include <optional>
+#include <thread>
 
+#include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
+#include "muster/rpc/network_readers.h"
 #include "muster/rpc/once_calls.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {
 namespace {
 
-constexpr int kSparePollers = 2;
+constexpr int kSpareReaders = 2;
+constexpr int64_t kLongMessage = 256 << 10;              // bytes, whose copying takes longer than waking a thread
 constexpr int kWaiting = 16;                             // calls that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
 
@@ -46,6 +52,9 @@ bool same_secret(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+// How many threads wait inside gRPC: one handles tens of thousands of small calls a second.
+int turns() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8); }
+
 std::pair<std::string, int> parse_address(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
@@ -67,6 +76,7 @@ struct RpcServer::Grpc {
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
+  std::optional<NetworkReaders> readers;
 
   absl::Mutex mu;
   int running ABSL_GUARDED_BY(mu) = 0;  // calls that run programs
@@ -106,14 +116,19 @@ struct RpcServer::Grpc {
 class ServerCall final : public RpcCall {
  public:
   // What gRPC gives back when something has happened.
-  struct Tag {
-    ServerCall* call;
-    void (ServerCall::*then)(bool ok);
+  class Tag final : public NetworkEvent {
+   public:
+    Tag(ServerCall* call, void (ServerCall::*then)(bool ok)) : call_(call), then_(then) {}
 
-    void happened(bool ok) {
-      (call->*then)(ok);
+    void happened(bool ok) override {
+      ServerCall* call = call_;  // which is gone, and this with it, if that was the last
+      (call->*then_)(ok);
       call->release();
     }
+
+   private:
+    ServerCall* const call_;
+    void (ServerCall::*const then_)(bool ok);
   };
 
   static void wait_for(RpcServer& server) {
@@ -186,9 +201,11 @@ class ServerCall final : public RpcCall {
     if (entry == nullptr) {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
-    if (!entry->runs) return run(*entry);
+    using Pace = RpcServer::Pace;
+    if (entry->pace == Pace::kUsual || static_cast<int64_t>(message_.Length()) > kLongMessage) about_to_block();
+    if (entry->pace != Pace::kRun) return run(*entry);
     RpcServer& server = server_;
-    if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSparePollers))) return;
+    if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSpareReaders))) return;
     for (ServerCall* call = this; call != nullptr; call = server.grpc_->next_parked()) {
       call->run(*server.find(call->context_.method()));
     }
@@ -289,7 +306,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     once_->cancel(call->request().envelope.request_id(), Status(StatusCode::kCancelled, "cancelled by the caller"));
     call->answer({});
   };
-  methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel});
+  methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel, .pace = Pace::kQuick});
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
     throw failed_precondition("server ", options_.task, " at ", options_.address,
@@ -328,7 +345,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
         bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
   }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
-  for (int i = 0; i < kSparePollers; ++i) add_poller();
+  grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.turns = turns(), .max_threads = options_.max_threads});
 }
 
 RpcServer::~RpcServer() {
@@ -350,40 +367,7 @@ RpcServer::~RpcServer() {
     mu_.Await(absl::Condition(+[](int* count) { return *count == 0; }, &calls_));
   }
   grpc_->queue->Shutdown();
-  while (true) {
-    std::vector<std::jthread> pollers;
-    {
-      absl::MutexLock lock(&mu_);
-      pollers.swap(pollers_);
-    }
-    if (pollers.empty()) break;
-  }
-}
-
-void RpcServer::add_poller() {
-  absl::MutexLock lock(&mu_);
-  if (stopping_ || static_cast<int>(pollers_.size()) >= options_.max_threads) return;
-  ++idle_;
-  pollers_.emplace_back([this] { poll(); });
-}
-
-void RpcServer::poll() {
-  void* tag = nullptr;
-  for (bool ok = false; grpc_->queue->Next(&tag, &ok);) {
-    begin_poll_work();
-    static_cast<ServerCall::Tag*>(tag)->happened(ok);
-    absl::MutexLock lock(&mu_);
-    ++idle_;
-  }
-}
-
-void RpcServer::begin_poll_work() {
-  bool last = false;
-  {
-    absl::MutexLock lock(&mu_);
-    last = --idle_ < kSparePollers - 1;
-  }
-  if (last) add_poller();
+  grpc_->readers.reset();
 }
 
 bool RpcServer::stopping() {

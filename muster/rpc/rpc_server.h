@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "muster/base/cancellation.h"
@@ -58,17 +57,23 @@ struct RpcServerOptions {
   std::chrono::milliseconds grace{10'000};
 };
 
-// Methods run on the threads that read the network, of which two are always free: a method may block, and a call that
-// does not costs no change of threads. A run for which no thread is left waits until another one ends. Thread-safe.
+// Methods run on the threads that read the network (see NetworkReaders), of which two are always left: a method may
+// block, and a call that does not costs no change of threads. A run for which no thread is left waits until another one
+// ends. Thread-safe.
 class RpcServer {
  public:
   // Must call `answer` or `fail`; what it throws becomes the answer.
   using Method = std::function<void(std::shared_ptr<RpcCall> call)>;
+  enum class Pace {
+    kUsual,
+    kQuick,  // never waits, and takes no longer than to wake another thread
+    kRun,    // a program, which knows its pace and may wait for others: runs leave two threads to everything else
+  };
   struct MethodEntry {
     std::string name;  // "/muster.Worker/Run"
     Method method;
     bool once = false;  // a request with an id that is known gets the answer that it got before
-    bool runs = false;  // a program, which may wait for others: these leave two threads to everything else
+    Pace pace = Pace::kUsual;
   };
 
   // Listens when it returns. Throws Error{kInvalidArgument} for an address without a port, Error{kAlreadyExists} if
@@ -86,9 +91,6 @@ class RpcServer {
   friend class ServerCall;
   struct Grpc;  // keeps gRPC's headers out of this one
 
-  void poll() ABSL_LOCKS_EXCLUDED(mu_);
-  void add_poller() ABSL_LOCKS_EXCLUDED(mu_);
-  void begin_poll_work() ABSL_LOCKS_EXCLUDED(mu_);
   bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
   const MethodEntry* find(const std::string& name) const;
   void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
@@ -106,13 +108,11 @@ class RpcServer {
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;
-  int idle_ ABSL_GUARDED_BY(mu_) = 0;
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, int> calls_of_peer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, int> refused_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<RpcCall*, std::weak_ptr<RpcCall>> under_way_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::jthread> pollers_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<HandshakeWatch> handshakes_;  // last: it calls back
 };
 

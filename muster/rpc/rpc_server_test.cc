@@ -21,7 +21,7 @@ TEST(RpcServer, AnswersShortCallsWhileRunsHaveAllTheThreadsThatTheyMayHave) {
     call->answer({});
   };
   RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0", .max_threads = 4},
-                   {{.name = "/muster.Test/Run", .method = wait, .runs = true},
+                   {{.name = "/muster.Test/Run", .method = wait, .pace = RpcServer::Pace::kRun},
                     {.name = "/muster.Test/Look", .method = [](const auto& call) { call->answer({}); }}});
   RpcChannel channel(server.address(), "", {}), other(server.address(), "", {});
   constexpr size_t kRuns = 20;

@@ -168,15 +168,16 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
 
 std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::function<void(WorkerStatus&)> complete) {
   using Call = std::shared_ptr<RpcCall>;
+  using Pace = RpcServer::Pace;
   return {
       {worker_rpc::kRegister, [&worker](const Call& call) { register_program(worker, *call); }, true},
       {worker_rpc::kDeregister, [&worker](const Call& call) { deregister_program(worker, *call); }, true},
-      {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true, true},
-      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true, true},
+      {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true, Pace::kRun},
+      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true, Pace::kRun},
       {worker_rpc::kOpenSource, [&worker](const Call& call) { open_source(worker, *call); }, true},
       {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
-      {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true},
-      {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }},
+      {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true, Pace::kQuick},
+      {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }, false, Pace::kQuick},
       {worker_rpc::kVariables, [&worker](const Call& call) { variables(worker, *call); }},
       {worker_rpc::kSave, [&worker](const Call& call) { save(worker, *call); }, true},
       {worker_rpc::kRestore, [&worker](const Call& call) { restore(worker, *call); }, true},

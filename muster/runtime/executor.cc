@@ -11,9 +11,11 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <numeric>
 
+#include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/runtime/held_variables.h"
@@ -25,6 +27,8 @@
 
 namespace muster {
 namespace {
+
+constexpr auto kLongRun = std::chrono::microseconds(100);
 
 void reseed(at::Generator& generator, uint64_t seed) {
   std::lock_guard lock(generator.mutex());
@@ -114,6 +118,7 @@ class Executor::Run {
     if (plan_.lanes.size() == 1) {
       run(0);
     } else {
+      about_to_block();
       frame_.team->run(run);
     }
   }
@@ -133,6 +138,7 @@ class Executor::Run {
     run_lanes();
     {
       absl::MutexLock lock(&calls_mu_);
+      if (calls_ != 0) about_to_block();
       calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
     }
     outer.reset();
@@ -197,6 +203,7 @@ class Executor::Run {
     std::atomic<uint64_t>& happened = frame_.events[event];
     for (uint64_t seen = happened.load(std::memory_order_acquire); seen != frame_.epoch;
          seen = happened.load(std::memory_order_acquire)) {
+      about_to_block();
       happened.wait(seen, std::memory_order_acquire);
     }
   }
@@ -363,6 +370,7 @@ class Executor::Run {
   void begin_remote(const Step& step) {
     if (step.waits) {
       // An answer that is read by the thread that waits for it comes without a change of threads.
+      about_to_block();
       store_all(step.results[0], links_.parts->run(step.number, tensors_at(step, 1), remote_options_));
       return signal(step.signals);
     }
@@ -561,6 +569,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     }
   }
 
+  const auto begin = std::chrono::steady_clock::now();
   PlainTensors plain;
   // A frame whose run failed is not used again: its lanes stopped in the middle.
   std::unique_ptr<Frame> frame = take_frame();
@@ -583,6 +592,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     held.complete();
   }
   return_frame(std::move(frame));
+  takes_long_.store(std::chrono::steady_clock::now() - begin > kLongRun, std::memory_order_relaxed);
   return outputs;
 }
 

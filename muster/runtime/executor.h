@@ -48,6 +48,9 @@ class Executor {
   // kInvalidArgument for a bad value, kResourceExhausted for lack of memory.
   std::vector<at::Tensor> run(std::vector<at::Tensor> arguments, const RunOptions& options = {});
 
+  // That the last run took longer than it takes to wake another thread, or there was none yet.
+  bool takes_long() const { return takes_long_.load(std::memory_order_relaxed); }
+
  private:
   struct Frame;
   class Run;
@@ -61,6 +64,7 @@ class Executor {
   std::vector<std::shared_ptr<VariableCell>> cells_;  // as in Program::variables
   std::vector<size_t> cell_order_;                    // by cell id: the order of locking
   std::atomic<uint64_t> next_step_{0};
+  std::atomic<bool> takes_long_{true};
 
   absl::Mutex mu_;
   std::vector<std::unique_ptr<Frame>> idle_frames_ ABSL_GUARDED_BY(mu_);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "muster/base/blocking.h"
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
@@ -116,7 +117,9 @@ void LocalWorker::deregister_program(ProgramHandle handle) {
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                          const RunOptions& options) {
   MemoryPool::Use pool(options_.keep_memory);
-  return executor(handle)->run(std::move(arguments), options);
+  const std::shared_ptr<Executor> program = executor(handle);
+  if (program->takes_long()) about_to_block();
+  return program->run(std::move(arguments), options);
 }
 
 void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,

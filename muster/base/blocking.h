@@ -1,0 +1,25 @@
+// Threads that have something better to do than to wait.
+#pragma once
+
+#include <functional>
+
+namespace muster {
+
+// To be called before this thread waits for others or works for long. A thread that reads the network for a server runs
+// short programs itself, which saves a change of threads; this makes it let another one read.
+void about_to_block();
+
+// What about_to_block() does on this thread, while the object lives. One at a time per thread.
+class WhenBlocking {
+ public:
+  explicit WhenBlocking(std::function<void()> then);
+  ~WhenBlocking();
+  WhenBlocking(const WhenBlocking&) = delete;
+  WhenBlocking& operator=(const WhenBlocking&) = delete;
+
+ private:
+  friend void about_to_block();
+  const std::function<void()> then_;
+};
+
+}  // namespace muster

@@ -1,0 +1,101 @@
+#include "muster/rpc/network_readers.h"
+
+#include <algorithm>
+
+#include "muster/base/blocking.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // at whether a reader is stuck
+
+}  // namespace
+
+NetworkReaders::NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options)
+    : queue_(queue), options_(options), free_turns_(options.turns) {
+  absl::MutexLock lock(&mu_);
+  for (int i = 0; i < options.turns; ++i) wake_or_add();
+}
+
+NetworkReaders::~NetworkReaders() {
+  std::vector<std::unique_ptr<Reader>> readers;
+  {
+    absl::MutexLock lock(&mu_);
+    closing_ = true;  // no thread is added from here on
+    for (Reader* reader : idle_) reader->woken.Signal();
+    readers.swap(readers_);
+  }
+  readers.clear();
+}
+
+int NetworkReaders::threads() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int>(readers_.size());
+}
+
+void NetworkReaders::read(Reader& self) {
+  const WhenBlocking blocking([&] { give_turn(self); });
+  while (true) {
+    if (!self.has_turn.load(std::memory_order_relaxed)) take_turn(self);
+    void* event = nullptr;
+    bool ok = false;
+    if (!queue_.Next(&event, &ok)) return;
+    self.moves.fetch_add(1, std::memory_order_relaxed);
+    static_cast<NetworkEvent*>(event)->happened(ok);
+    self.moves.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void NetworkReaders::take_turn(Reader& self) {
+  absl::MutexLock lock(&mu_);
+  if (free_turns_ == 0 && !closing_) {
+    idle_.push_back(&self);
+    while (free_turns_ == 0 && !closing_) {
+      // One of them looks after those who have a turn: the first, who is the last to be woken.
+      const absl::Duration patience = idle_.front() == &self ? kLook : absl::InfiniteDuration();
+      const bool nobody_woke_it = self.woken.WaitWithTimeout(&mu_, patience);
+      self.chosen = false;
+      if (nobody_woke_it) pass_stuck_turns();
+    }
+    std::erase(idle_, &self);
+  }
+  if (free_turns_ == 0) return;  // At the end all of them empty the queue.
+  --free_turns_;
+  self.has_turn.store(true, std::memory_order_relaxed);
+  // Somebody has to be left to look.
+  if (idle_.empty()) wake_or_add();
+}
+
+void NetworkReaders::give_turn(Reader& reader) {
+  if (!reader.has_turn.load(std::memory_order_relaxed)) return;
+  absl::MutexLock lock(&mu_);
+  pass_turn(reader);
+}
+
+void NetworkReaders::pass_turn(Reader& reader) {
+  if (!reader.has_turn.exchange(false, std::memory_order_relaxed)) return;
+  ++free_turns_;
+  wake_or_add();
+}
+
+void NetworkReaders::wake_or_add() {
+  for (auto reader = idle_.rbegin(); reader != idle_.rend(); ++reader) {
+    if ((*reader)->chosen) continue;
+    (*reader)->chosen = true;
+    return (*reader)->woken.Signal();
+  }
+  if (closing_ || static_cast<int>(readers_.size()) >= options_.max_threads) return;
+  Reader& added = *readers_.emplace_back(std::make_unique<Reader>());
+  added.thread = std::jthread([this, &added] { read(added); });
+}
+
+void NetworkReaders::pass_stuck_turns() {
+  for (const auto& reader : readers_) {
+    const uint64_t moves = reader->moves.load(std::memory_order_relaxed);
+    const bool stuck = moves % 2 == 1 && moves == reader->seen_moves;
+    reader->seen_moves = moves;
+    if (stuck) pass_turn(*reader);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+#include <grpcpp/completion_queue.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace muster {
+
+// What a reader finds in the queue: something that gRPC was asked for has happened, or (not ok) will not.
+class NetworkEvent {
+ public:
+  virtual void happened(bool ok) = 0;
+
+ protected:
+  ~NetworkEvent() = default;
+};
+
+struct NetworkReadersOptions {
+  int turns = 1;
+  int max_threads = 128;
+};
+
+// The threads that wait for a server's events and handle them. Only so many as there are turns wait inside gRPC: of
+// more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. A reader keeps its turn
+// while it handles an event, unless it is about to block (see base/blocking.h): then the next one takes over. Should
+// one block that has not said so, its turn is taken from it a moment later. Thread-safe.
+class NetworkReaders {
+ public:
+  NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options);
+  // Waits until the queue is empty. REQUIRES: it is shut down.
+  ~NetworkReaders();
+  NetworkReaders(const NetworkReaders&) = delete;
+  NetworkReaders& operator=(const NetworkReaders&) = delete;
+
+  int threads() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Reader {
+    std::atomic<bool> has_turn = false;
+    std::atomic<uint64_t> moves = 0;  // odd while it handles an event
+    // The rest is guarded by mu_, which a nested struct cannot say.
+    uint64_t seen_moves = 0;  // at the last look
+    bool chosen = false;      // for a free turn
+    absl::CondVar woken;
+    std::jthread thread;
+  };
+
+  void read(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
+  void take_turn(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
+  void give_turn(Reader& reader) ABSL_LOCKS_EXCLUDED(mu_);
+  void pass_turn(Reader& reader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void wake_or_add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void pass_stuck_turns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  grpc::CompletionQueue& queue_;
+  const NetworkReadersOptions options_;
+
+  mutable absl::Mutex mu_;
+  int free_turns_ ABSL_GUARDED_BY(mu_);
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Reader*> idle_ ABSL_GUARDED_BY(mu_);  // the last one is the next to be woken
+  std::vector<std::unique_ptr<Reader>> readers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster

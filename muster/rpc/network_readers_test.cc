@@ -1,0 +1,122 @@
+#include "muster/rpc/network_readers.h"
+
+#include <absl/synchronization/notification.h>
+#include <grpcpp/alarm.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <list>
+
+#include "muster/base/blocking.h"
+#include "muster/base/test_wait.h"
+
+namespace muster {
+namespace {
+
+using testing_support::eventually;
+
+// A queue with readers, into which a test puts what is to happen.
+class NetworkReadersTest : public ::testing::Test {
+ protected:
+  ~NetworkReadersTest() override { stop(); }
+
+  void start(NetworkReadersOptions options = {}) { readers_ = std::make_unique<NetworkReaders>(queue_, options); }
+  void stop() {
+    if (!readers_) return;
+    queue_.Shutdown();
+    readers_.reset();
+  }
+
+  void happen(std::function<void()> what) {
+    Event& event = events_.emplace_back(std::move(what));
+    event.alarm.Set(&queue_, gpr_now(GPR_CLOCK_MONOTONIC), static_cast<NetworkEvent*>(&event));
+  }
+
+  std::unique_ptr<NetworkReaders> readers_;
+
+ private:
+  struct Event final : NetworkEvent {
+    explicit Event(std::function<void()> then) : then(std::move(then)) {}
+    void happened(bool) override { then(); }
+    std::function<void()> then;
+    grpc::Alarm alarm;
+  };
+
+  grpc::CompletionQueue queue_;
+  std::list<Event> events_;
+};
+
+TEST_F(NetworkReadersTest, HandleWhatHappensOneAfterTheOtherOnOneThread) {
+  start();
+  std::atomic<int> handled = 0, others = 0;
+  std::thread::id first;
+  for (int i = 0; i < 100; ++i) {
+    happen([&] {
+      if (handled++ == 0) first = std::this_thread::get_id();
+      if (std::this_thread::get_id() != first) ++others;
+    });
+    ASSERT_TRUE(eventually([&] { return handled == i + 1; }));
+  }
+  EXPECT_EQ(others, 0);
+}
+
+TEST_F(NetworkReadersTest, LetAnotherOneReadWhenOneIsAboutToBlock) {
+  start();
+  absl::Notification other;
+  std::atomic<bool> ended = false;
+  happen([&] {
+    about_to_block();
+    other.WaitForNotification();
+    ended = true;
+  });
+  happen([&] { other.Notify(); });
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+}
+
+TEST_F(NetworkReadersTest, TakeTheTurnFromOneThatBlocksAndHasNotSaidSo) {
+  start();
+  absl::Notification other;
+  std::atomic<bool> ended = false;
+  happen([&] {
+    other.WaitForNotification();
+    ended = true;
+  });
+  happen([&] { other.Notify(); });
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+}
+
+TEST_F(NetworkReadersTest, AreAsManyAsBlockAtTheSameTimeUpToTheLimit) {
+  constexpr int kMost = 8;
+  start({.max_threads = kMost});
+  absl::Notification go;
+  std::atomic<int> begun = 0, ended = 0;
+  for (int i = 0; i < 2 * kMost; ++i) {
+    happen([&] {
+      ++begun;
+      about_to_block();
+      go.WaitForNotification();
+      ++ended;
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return begun == kMost; }));
+  EXPECT_EQ(readers_->threads(), kMost);
+  go.Notify();
+  EXPECT_TRUE(eventually([&] { return ended == 2 * kMost; }));
+  EXPECT_EQ(readers_->threads(), kMost);
+}
+
+TEST_F(NetworkReadersTest, EmptyTheQueueBeforeTheyGo) {
+  start({.turns = 2});
+  std::atomic<int> handled = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    happen([&] {
+      if (++handled % 7 == 0) about_to_block();
+    });
+  }
+  stop();
+  EXPECT_EQ(handled, 1'000);
+}
+
+}  // namespace
+}  // namespace muster
