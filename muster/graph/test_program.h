@@ -53,6 +53,7 @@ inline const std::map<std::string, std::string>& schemas() {
              "pin_memory=None) -> Tensor",
              "aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? "
              "device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor",
+             "aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)",
              "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
              "aten::_assert_async(Tensor self) -> ()",
              "aten::_foreach_add_.List(Tensor(a!)[] self, Tensor[] other, *, Scalar alpha=1) -> ()",

@@ -22,6 +22,7 @@
 #include "muster/runtime/lane_team.h"
 #include "muster/runtime/next_element.h"
 #include "muster/runtime/op_failure.h"
+#include "muster/runtime/operands.h"
 #include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
 
@@ -243,7 +244,9 @@ class Executor::Run {
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.one_order) use_one_order(step, stack);
-    if (step.in_place && nobody_else_sees(stack[0])) {
+    if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
+      stack.resize(1);  // what copy_ returns
+    } else if (step.in_place && nobody_else_sees(stack[0])) {
       // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
       if (step.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
       step.in_place->callBoxed(stack);
@@ -257,35 +260,6 @@ class Executor::Run {
     }
     for (size_t i = 0; i < step.results.size(); ++i) store(step.results[i], stack[i]);
     stack.clear();
-  }
-
-  // Two images in different orders make an op that works element by element jump about in one of them.
-  static void use_one_order(const Step& step, std::vector<c10::IValue>& stack) {
-    auto channels_last = [](const at::Tensor& tensor) {
-      return tensor.dim() == 4 && !tensor.is_contiguous() && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
-    };
-    bool any = false;
-    for (const Step::Slot& slot : step.slots) any = any || channels_last(stack[slot.position].toTensor());
-    if (!any) return;
-    for (const Step::Slot& slot : step.slots) {
-      const at::Tensor& tensor = stack[slot.position].toTensor();
-      if (tensor.dim() == 4) stack[slot.position] = tensor.contiguous(at::MemoryFormat::ChannelsLast);
-    }
-  }
-
-  // Besides the stack and the value that is about to be dropped.
-  static bool nobody_else_sees(const c10::IValue& operand) {
-    const at::Tensor& tensor = operand.toTensor();
-    return tensor.use_count() <= 2 && tensor.storage().use_count() == 1 && tensor.is_non_overlapping_and_dense();
-  }
-
-  static void put_in_usual_order(c10::IValue& operand) {
-    if (operand.isTensor()) {
-      operand = in_usual_order(operand.toTensor());
-    } else if (operand.isTensorList()) {
-      c10::List<at::Tensor> tensors = operand.toTensorList();
-      for (size_t i = 0; i < tensors.size(); ++i) tensors.set(i, in_usual_order(tensors.get(i)));
-    }
   }
 
   c10::IValue list(const Step::ListSlot& slot) const {

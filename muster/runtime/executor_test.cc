@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -285,6 +286,60 @@ TEST(Executor, OverwritesAnOperandOnlyIfNobodySeesItAgain) {
   EXPECT_TRUE(torch::equal(outputs.at(0), (input + input).t()));
   EXPECT_TRUE(torch::equal(outputs.at(1), torch::relu(input + input)));
   EXPECT_TRUE(torch::equal(outputs.at(2), outputs.at(1)));
+}
+
+TEST(Executor, GivesAVariableTheMemoryOfAValueThatNobodyElseHas) {
+  Bench bench;
+  auto cell = bench.variable("w", 1);
+  Builder builder;
+  ValueId w = builder.variable("w"), x = builder.argument();
+  builder.op("aten::copy_", {ref(w), ref(x), {false}});
+  auto executor = bench.make(builder.finish({}));
+  std::vector<at::Tensor> given{torch::full({2, 2}, 2.0F)};
+  const void* memory = given[0].data_ptr();
+
+  executor->run(std::move(given));
+
+  EXPECT_EQ(cell->read().data_ptr(), memory);
+  EXPECT_TRUE(torch::equal(cell->read(), torch::full({2, 2}, 2.0F)));
+}
+
+TEST(Executor, CopiesIntoAVariableWhatIsStillSomebodyElses) {
+  Bench bench;
+  auto cell = bench.variable("w", 1);
+  Builder builder;
+  ValueId w = builder.variable("w"), x = builder.argument();
+  builder.op("aten::copy_", {ref(w), ref(x), {false}});
+  auto executor = bench.make(builder.finish({}));
+  auto is_copied = [&](at::Tensor given, const at::Tensor& seen) {
+    const at::Tensor expected = seen.clone();
+    executor->run({std::move(given)});
+    EXPECT_TRUE(torch::equal(cell->read(), expected));
+    EXPECT_NE(cell->read().data_ptr(), seen.data_ptr());
+  };
+
+  at::Tensor kept = torch::full({2, 2}, 2.0F);
+  is_copied(kept, kept);
+  at::Tensor larger = torch::arange(8.0F).view({4, 2});
+  is_copied(larger.narrow(0, 2, 2), larger.narrow(0, 2, 2));
+  std::array<float, 4> mine{1, 2, 3, 4};
+  const at::Tensor blob = torch::from_blob(mine.data(), {2, 2});
+  is_copied(torch::from_blob(mine.data(), {2, 2}), blob);
+}
+
+TEST(Executor, CopiesIntoAVariableThatTheProgramLooksAtAgain) {
+  Bench bench;
+  auto cell = bench.variable("w", 1);
+  Builder builder;
+  ValueId w = builder.variable("w"), x = builder.argument();
+  ValueId view = builder.op("aten::t", {ref(w)});
+  builder.op("aten::copy_", {ref(w), ref(x), {false}});
+  ValueId seen = builder.add(view, view);
+  auto executor = bench.make(builder.finish({seen}));
+
+  std::vector<at::Tensor> outputs = executor->run({torch::full({2, 2}, 3.0F)});
+
+  EXPECT_TRUE(torch::equal(outputs.at(0), torch::full({2, 2}, 6.0F)));
 }
 
 TEST(Executor, FreesTensorsAtTheirLastUse) {

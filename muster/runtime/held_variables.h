@@ -14,7 +14,7 @@ class HeldVariables {
   HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells)
       : plan_(plan), cells_(cells) {}
   ~HeldVariables() {
-    for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_overwritten[i]);
+    for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_uses[i].overwritten);
     for (size_t i : read_) cells_[i]->end_read();
   }
   HeldVariables(const HeldVariables&) = delete;
@@ -23,17 +23,17 @@ class HeldVariables {
   void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
     for (size_t i : order) {
       at::Tensor& value = values[plan_.program.variables[i].value];
-      const bool by_rows = plan_.variable_by_rows[i];
-      if (plan_.variable_written[i]) {
-        value = cells_[i]->begin_write(plan_.variable_overwritten[i], by_rows);
+      const VariableUses& uses = plan_.variable_uses[i];
+      if (uses.written) {
+        value = cells_[i]->begin_write(uses.overwritten, uses.by_rows);
         written_.push_back(i);
       } else if (plan_.variable_held[i]) {
-        value = cells_[i]->begin_read(by_rows);
+        value = cells_[i]->begin_read(uses.by_rows);
         read_.push_back(i);
       } else {
-        value = cells_[i]->read(by_rows);
+        value = cells_[i]->read(uses.by_rows);
       }
-      if (plan_.variable_read_whole[i]) cells_[i]->count_whole_read();
+      if (uses.read_whole) cells_[i]->count_whole_read();
     }
   }
   void complete() { complete_ = true; }

@@ -255,12 +255,7 @@ class Planner {
     }
     for (const VariableRef& variable : program_.variables) {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
-      plan_.variable_written.push_back(aliases_.written(aliases_.group(variable.value)));
-      plan_.variable_overwritten.push_back(overwritten_first(variable));
-      bool by_rows = true, read = false;
-      note_uses(program_, aliases_, aliases_.group(variable.value), by_rows, read);
-      plan_.variable_by_rows.push_back(by_rows);
-      plan_.variable_read_whole.push_back(read);
+      plan_.variable_uses.push_back(uses_of(variable, program_, aliases_));
       home_[variable.value] = variable.device;
     }
     for (const Constant& constant : program_.constants) {
@@ -280,65 +275,14 @@ class Planner {
       const int group = aliases_.group(variable.value);
       const bool escapes = std::any_of(program_.outputs.begin(), program_.outputs.end(),
                                        [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
-      plan_.variable_held.push_back(!plan_.variable_written[i] && !escapes && !waits &&
+      plan_.variable_held.push_back(!plan_.variable_uses[i].written && !escapes && !waits &&
                                     variable.spec.bytes() >= kWorthWaiting);
-    }
-  }
-
-  // How the instructions of a program use memory: `by_rows` and `read` are as in Plan, and are told by any instruction.
-  static void note_uses(const Program& program, const Aliases& aliases, int group, bool& by_rows, bool& read) {
-    for (const Instruction& instruction : program.instructions) {
-      const OpSchema& schema = aliases.schema(instruction);
-      for (size_t i = 0; i < instruction.arguments.size(); ++i) {
-        bool touches = false;
-        for_each_value(instruction.arguments[i],
-                       [&](ValueId value) { touches = touches || (value >= 0 && aliases.group(value) == group); });
-        if (!touches || !instruction.bodies.empty()) continue;
-        if (program.op_of(instruction).name.starts_with("muster_rows::")) continue;
-        by_rows = false;
-        // A view reads nothing, whoever uses it does; a write in place is the writer's business.
-        read = read || (!schema.arguments[i].written && schema.arguments[i].aliases.empty());
-      }
-      for (size_t b = 0; b < instruction.bodies.size(); ++b) {
-        const Program& body = program.bodies[instruction.bodies[b]];
-        const std::vector<ValueId> inputs = body_inputs(program, instruction, b);
-        for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
-          if (inputs[i] < 0 || aliases.group(inputs[i]) != group) continue;
-          const Aliases inside(body, aliases.argument_classes(static_cast<size_t>(instruction.bodies[b])));
-          note_uses(body, inside, inside.group(body.arguments[i].value), by_rows, read);
-        }
-      }
-    }
-    for (ValueId output : program.outputs) {
-      if (output < 0 || aliases.group(output) != group) continue;
-      by_rows = false;
-      read = true;
     }
   }
 
   static bool communicates(const Plan& plan) {
     return plan.communicates ||
            std::any_of(plan.bodies.begin(), plan.bodies.end(), [](const auto& body) { return communicates(*body); });
-  }
-
-  // True if the first instruction that touches the variable's memory fills all of it.
-  bool overwritten_first(const VariableRef& variable) const {
-    const int group = aliases_.group(variable.value);
-    for (const Instruction& instruction : program_.instructions) {
-      bool touches = false;
-      for (const Argument& argument : instruction.arguments) {
-        for_each_value(argument, [&](ValueId value) { touches = touches || aliases_.group(value) == group; });
-      }
-      if (!touches) continue;
-      const std::string& op = program_.op_of(instruction).name;
-      const auto* self = std::get_if<ValueRef>(&instruction.arguments[0].value);
-      const auto* source =
-          instruction.arguments.size() > 1 ? std::get_if<ValueRef>(&instruction.arguments[1].value) : nullptr;
-      return (op == "aten::copy_" || op == "aten::zero_" || op == "aten::fill_.Scalar" ||
-              op == "muster_rows::on_demand_") &&
-             self && self->id == variable.value && (!source || aliases_.group(source->id) != group);
-    }
-    return false;
   }
 
   void add_step(size_t index) {
@@ -526,8 +470,29 @@ class Planner {
       if (last[value] && !kept[value]) last[value]->kills.push_back(value);
     }
     for (auto& lane : plan_.lanes) {
-      for (Step& step : lane) overwrite_last_operand(step);
+      for (Step& step : lane) {
+        overwrite_last_operand(step);
+        if (program_.op_of(program_.instructions[step.instruction]).name != "aten::copy_" || step.slots.size() != 2)
+          continue;
+        const ValueId source = step.slots[1].value;
+        step.moves = last[source] == &step && !is_input_or_output(source) && is_only_copied_to(step.slots[0].value);
+      }
     }
+  }
+
+  // Arguments are the run's own, if nobody else holds them.
+  bool is_input_or_output(ValueId value) const {
+    auto is_it = [&](const auto& input) { return input.value == value; };
+    return std::any_of(program_.variables.begin(), program_.variables.end(), is_it) ||
+           std::any_of(program_.constants.begin(), program_.constants.end(), is_it) ||
+           std::find(program_.outputs.begin(), program_.outputs.end(), value) != program_.outputs.end();
+  }
+
+  bool is_only_copied_to(ValueId value) const {
+    for (size_t i = 0; i < program_.variables.size(); ++i) {
+      if (program_.variables[i].value == value) return plan_.variable_uses[i].touched_once;
+    }
+    return false;
   }
 
   // An operand that nobody reads afterwards is a place for the result that is already in the cache.

@@ -13,6 +13,7 @@
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
+#include "muster/runtime/variable_uses.h"
 
 namespace muster {
 
@@ -51,6 +52,7 @@ struct Step {
   bool one_order = false;                  // kOp: operands in different orders of memory are brought to one
   std::optional<c10::OperatorHandle>
       in_place{};      // kOp: the form that overwrites its first operand, whose last use this is
+  bool moves = false;  // kOp: copies a value, whose last use this is, into a variable that nothing else touches
   bool share = false;  // kCopy: nobody writes to either side and both are on one device
   bool save = false;   // kLoop: somebody wants the saved states; kNext: the element is copied, since it is written to
   bool gradients = false;           // kOp: what it returns for its backward pass is wanted
@@ -73,11 +75,8 @@ struct Plan {
   std::vector<std::string> lane_devices{};  // full names
   std::vector<at::Device> lane_torch_devices{};
   std::vector<at::Device> variable_devices{};
-  std::vector<bool> variable_written{};
-  std::vector<bool> variable_overwritten{};  // first touched by a whole copy: needs no value before
+  std::vector<VariableUses> variable_uses{};
   std::vector<bool> variable_held{};  // large, and read by the run alone: writers wait for its end instead of copying
-  std::vector<bool> variable_by_rows{};     // nobody but row ops (row_ops.h) touches it
-  std::vector<bool> variable_read_whole{};  // somebody else reads it, or it leaves the run
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};

@@ -1,0 +1,60 @@
+#include "muster/runtime/operands.h"
+
+#include <ATen/core/List.h>
+
+#include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/row_table.h"
+
+namespace muster {
+namespace {
+
+bool in_channels_last_order(const at::Tensor& tensor) {
+  return tensor.dim() == 4 && !tensor.is_contiguous() && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+bool fills_its_memory(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+}  // namespace
+
+void use_one_order(const Step& step, std::vector<c10::IValue>& stack) {
+  bool any = false;
+  for (const Step::Slot& slot : step.slots) any = any || in_channels_last_order(stack[slot.position].toTensor());
+  if (!any) return;
+  for (const Step::Slot& slot : step.slots) {
+    const at::Tensor& tensor = stack[slot.position].toTensor();
+    if (tensor.dim() == 4) stack[slot.position] = tensor.contiguous(at::MemoryFormat::ChannelsLast);
+  }
+}
+
+void put_in_usual_order(c10::IValue& operand) {
+  if (operand.isTensor()) {
+    operand = in_usual_order(operand.toTensor());
+  } else if (operand.isTensorList()) {
+    c10::List<at::Tensor> tensors = operand.toTensorList();
+    for (size_t i = 0; i < tensors.size(); ++i) tensors.set(i, in_usual_order(tensors.get(i)));
+  }
+}
+
+bool nobody_else_sees(const c10::IValue& operand) {
+  const at::Tensor& tensor = operand.toTensor();
+  return tensor.use_count() <= 2 && tensor.storage().use_count() == 1 && tensor.is_non_overlapping_and_dense();
+}
+
+bool move_into(const at::Tensor& variable, const c10::IValue& given) {
+  const at::Tensor& value = given.toTensor();
+  if (value.sizes() != variable.sizes() || value.scalar_type() != variable.scalar_type() ||
+      value.device() != variable.device() || !fills_its_memory(value) || !fills_its_memory(variable) ||
+      !nobody_else_sees(given)) {
+    return false;
+  }
+  // Memory that was not allocated by libtorch is somebody else's.
+  const c10::Storage memory = value.storage();
+  if (memory.allocator() == nullptr || RowTable::of(value) != nullptr) return false;
+  value.unsafeGetTensorImpl()->set_storage_keep_dtype(variable.storage());
+  variable.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
+  return true;
+}
+
+}  // namespace muster

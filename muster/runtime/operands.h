@@ -1,0 +1,25 @@
+// What can be done with the operands of an op before it is called.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "muster/runtime/plan.h"
+
+namespace muster {
+
+// Two images in different orders make an op that works element by element jump about in one of them.
+void use_one_order(const Step& step, std::vector<c10::IValue>& stack);
+
+// Of a tensor or a list of them.
+void put_in_usual_order(c10::IValue& operand);
+
+// Besides the stack and the value that is about to be dropped.
+bool nobody_else_sees(const c10::IValue& operand);
+
+// Instead of a copy the variable gets the memory of the value that it is given, which gets the variable's. False: it is
+// of another kind, or somebody else has it, too. REQUIRES: nobody else sees the variable.
+bool move_into(const at::Tensor& variable, const c10::IValue& given);
+
+}  // namespace muster
