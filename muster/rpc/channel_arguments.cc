@@ -2,8 +2,25 @@
 
 #include <absl/synchronization/mutex.h>
 #include <grpc/grpc.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace muster {
+namespace {
+
+// gRPC reads messages into memory of malloc, which for threads other than the first gives a free heap back to the
+// system at once, and takes it again for the next message: half of the time of a large one. This keeps it, up to 64 MiB
+// a heap. Whoever sets one of these sets all: malloc stops moving the others by itself.
+void keep_memory_of_messages() {
+#ifdef __GLIBC__
+  mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
+}
+
+}  // namespace
 
 void set_transport_arguments(const std::function<void(const char* name, int value)>& set) {
 #ifdef NDEBUG
@@ -11,6 +28,7 @@ void set_transport_arguments(const std::function<void(const char* name, int valu
   // less time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
+  keep_memory_of_messages();
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
