@@ -33,6 +33,7 @@
 #include "muster/trace/replica_context.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"
+#include "muster/trace/variable_arithmetic.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizer.h"

@@ -7,6 +7,7 @@
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/trace/device_scope.h"
+#include "muster/trace/variable_arithmetic.h"
 
 namespace muster {
 namespace {
@@ -214,6 +215,8 @@ TEST_F(Strategies, WriteVariablesOfSeveralPartsAsOne) {
 
   EXPECT_TRUE(torch::equal(v.assign(rows).value(), rows));
   EXPECT_TRUE(torch::equal(v.shards()[0].value(), rows.narrow(0, 0, 2)));
+  EXPECT_TRUE(torch::equal(v + v, rows + rows));
+  EXPECT_TRUE((v == v).all().item<bool>());
   EXPECT_TRUE(torch::equal(v.assign_add(rows).value(), rows * 2));
   EXPECT_TRUE(torch::equal(v.assign_sub(torch::ones({4, 2})).value(), rows * 2 - 1));
 

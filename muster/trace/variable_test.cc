@@ -7,6 +7,7 @@
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
+#include "muster/trace/variable_arithmetic.h"
 
 namespace muster {
 namespace {
@@ -128,6 +129,16 @@ TEST(Variable, IsReadWhereATensorIsExpected) {
   EXPECT_EQ(before.item<float>(), 6);
   EXPECT_EQ(dot(torch::ones({2})).item<float>(), 2);
   EXPECT_EQ(torch::sum(w).item<float>(), 2);
+}
+
+TEST(Variable, GoesIntoFormulasWithNumbersTensorsAndOtherVariables) {
+  const Variable w(torch::tensor({1.0F, 2.0F})), v(torch::tensor({3.0F, 2.0F}));
+  auto formula = function([&] { return 2 * (w + v) / v - w + torch::ones({2}); });
+  const at::Tensor expected = 2 * (w.value() + v.value()) / v.value() - w.value() + torch::ones({2});
+
+  EXPECT_TRUE(torch::equal(formula(), expected));
+  EXPECT_TRUE(torch::equal(w == v, torch::tensor({false, true})));
+  EXPECT_TRUE(torch::equal(w == 1, torch::tensor({true, false})));
 }
 
 TEST(Variable, SaysWhichShapesDoNotFit) {
