@@ -172,7 +172,10 @@ void PsVariables::fill_new_from(std::string checkpoint) {
 }
 
 StoredVariable PsVariables::stored(const Variable::State& state) const {
-  const auto& part_of = state.part_of;
+  // Of parts that are alike a checkpoint has one, for all.
+  const auto part_of = state.part_of && state.part_of->alike
+                           ? Variable::State::PartOf{state.part_of->name, state.spec.sizes, 0}
+                           : state.part_of;
   return {.name = name_in_container(container_, state.options.name),
           .spec = state.spec,
           .device = state.options.device,

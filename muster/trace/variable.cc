@@ -365,7 +365,7 @@ Variable make_one_beside(const Variable& other, const std::string& name, const M
 
 }  // namespace
 
-Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
+Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial, bool alike) {
   if (!other.shards().empty()) {
     VariableOptions options{.name = name, .trainable = false, .device = other.device()};
     std::vector<Variable> parts;
@@ -373,6 +373,7 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
       parts.push_back(make_one_beside(shard, str_cat(name, "/part_", parts.size()), initial));
     }
     Variable whole(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
+    for (const Variable& part : whole.shards()) part.state()->part_of->alike = alike;
     fill(whole);
     return whole;
   }

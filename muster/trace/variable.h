@@ -90,6 +90,7 @@ struct Variable::State {
     std::string name;
     std::vector<int64_t> sizes;
     int64_t first_row;
+    bool alike = false;  // as in make_beside()
   };
   std::optional<PartOf> part_of;  // of one of several shards: the whole
   at::Tensor adopted;             // the module's tensor that stands for the variable while tracing, if it has one

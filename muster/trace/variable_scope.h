@@ -49,7 +49,8 @@ class [[nodiscard]] VariableScope {
 };
 
 // A variable beside another one, in the same parts on the same devices. `initial` makes the initial value for a shape.
+// `alike`: it is one row, the same for all parts, of which each keeps one, however many parts there are.
 Variable make_beside(const Variable& other, const std::string& name,
-                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial);
+                     const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial, bool alike = false);
 
 }  // namespace muster

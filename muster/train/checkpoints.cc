@@ -11,9 +11,14 @@ namespace {
 
 using ByTask = std::map<std::string, std::vector<StoredVariable>>;
 
-ByTask variables_by_task(const PsVariables& variables) {
+// Parts that are alike: all of them, or only the first, for all.
+enum class Alike { kAll, kFirst };
+
+ByTask variables_by_task(const PsVariables& variables, Alike alike) {
   ByTask by_task;
   for (const auto& state : variables.all()) {
+    const auto& part = state->part_of;
+    if (alike == Alike::kFirst && part && part->alike && part->first_row > 0) continue;
     by_task[task_of_device(state->options.device)].push_back(variables.stored(*state));
   }
   return by_task;
@@ -43,7 +48,7 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
   const std::string temporary = directory_.begin(step);
   try {
     CheckpointIndex index{.step = step, .metadata = metadata};
-    for (auto& answer : ask_all(*strategy_.peers(), variables_by_task(*strategy_.variables()),
+    for (auto& answer : ask_all(*strategy_.peers(), variables_by_task(*strategy_.variables(), Alike::kFirst),
                                 [&](Worker& worker, const std::vector<StoredVariable>& variables) {
                                   return worker.save(temporary, variables);
                                 })) {
@@ -62,7 +67,7 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
 void Checkpoints::restore_from(const std::string& path) {
   strategy_.variables()->accept_restarts();
   for (auto& answer : ask_all(
-           *strategy_.peers(), variables_by_task(*strategy_.variables()),
+           *strategy_.peers(), variables_by_task(*strategy_.variables(), Alike::kAll),
            [&](Worker& worker, const std::vector<StoredVariable>& variables) { worker.restore(path, variables); })) {
     answer.get();
   }

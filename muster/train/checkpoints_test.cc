@@ -152,6 +152,25 @@ TEST_F(CheckpointsTest, FillVariablesThatAreMadeLater) {
   }
 }
 
+TEST_F(CheckpointsTest, KeepTheCountOfStepsOfAnotherNumberOfParts) {
+  for (int shards : {1, 2, 3}) {
+    auto strategy = with_shards(cluster_, shards);
+    auto w = strategy.make<Variable>(torch::ones({6, 1}), VariableOptions{.name = "w"});
+    const Adam adam({w}, {.learning_rate = 0.1});
+    Checkpoints checkpoints(strategy, {.directory = directory_});
+    if (shards > 1) {
+      EXPECT_EQ(checkpoints.restore(), shards - 1);
+    }
+    auto step = function([&] { adam.minimize(w.value().square().sum()); });
+
+    strategy.run(step);
+    checkpoints.save(shards);
+
+    const at::Tensor steps = adam.slots()[2].value();
+    EXPECT_TRUE(torch::equal(steps, torch::full({std::max<int64_t>(1, shards)}, shards, torch::kDouble))) << steps;
+  }
+}
+
 TEST_F(CheckpointsTest, FillNothingAfterTheNextOneIsSaved) {
   ParameterServerStrategy strategy(cluster_.resolver());
   Checkpoints checkpoints(strategy, {.directory = directory_});

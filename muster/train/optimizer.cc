@@ -25,12 +25,13 @@ Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const st
     for (const SlotRule& slot : slots) {
       const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
       own.push_back(make_beside(
-          variable, str_cat(variable.name(), "/", name, "/", slot.name), [&](const std::vector<int64_t>& sizes) {
-            // A scalar of a part is a row of one, so that the parts make a whole again.
+          variable, str_cat(variable.name(), "/", name, "/", slot.name),
+          [&](const std::vector<int64_t>& sizes) {
             const InitialValue all =
                 InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
             return variable.state()->on_demand && !slot.scalar ? all.on_demand() : all;
-          }));
+          },
+          /*alike=*/slot.scalar));
     }
   }
 }
