@@ -95,11 +95,7 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
     if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
   }
   closure->entry = std::move(entry);
-  PlainTensors plain;
-  for (at::Tensor& tensor : tensors) {
-    // Programs count elements from the start of their arguments' memory.
-    if (tensor.storage_offset() != 0 || !tensor.is_contiguous()) tensor = tensor.clone(at::MemoryFormat::Contiguous);
-  }
+  begin_at_their_memory(tensors);
   closure->arguments = std::move(tensors);
   closure->resources = std::move(resources);
   closure->holds = std::move(holds);

@@ -282,6 +282,15 @@ TEST_F(Strategies, LetTheParameterServersFillLargeVariables) {
 }
 
 // ---- Functions of this process
+TEST_F(Strategies, RunFunctionsWithPartsOfLargerTensors) {
+  ParameterServerStrategy strategy = this->strategy();
+  auto second = function([](const at::Tensor& pair) { return pair.as_strided({1}, {1}, pair.storage_offset() + 1); });
+  const at::Tensor many = torch::arange(6, torch::kFloat);
+
+  EXPECT_EQ(strategy.run(second, many.narrow(0, 0, 2)).value().item<float>(), 1);
+  EXPECT_EQ(strategy.run(second, many.narrow(0, 4, 2)).value().item<float>(), 5);
+}
+
 TEST_F(Strategies, RunFunctionsFromThisProcess) {
   ParameterServerStrategy strategy = this->strategy();
   Variable a = strategy.make<Variable>(torch::zeros({})), b = strategy.make<Variable>(torch::ones({}));

@@ -9,6 +9,7 @@
 #include "muster/graph/device_spec.h"
 #include "muster/graph/split.h"
 #include "muster/rpc/repeatable.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -218,6 +219,7 @@ std::vector<std::shared_ptr<Variable::State>> PsVariables::all() const {
 std::vector<at::Tensor> PsVariables::run(VariableProgram made) { return run(made.program, std::move(made.arguments)); }
 
 std::vector<at::Tensor> PsVariables::run(const Program& program, std::vector<at::Tensor> arguments) {
+  begin_at_their_memory(arguments);
   const ProgramHandle handle = master_.extend(session_, program);
   std::vector<at::Tensor> outputs;
   try {

@@ -42,4 +42,11 @@ at::Tensor tensor_of(const Constant& constant) {
   return tensor;
 }
 
+void begin_at_their_memory(std::vector<at::Tensor>& arguments) {
+  PlainTensors plain;
+  for (at::Tensor& tensor : arguments) {
+    if (tensor.storage_offset() != 0 || !tensor.is_contiguous()) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+  }
+}
+
 }  // namespace muster

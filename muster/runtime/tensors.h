@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <vector>
+
 #include "muster/graph/program.h"
 
 namespace muster {
@@ -17,6 +19,9 @@ TensorSpec spec_of(const at::Tensor& tensor);
 // The constant keeps a copy of the elements; `value` is left for the caller to set.
 Constant constant_of(const at::Tensor& tensor);
 at::Tensor tensor_of(const Constant& constant);
+
+// Copies those that are a part of something larger: programs count elements from the start of their arguments' memory.
+void begin_at_their_memory(std::vector<at::Tensor>& arguments);
 
 // Dispatches past autograd and records nothing: what Muster itself does with tensors is never part of a user's graph.
 struct [[nodiscard]] PlainTensors {

@@ -79,11 +79,7 @@ std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction
     absl::MutexLock lock(&mu_);
     handle = programs_.at(entry);
   }
-  for (at::Tensor& tensor : tensors) {
-    PlainTensors plain;
-    // Programs count elements from the start of their arguments' memory.
-    if (tensor.storage_offset() != 0 || !tensor.is_contiguous()) tensor = tensor.clone(at::MemoryFormat::Contiguous);
-  }
+  begin_at_their_memory(tensors);
   return master_->run(id_, handle, std::move(tensors), with_defaults(options));
 }
 
