@@ -234,8 +234,9 @@ class Connection:
             pass
         return data == b""
 
-    def answers(self, streams, seconds=30):
-        """Waits for the ends of these streams: {stream: (headers and trailers, message)} of those that ended."""
+    def answers(self, streams, seconds=30, enough=None):
+        """Waits for the ends of these streams, or of `enough` of them: {stream: (headers and trailers, message)} of those that
+        ended."""
         streams, blocks, bodies = set(streams), {}, {}
         ended = set()
         if streams:
@@ -246,7 +247,7 @@ class Connection:
                     bodies[stream] = bodies.get(stream, b"") + payload
                 if kind == RST_STREAM or (kind in (HEADERS, DATA) and flags & END_STREAM):
                     ended.add(stream)
-                if streams <= ended:
+                if len(streams & ended) >= (enough or len(streams)):
                     break
         return {stream: (blocks.get(stream, b""), bodies.get(stream, b"")) for stream in streams & ended}
 
