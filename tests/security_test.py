@@ -380,7 +380,7 @@ class Listening(Scratch):
 
         for number, server in servers.items():
             with self.subTest(number):
-                self.assertEqual(server.process.wait(15), 0)
+                self.assertEqual(server.process.wait(PATIENCE), 0)
                 with ServerProcess(MUSTER, address=server.address) as next_one:
                     self.assertEqual(next_one.port, server.port)
 
@@ -393,7 +393,7 @@ class Listening(Scratch):
                 gone.call("/muster.Worker/Receive", receive(meeting=8, edge=1), timeout="1000S")
             wait_until(lambda: requests(server) >= 2, what="both calls")
 
-            self.assertEqual(server.stop(signal.SIGTERM, 15), 0)
+            self.assertEqual(server.stop(signal.SIGTERM), 0)
 
 
 def receive(meeting, edge, request_id=0):
@@ -691,15 +691,15 @@ class Robust(Scratch):
             server, context, flags, token = self.ways[way]
             with self.subTest(way), Connection(server.address, context) as connection:
                 connection.greet()
-                limits = [dict(struct.iter_unpack(">HI", payload)) for kind, ack, _, payload in connection.frames(seconds=1)
-                          if kind == raw_grpc.SETTINGS and not ack]
-                limit = limits[0][raw_grpc.MAX_CONCURRENT_STREAMS]
+                settings = next(dict(struct.iter_unpack(">HI", payload)) for kind, ack, _, payload in connection.frames()
+                                if kind == raw_grpc.SETTINGS and not ack)
+                limit = settings[raw_grpc.MAX_CONCURRENT_STREAMS]
                 self.assertLessEqual(limit, 10_000)
 
                 streams = [connection.call("/muster.Worker/Receive", receive(meeting=2, edge=edge), token=token)
                            for edge in range(limit + 100)]
 
-                ended = connection.answers(streams, seconds=3)
+                ended = connection.answers(streams, enough=100)
                 self.assertGreaterEqual(len(ended), 100)
                 self.assert_answers(server, flags)
 
@@ -720,7 +720,7 @@ class Robust(Scratch):
                 self.assertGreaterEqual(requests(server, *flags), made // 2)
                 self.assert_answers(server, flags)
                 self.assertLess(server.resident_bytes() - before, MOST_GROWTH)
-                self.assertEqual(server.stop(signal.SIGTERM, 30), 0, server.errors()[-2000:])
+                self.assertEqual(server.stop(signal.SIGTERM), 0, server.errors()[-2000:])
 
 
 if __name__ == "__main__":
