@@ -24,7 +24,7 @@ function(muster_test)
     set_source_files_properties(${plain} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   endif()
   muster_unity(${folder}_test)
-  add_test(NAME ${folder} COMMAND ${folder}_test)
+  add_test(NAME ${folder} COMMAND "${PROJECT_SOURCE_DIR}/tests/own_network" "$<TARGET_FILE:${folder}_test>")
   set_tests_properties(${folder} PROPERTIES LABELS unit TIMEOUT 600)
 endfunction()
 
