@@ -110,6 +110,24 @@ sys.exit({code})
         self.assertIn("cannot import tensorflow", done.stderr)
         self.assertIn("1threads_1steps_per_call", done.stdout)
 
+    def test_runs_a_peer_through_its_shell_script_with_each_setting(self):
+        (self.peers / "tensorflow").rename(self.peers / "paddle")
+        (self.folder / "paddle.py").write_text("")
+        (self.peers / "paddle" / "run.sh").write_text('exec "$1" train.py\n')
+        (self.peers / "paddle" / "train.py").write_text(f"""
+import os
+shards = os.environ.get("SHARDS", "1000")
+print({figure("paddle 3.0.0", "async_2workers_2ps_Nshards", 10, "ctr_embedding")!r}.replace("N", shards))
+""")
+        self.script(self.folder / "muster", [figure("muster", "async_2workers_2ps", 20, "ctr_embedding")])
+
+        done = self.compare(str(self.peers), "--rounds", "1", "--workloads", "ctr_embedding",
+                            "--python", "paddle=" + os.path.relpath(sys.executable))
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r" 20 +paddle 3\.0\.0 1000shards +10 +2\.00")
+        self.assertRegex(done.stdout, r"paddle 3\.0\.0 16shards +10 +2\.00")
+
     def test_fails_when_a_program_fails(self):
         self.script(self.folder / "muster", [figure("muster", "1threads_1steps_per_call", 7)], stderr="no memory\n", code=3)
 
