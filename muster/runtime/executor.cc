@@ -103,7 +103,7 @@ class Executor::Run {
     ++frame_.epoch;
     if (plan_.communicates) return run_with_others();
     run_lanes();
-    if (failure_) std::rethrow_exception(failure_);
+    if (const std::exception_ptr failure = first_failure()) std::rethrow_exception(failure);
   }
 
  private:
@@ -143,9 +143,15 @@ class Executor::Run {
       calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
     }
     outer.reset();
-    if (!failure_) return;
-    links_.parts->abort(remote_options_.meeting, muster::status_of(failure_));
-    std::rethrow_exception(failure_);
+    const std::exception_ptr failure = first_failure();
+    if (!failure) return;
+    links_.parts->abort(remote_options_.meeting, muster::status_of(failure));
+    std::rethrow_exception(failure);
+  }
+
+  std::exception_ptr first_failure() {
+    absl::MutexLock lock(&failure_mu_);
+    return failure_;
   }
 
   // The first failure is the one that counts, but what was only cancelled because of another one never does. Whoever
@@ -154,7 +160,7 @@ class Executor::Run {
     const Status why = muster::status_of(failure);
     const bool consequence = why.code() == StatusCode::kCancelled;
     {
-      std::lock_guard lock(failure_mu_);
+      absl::MutexLock lock(&failure_mu_);
       if (!failure_ || (failure_cancelled_ && !consequence)) {
         failure_ = std::move(failure);
         failure_cancelled_ = consequence;
@@ -485,9 +491,9 @@ class Executor::Run {
   int calls_ ABSL_GUARDED_BY(calls_mu_) = 0;
   uint64_t body_runs_ = 0;
   std::atomic<bool> failed_ = false;
-  std::mutex failure_mu_;
-  std::exception_ptr failure_;
-  bool failure_cancelled_ = false;
+  absl::Mutex failure_mu_;
+  std::exception_ptr failure_ ABSL_GUARDED_BY(failure_mu_);
+  bool failure_cancelled_ ABSL_GUARDED_BY(failure_mu_) = false;
 };
 
 Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
