@@ -2,7 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <absl/container/flat_hash_set.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/util/strides.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <sstream>
@@ -21,8 +24,8 @@ struct KernelChoice::Rule {
 
 namespace {
 
-constexpr int kTrials = 3;
-
+constexpr int kTrials = 5;                                  // per kernel; the first one only warms up
+constexpr auto kPatience = std::chrono::milliseconds(300);  // after which fewer have to do
 bool is_image(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4 &&
          value.toTensor().device().is_cpu();
@@ -35,6 +38,14 @@ bool all_equal(const std::vector<int64_t>& values, int64_t expected) {
     if (value != expected) return false;
   }
   return true;
+}
+
+// The image in channels-last order, with the strides of that order even where its sizes leave them open: libtorch takes
+// an image of one channel with the usual strides for one in the usual order, and makes all others like it.
+at::Tensor in_channels_last_order(const at::Tensor& image) {
+  const at::Tensor ordered = image.contiguous(at::MemoryFormat::ChannelsLast);
+  const std::vector<int64_t> strides = c10::get_channels_last_strides_2d(ordered.sizes());
+  return ordered.strides() == c10::IntArrayRef(strides) ? ordered : ordered.as_strided(ordered.sizes(), strides);
 }
 
 }  // namespace
@@ -81,16 +92,17 @@ KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Kern
 }
 
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
+  const bool channels_last = channels_last_->load(std::memory_order_relaxed);
   Kernel kernel = kernel_.load(std::memory_order_relaxed);
-  if (kernel == Kernel::kUndecided) {
-    kernel = measure(stack);
+  // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
+  const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
+  if (kernel == Kernel::kUndecided || outdated) {
+    kernel = measure(stack, channels_last);
     kernel_.store(kernel, std::memory_order_relaxed);
+    for_channels_last_.store(channels_last, std::memory_order_relaxed);
     if (kernel == Kernel::kChannelsLast) channels_last_->store(true, std::memory_order_relaxed);
   }
-  call_with(kernel, stack);
-  if (kernel != Kernel::kChannelsLast && channels_last_->load(std::memory_order_relaxed) && is_image(stack[0])) {
-    stack[0] = stack[0].toTensor().contiguous(at::MemoryFormat::ChannelsLast);
-  }
+  call_with(kernel, stack, channels_last);
 }
 
 bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
@@ -102,14 +114,17 @@ bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
          !stack[6 + shift].toBool() && stack[8 + shift].toInt() == 1;
 }
 
-void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack) const {
+void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const {
   for (int position : rule_.images) {
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
-    stack[position] =
-        kernel == Kernel::kChannelsLast ? image.contiguous(at::MemoryFormat::ChannelsLast) : in_usual_order(image);
+    stack[position] = kernel == Kernel::kChannelsLast ? in_channels_last_order(image) : in_usual_order(image);
   }
-  if (kernel != Kernel::kNative) return op_.callBoxed(stack);
+  kernel == Kernel::kNative ? call_native(stack) : op_.callBoxed(stack);
+  if (channels_last && is_image(stack[0])) stack[0] = in_channels_last_order(stack[0].toTensor());
+}
+
+void KernelChoice::call_native(std::vector<c10::IValue>& stack) const {
   std::vector<c10::IValue> native;
   if (rule_.images.size() == 1) {
     native = {stack[0], stack[1], stack[1].toTensor().sizes().slice(2).vec(), stack[2], stack[3], stack[4]};
@@ -120,7 +135,7 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack) con
   stack = std::move(native);
 }
 
-std::string KernelChoice::key(const std::vector<c10::IValue>& stack) const {
+std::string KernelChoice::key(const std::vector<c10::IValue>& stack, bool channels_last) const {
   std::ostringstream text;
   text << rule_.op;
   for (const c10::IValue& value : stack) {
@@ -131,34 +146,39 @@ std::string KernelChoice::key(const std::vector<c10::IValue>& stack) const {
       text << ' ' << value;
     }
   }
+  if (channels_last) text << " to channels last";
   text << " with " << at::get_num_threads() << " threads";
   return text.str();
 }
 
-Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack) const {
+Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack, bool channels_last) const {
+  using Clock = std::chrono::steady_clock;
   if (!is_image(stack[0])) return Kernel::kRecorded;
-  const std::string key = this->key(stack);
+  const std::string key = this->key(stack, channels_last);
   if (auto known = table_.find(key)) return *known;
-  std::vector<Kernel> candidates = {Kernel::kRecorded, Kernel::kChannelsLast};
-  if (native_fits(stack)) candidates.push_back(Kernel::kNative);
-  Kernel best = Kernel::kRecorded;
-  auto best_time = std::chrono::steady_clock::duration::max();
-  for (Kernel kernel : candidates) {
-    for (int trial = 0; trial < kTrials; ++trial) {
+  struct Candidate {
+    Kernel kernel;
+    Clock::duration best = Clock::duration::max();
+  };
+  std::vector<Candidate> candidates = {{Kernel::kRecorded}, {Kernel::kChannelsLast}};
+  if (native_fits(stack)) candidates.push_back({Kernel::kNative});
+  auto faster = [](const Candidate& a, const Candidate& b) { return a.best < b.best; };
+  // In turn, so that what else happens on the machine happens to all of them.
+  const auto begin = Clock::now();
+  for (int trial = 0; trial < kTrials && (trial < 3 || Clock::now() - begin < kPatience); ++trial) {
+    for (Candidate& candidate : candidates) {
       std::vector<c10::IValue> copy = stack;
-      const auto begin = std::chrono::steady_clock::now();
-      call_with(kernel, copy);
-      const auto time = std::chrono::steady_clock::now() - begin;
-      if (trial == 0) {
-        if (time / 4 > best_time) break;  // the first call also sets things up, but not for that long
-        continue;
-      }
-      if (time < best_time) {
-        best_time = time;
-        best = kernel;
-      }
+      const auto called = Clock::now();
+      call_with(candidate.kernel, copy, channels_last);
+      candidate.best = std::min(candidate.best, Clock::now() - called);
     }
+    if (trial > 0) continue;
+    // The first call also sets things up, but not for that long.
+    const auto least = std::min_element(candidates.begin(), candidates.end(), faster)->best;
+    std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.best / 4 > least; });
+    for (Candidate& candidate : candidates) candidate.best = Clock::duration::max();
   }
+  const Kernel best = std::min_element(candidates.begin(), candidates.end(), faster)->kernel;
   table_.remember(key, best);
   return best;
 }
@@ -205,6 +225,10 @@ bool any_memory_order(std::string_view op_name) {
   return names.contains(op_name.substr(0, op_name.find('.')));
 }
 
-at::Tensor in_usual_order(const at::Tensor& tensor) { return tensor.contiguous(); }
+at::Tensor in_usual_order(const at::Tensor& tensor) {
+  const at::Tensor ordered = tensor.contiguous();
+  const c10::DimVector strides = c10::contiguous_strides(ordered.sizes());
+  return ordered.strides() == c10::IntArrayRef(strides) ? ordered : ordered.as_strided(ordered.sizes(), strides);
+}
 
 }  // namespace muster

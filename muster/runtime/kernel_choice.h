@@ -37,8 +37,9 @@ class KernelTable {
 // return such images, because an op with operands in two orders is slower than either.
 using ImageOrder = std::atomic<bool>;  // true: channels last
 
-// The choice for one instruction. It is made at the first call, by running each candidate on the real operands.
-// Thread-safe: two threads that come first both measure, and one of the answers stays.
+// The choice for one instruction. It is made at the first call, by running each candidate on the real operands, and
+// once more when the program has come to want channels-last images. Thread-safe: two threads that come first both
+// measure, and one of the answers stays.
 class KernelChoice {
  public:
   // Null if there is nothing to choose for this op. `table` outlives the choice.
@@ -53,10 +54,12 @@ class KernelChoice {
   KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
                std::shared_ptr<ImageOrder> channels_last);
 
-  void call_with(Kernel kernel, std::vector<c10::IValue>& stack) const;
-  Kernel measure(const std::vector<c10::IValue>& stack) const;
+  // `channels_last`: the first result is wanted in that order.
+  void call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const;
+  void call_native(std::vector<c10::IValue>& stack) const;
+  Kernel measure(const std::vector<c10::IValue>& stack, bool channels_last) const;
   bool native_fits(const std::vector<c10::IValue>& stack) const;
-  std::string key(const std::vector<c10::IValue>& stack) const;
+  std::string key(const std::vector<c10::IValue>& stack, bool channels_last) const;
 
   const c10::OperatorHandle op_;
   std::optional<c10::OperatorHandle> native_;  // libtorch's own convolution, where the op has one
@@ -64,6 +67,7 @@ class KernelChoice {
   KernelTable& table_;
   const std::shared_ptr<ImageOrder> channels_last_;
   std::atomic<Kernel> kernel_{Kernel::kUndecided};
+  std::atomic<bool> for_channels_last_{false};  // it was measured with the result in that order
 };
 
 // True for ops that work element by element, so that any order of their operands' memory will do: they pass on what a

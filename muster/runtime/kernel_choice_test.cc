@@ -103,6 +103,56 @@ TEST(KernelChoice, RemembersPerShape) {
   EXPECT_EQ(table.all().size(), 2u);
 }
 
+TEST(KernelChoice, RunsOneChannelInChannelsLastOrder) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 1, 8, 8}), w = torch::rand({4, 1, 3, 3}), b = torch::rand({4});
+  KernelTable table;
+  auto stack = convolution_stack(x, w, b);
+  KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false))->call(stack);
+  KernelTable told;
+  told.remember(table.all().at(0).first, Kernel::kChannelsLast);
+  auto choice = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+
+  stack = convolution_stack(x, w, b);
+  choice->call(stack);
+
+  EXPECT_FALSE(stack[0].toTensor().is_contiguous());
+  EXPECT_TRUE(stack[0].toTensor().is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(torch::allclose(stack[0].toTensor(), torch::conv2d(x, w, b), 1e-4, 1e-5));
+}
+
+TEST(KernelChoice, ChoosesAgainWhenTheProgramHasComeToWantChannelsLastImages) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
+  KernelTable table;
+  auto stack = convolution_stack(x, w, b);
+  KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false))->call(stack);
+  KernelTable told;
+  told.remember(table.all().at(0).first, Kernel::kRecorded);
+  auto order = std::make_shared<ImageOrder>(false);
+  auto choice = KernelChoice::make(op("aten::convolution"), told, order);
+  auto call = [&] {
+    stack = convolution_stack(x, w, b);
+    choice->call(stack);
+    return stack[0].toTensor();
+  };
+
+  EXPECT_TRUE(call().is_contiguous());
+  EXPECT_EQ(told.all().size(), 1u);
+  order->store(true);
+
+  EXPECT_TRUE(call().is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(call().is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_EQ(told.all().size(), 2u);
+}
+
+TEST(KernelChoice, UsualOrderHasTheUsualStridesWhereTheSizesLeaveThemOpen) {
+  const at::Tensor one_channel = torch::rand({2, 1, 3, 3}).as_strided({2, 1, 3, 3}, {9, 1, 3, 1});
+
+  EXPECT_EQ(in_usual_order(one_channel).strides(), at::IntArrayRef({9, 9, 3, 1}));
+  EXPECT_TRUE(in_usual_order(one_channel).equal(one_channel));
+}
+
 TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   PlainTensors plain;
   KernelTable table;
