@@ -5,9 +5,8 @@ namespace muster::bench {
 
 void cnn_local(const Part& part, Bench& bench) {
   constexpr int kSteps = 30;
-  Batches batches(make_pool());
-  measure_traced("cnn_local", bench, part.name, kSteps, batches, cnn());
-  measure_eager("cnn_local", bench, part.name, kSteps, batches, cnn());
+  const Pool pool = make_pool();
+  measure_training("cnn_local", bench, kSteps, {traced(part.name, pool, cnn()), eager(part.name, pool, cnn())});
 }
 
 }  // namespace muster::bench

@@ -65,6 +65,41 @@ double five_digits(double value) { return std::strtod(absl::StrFormat("%.5g", va
 
 }  // namespace
 
+// The best trial of a figure so far.
+class Bench::Trials {
+ public:
+  struct Trial {
+    double value;
+    double others;  // cores that other programs used
+  };
+
+  explicit Trials(bool more_is_better) : more_is_better_(more_is_better) {}
+
+  void add(const std::function<double()>& measure) {
+    const CpuTime before = cpu_time();
+    const auto begin = std::chrono::steady_clock::now();
+    Trial trial{measure(), 0};
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const CpuTime after = cpu_time();
+    trial.others = std::max(0.0, ((after.all - before.all) - (after.ours - before.ours)) / took);
+    if (better(trial, any_)) any_ = trial;
+    if (trial.others <= kContended && better(trial, quiet_)) quiet_ = trial;
+    ++count_;
+  }
+
+  bool enough(int repeats) const { return count_ >= repeats + (quiet_ ? 0 : kExtraTrials); }
+  const Trial& best() const { return quiet_ ? *quiet_ : *any_; }
+
+ private:
+  bool better(const Trial& trial, const std::optional<Trial>& known) const {
+    return !known || (more_is_better_ ? trial.value > known->value : trial.value < known->value);
+  }
+
+  const bool more_is_better_;
+  int count_ = 0;
+  std::optional<Trial> quiet_, any_;
+};
+
 Bench::Bench(std::string workload, BenchOptions options) : workload_(std::move(workload)), options_(options) {}
 
 double Bench::rate(const Metric& metric, double count, const std::function<void()>& work) {
@@ -88,33 +123,34 @@ void Bench::once(const Metric& metric, double value) {
   std::cout << line.dump() << std::endl;
 }
 
-double Bench::best(const Metric& metric, const std::function<double()>& measure, bool more_is_better) {
-  struct Trial {
-    double value;
-    double others;  // cores that other programs used
+void Bench::rates(const std::vector<Rate>& figures) {
+  std::vector<Trials> trials(figures.size(), Trials(/*more_is_better=*/true));
+  auto all_done = [&] {
+    return std::all_of(trials.begin(), trials.end(), [&](const Trials& t) { return t.enough(options_.repeats); });
   };
-  std::optional<Trial> quiet, any;
-  for (int i = 0; i < options_.repeats + (quiet ? 0 : kExtraTrials); ++i) {
-    const CpuTime before = cpu_time();
-    const auto begin = std::chrono::steady_clock::now();
-    Trial trial{measure(), 0};
-    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    const CpuTime after = cpu_time();
-    trial.others = std::max(0.0, ((after.all - before.all) - (after.ours - before.ours)) / took);
-    auto better_than = [&](const std::optional<Trial>& known) {
-      return !known || (more_is_better ? trial.value > known->value : trial.value < known->value);
-    };
-    if (better_than(any)) any = trial;
-    if (trial.others <= kContended && better_than(quiet)) quiet = trial;
+  while (!all_done()) {
+    for (size_t i = 0; i < figures.size(); ++i) {
+      if (trials[i].enough(options_.repeats)) continue;
+      trials[i].add([&] { return figures[i].count / seconds(figures[i].work); });
+    }
   }
-  const Trial& chosen = quiet ? *quiet : *any;
-  once(metric, chosen.value);
-  if (chosen.others > kContended) {
+  for (size_t i = 0; i < figures.size(); ++i) print(figures[i].metric, trials[i]);
+}
+
+double Bench::best(const Metric& metric, const std::function<double()>& measure, bool more_is_better) {
+  Trials trials(more_is_better);
+  while (!trials.enough(options_.repeats)) trials.add(measure);
+  return print(metric, trials);
+}
+
+double Bench::print(const Metric& metric, const Trials& trials) {
+  once(metric, trials.best().value);
+  if (trials.best().others > kContended) {
     std::cerr << absl::StrFormat("CONTENDED: %s %s: other programs used %.2f cores", workload_, metric.name,
-                                 chosen.others)
+                                 trials.best().others)
               << std::endl;
   }
-  return chosen.value;
+  return trials.best().value;
 }
 
 double seconds(const std::function<void()>& work) {

@@ -1,7 +1,10 @@
 // How the workloads that train measure it.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/measure.h"
 #include "bench/models.h"
@@ -9,39 +12,53 @@
 
 namespace muster::bench {
 
-inline constexpr int kWarmUp = 5;  // steps
+inline constexpr int kWarmUp = 5;  // calls
 
-// Samples per second of `steps` calls of step(x, y). The mean of loss(x, y) must have fallen in the end.
-template <class Step, class Loss>
-void measure_training(const std::string& workload, Bench& bench, const Metric& metric, int steps, Batches& batches,
-                      const Step& step, const Loss& loss) {
-  const double first = batches.mean(loss);
-  batches.feed(kWarmUp, step);
+// One way to train a model, to be measured beside others.
+struct Training {
+  Metric metric;
+  int steps_per_call = 1;
+  std::function<void()> call;
+  std::function<double()> loss;  // the mean over many batches; falls
+};
 
-  bench.rate(metric, static_cast<double>(steps) * kBatch, [&] { batches.feed(steps, step); });
+// Samples per second of each way, in turn, by trials of `steps` steps.
+inline void measure_training(const std::string& workload, Bench& bench, int steps,
+                             const std::vector<Training>& trainings) {
+  std::vector<double> first;
+  std::vector<Rate> rates;
+  for (const Training& training : trainings) {
+    first.push_back(training.loss());
+    for (int i = 0; i < kWarmUp; ++i) training.call();
+    rates.push_back({training.metric, static_cast<double>(steps) * kBatch, [&training, steps] {
+                       for (int i = 0; i < steps / training.steps_per_call; ++i) training.call();
+                     }});
+  }
 
-  check_fell(workload, first, batches.mean(loss));
+  bench.rates(rates);
+
+  for (size_t i = 0; i < trainings.size(); ++i) check_fell(workload, first[i], trainings[i].loss());
 }
 
 // One traced step per call.
-inline void measure_traced(const std::string& workload, Bench& bench, const std::string& part, int steps,
-                           Batches& batches, torch::nn::Sequential net) {
-  ModuleVariables parameters = adopt(net);
-  const std::vector<Variable> variables = parameters.trainable();
-  auto loss = function([&](at::Tensor x, at::Tensor y) { return loss_of(net, x, y); });
-  auto step = function([&](at::Tensor x, at::Tensor y) { return train(net, variables, x, y); });
-  measure_training(workload, bench, {part + "_1steps_per_call", "samples/s"}, steps, batches, step,
-                   [&](const at::Tensor& x, const at::Tensor& y) { return loss(x, y).item<double>(); });
+inline Training traced(const std::string& part, const Pool& pool, torch::nn::Sequential net) {
+  auto batches = std::make_shared<Batches>(pool);
+  auto loss = function([net](at::Tensor x, at::Tensor y) mutable { return loss_of(net, x, y); });
+  auto step = function([net, variables = adopt(net).trainable()](at::Tensor x, at::Tensor y) mutable {
+    return train(net, variables, x, y);
+  });
+  return {.metric = {part + "_1steps_per_call", "samples/s"},
+          .call = [=] { batches->feed(1, step); },
+          .loss = [=] { return batches->mean([&](auto& x, auto& y) { return loss(x, y).template item<double>(); }); }};
 }
 
 // The same with libtorch alone.
-inline void measure_eager(const std::string& workload, Bench& bench, const std::string& part, int steps,
-                          Batches& batches, torch::nn::Sequential net) {
-  EagerTrainer trainer(std::move(net));
-  measure_training(
-      workload, bench, {part + "_eager", "samples/s", "libtorch"}, steps, batches,
-      [&](const at::Tensor& x, const at::Tensor& y) { trainer.step(x, y); },
-      [&](const at::Tensor& x, const at::Tensor& y) { return trainer.loss(x, y); });
+inline Training eager(const std::string& part, const Pool& pool, torch::nn::Sequential net) {
+  auto batches = std::make_shared<Batches>(pool);
+  auto trainer = std::make_shared<EagerTrainer>(std::move(net));
+  return {.metric = {part + "_eager", "samples/s", "libtorch"},
+          .call = [=] { batches->feed(1, [&](auto& x, auto& y) { trainer->step(x, y); }); },
+          .loss = [=] { return batches->mean([&](auto& x, auto& y) { return trainer->loss(x, y); }); }};
 }
 
 }  // namespace muster::bench
