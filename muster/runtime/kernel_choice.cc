@@ -1,6 +1,9 @@
 #include "muster/runtime/kernel_choice.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <absl/container/flat_hash_set.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/strides.h>
@@ -46,6 +49,32 @@ at::Tensor in_channels_last_order(const at::Tensor& image) {
   const at::Tensor ordered = image.contiguous(at::MemoryFormat::ChannelsLast);
   const std::vector<int64_t> strides = c10::get_channels_last_strides_2d(ordered.sizes());
   return ordered.strides() == c10::IntArrayRef(strides) ? ordered : ordered.as_strided(ordered.sizes(), strides);
+}
+
+// The stack of a convolution_backward that is asked for the gradients of weights and bias only. Each column of one
+// matrix is the patch of the input that an element of the output was made of, and a one for the bias; each row of the
+// other is that element's gradient in every output channel.
+void multiply_patches(std::vector<c10::IValue>& stack) {
+  const at::Tensor gradient = in_channels_last_order(stack[0].toTensor());
+  const at::Tensor& weights = stack[2].toTensor();
+  const std::vector<int64_t> stride = integers(stack[4]), padding = integers(stack[5]);
+  const auto wanted = stack[10].toBoolList();
+  at::Tensor input = stack[1].toTensor();
+  if (!all_equal(padding, 0)) {
+    input = at::constant_pad_nd(input, {padding[1], padding[1], padding[0], padding[0]});
+  }
+  const at::Tensor windows =
+      input.unfold(2, weights.size(2), stride[0]).unfold(3, weights.size(3), stride[1]).permute({1, 4, 5, 0, 2, 3});
+  const int64_t elements_of_patch = weights.numel() / weights.size(0);
+  const int64_t patches = gradient.numel() / gradient.size(1);
+  at::Tensor matrix = at::empty({elements_of_patch + 1, patches}, input.options());
+  matrix.narrow(0, 0, elements_of_patch).view(windows.sizes()).copy_(windows);
+  matrix.select(0, elements_of_patch).fill_(1);
+  const at::Tensor product = at::mm(matrix, gradient.permute({0, 2, 3, 1}).reshape({patches, gradient.size(1)}));
+  at::Tensor of_weights, of_bias;
+  if (wanted[1]) of_weights = product.narrow(0, 0, elements_of_patch).t().reshape(weights.sizes());
+  if (wanted[2]) of_bias = product.select(0, elements_of_patch).clone();
+  stack = {at::Tensor(), of_weights, of_bias};
 }
 
 }  // namespace
@@ -114,7 +143,15 @@ bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
          !stack[6 + shift].toBool() && stack[8 + shift].toInt() == 1;
 }
 
+bool KernelChoice::patches_fit(const std::vector<c10::IValue>& stack) const {
+  constexpr int64_t kLargestPatch = 64;  // each element of the input is copied for almost every element of a patch
+  return rule_.images.size() == 2 && native_fits(stack) && !stack[10].toBoolList()[0] && is_image(stack[1]) &&
+         integers(stack[4]).size() == 2 && integers(stack[5]).size() == 2 &&
+         stack[2].toTensor().numel() / stack[2].toTensor().size(0) <= kLargestPatch;
+}
+
 void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const {
+  if (kernel == Kernel::kPatches) return multiply_patches(stack);
   for (int position : rule_.images) {
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
@@ -162,6 +199,7 @@ Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack, bool channel
   };
   std::vector<Candidate> candidates = {{Kernel::kRecorded}, {Kernel::kChannelsLast}};
   if (native_fits(stack)) candidates.push_back({Kernel::kNative});
+  if (patches_fit(stack)) candidates.push_back({Kernel::kPatches});
   auto faster = [](const Candidate& a, const Candidate& b) { return a.best < b.best; };
   // In turn, so that what else happens on the machine happens to all of them.
   const auto begin = Clock::now();

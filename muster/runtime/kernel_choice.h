@@ -18,8 +18,9 @@ namespace muster {
 
 // How an op with images can be run: as recorded; with its images in channels-last order, which some kernels like better
 // (on x86 max_pool2d is 16 times faster); by libtorch's own convolution instead of oneDNN's (on arm64 its backward is 3
-// times faster). The results are equal up to rounding.
-enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2 };
+// times faster); and the gradient of a first layer's weights as one product of matrices (on x86 twice as fast). The
+// results are equal up to rounding.
+enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2, kPatches = 3 };
 
 // Remembers which kernel won for an op on tensors of these shapes, with this number of threads. Thread-safe.
 class KernelTable {
@@ -59,6 +60,7 @@ class KernelChoice {
   void call_native(std::vector<c10::IValue>& stack) const;
   Kernel measure(const std::vector<c10::IValue>& stack, bool channels_last) const;
   bool native_fits(const std::vector<c10::IValue>& stack) const;
+  bool patches_fit(const std::vector<c10::IValue>& stack) const;
   std::string key(const std::vector<c10::IValue>& stack, bool channels_last) const;
 
   const c10::OperatorHandle op_;

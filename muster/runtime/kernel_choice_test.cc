@@ -89,6 +89,44 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   }
 }
 
+TEST(KernelChoice, GivesTheSameGradientsOfAFirstLayerWhateverItChose) {
+  PlainTensors plain;
+  torch::manual_seed(1);
+  at::Tensor x = torch::rand({2, 3, 9, 8}), w = torch::rand({4, 3, 3, 2}), g = torch::rand({2, 4, 5, 9});
+  auto stack_of = [&](bool bias) {
+    return std::vector<c10::IValue>{g,
+                                    x,
+                                    w,
+                                    std::vector<int64_t>{4},
+                                    std::vector<int64_t>{2, 1},
+                                    std::vector<int64_t>{1, 1},
+                                    std::vector<int64_t>{1, 1},
+                                    false,
+                                    std::vector<int64_t>{0, 0},
+                                    1,
+                                    c10::List<bool>({false, true, bias})};
+  };
+
+  for (bool bias : {true, false}) {
+    auto expected = stack_of(bias);
+    op("aten::convolution_backward").callBoxed(expected);
+    KernelTable table;
+    auto stack = stack_of(bias);
+    KernelChoice::make(op("aten::convolution_backward"), table, std::make_shared<ImageOrder>(false))->call(stack);
+    for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative, Kernel::kPatches}) {
+      KernelTable told;
+      told.remember(table.all().at(0).first, kernel);
+      stack = stack_of(bias);
+      KernelChoice::make(op("aten::convolution_backward"), told, std::make_shared<ImageOrder>(false))->call(stack);
+
+      EXPECT_FALSE(stack[0].toTensor().defined());
+      EXPECT_TRUE(torch::allclose(stack[1].toTensor(), expected[1].toTensor(), 1e-4, 1e-4));
+      EXPECT_EQ(stack[2].toTensor().defined(), bias);
+      EXPECT_TRUE(!bias || torch::allclose(stack[2].toTensor(), expected[2].toTensor(), 1e-4, 1e-4));
+    }
+  }
+}
+
 TEST(KernelChoice, RemembersPerShape) {
   PlainTensors plain;
   KernelTable table;
