@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-bool in_channels_last_order(const at::Tensor& tensor) {
+bool is_channels_last(const at::Tensor& tensor) {
   return tensor.dim() == 4 && !tensor.is_contiguous() && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
@@ -20,7 +20,7 @@ bool fills_its_memory(const at::Tensor& tensor) {
 
 void use_one_order(const Step& step, std::vector<c10::IValue>& stack) {
   bool any = false;
-  for (const Step::Slot& slot : step.slots) any = any || in_channels_last_order(stack[slot.position].toTensor());
+  for (const Step::Slot& slot : step.slots) any = any || is_channels_last(stack[slot.position].toTensor());
   if (!any) return;
   for (const Step::Slot& slot : step.slots) {
     const at::Tensor& tensor = stack[slot.position].toTensor();
