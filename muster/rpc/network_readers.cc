@@ -37,11 +37,11 @@ void NetworkReaders::read(Reader& self) {
   const WhenBlocking blocking([&] { give_turn(self); });
   while (true) {
     if (!self.has_turn.load(std::memory_order_relaxed)) take_turn(self);
-    void* event = nullptr;
+    void* tag = nullptr;
     bool ok = false;
-    if (!queue_.Next(&event, &ok)) return;
+    if (!queue_.Next(&tag, &ok)) return;
     self.moves.fetch_add(1, std::memory_order_relaxed);
-    static_cast<NetworkEvent*>(event)->happened(ok);
+    NetworkEvent::of(tag).happened(ok);
     self.moves.fetch_add(1, std::memory_order_relaxed);
   }
 }

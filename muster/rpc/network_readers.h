@@ -14,10 +14,25 @@ namespace muster {
 // What a reader finds in the queue: something that gRPC was asked for has happened, or (not ok) will not.
 class NetworkEvent {
  public:
+  // What gRPC is asked with, and gives back.
+  void* tag() {
+    asked_.store(true, std::memory_order_release);
+    return this;
+  }
+  static NetworkEvent& of(void* tag) {
+    auto* event = static_cast<NetworkEvent*>(tag);
+    // gRPC hands it from one thread to another; this says so where ThreadSanitizer can see it.
+    (void)event->asked_.load(std::memory_order_acquire);
+    return *event;
+  }
+
   virtual void happened(bool ok) = 0;
 
  protected:
   ~NetworkEvent() = default;
+
+ private:
+  std::atomic<bool> asked_ = false;
 };
 
 struct NetworkReadersOptions {

@@ -30,7 +30,7 @@ class NetworkReadersTest : public ::testing::Test {
 
   void happen(std::function<void()> what) {
     Event& event = events_.emplace_back(std::move(what));
-    event.alarm.Set(&queue_, gpr_now(GPR_CLOCK_MONOTONIC), static_cast<NetworkEvent*>(&event));
+    event.alarm.Set(&queue_, gpr_now(GPR_CLOCK_MONOTONIC), event.tag());
   }
 
   std::unique_ptr<NetworkReaders> readers_;

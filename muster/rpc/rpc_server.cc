@@ -135,9 +135,9 @@ class ServerCall final : public RpcCall {
     std::shared_ptr<ServerCall> call(new ServerCall(server));
     call->self_ = call;
     call->tags_ = 2;  // arrival, and the end of the call
-    call->context_.AsyncNotifyWhenDone(&call->done_);
+    call->context_.AsyncNotifyWhenDone(call->done_.tag());
     server.grpc_->service.RequestCall(&call->context_, &call->stream_, server.grpc_->queue.get(),
-                                      server.grpc_->queue.get(), &call->arrived_);
+                                      server.grpc_->queue.get(), call->arrived_.tag());
   }
 
   const std::string& peer() const override { return peer_; }
@@ -187,7 +187,7 @@ class ServerCall final : public RpcCall {
       server_.under_way_[this] = self_;
     }
     ++tags_;
-    stream_.Read(&message_, &read_);
+    stream_.Read(&message_, read_.tag());
   }
 
   void read(bool ok) {
@@ -245,12 +245,12 @@ class ServerCall final : public RpcCall {
 
   void write(const grpc::ByteBuffer& message) {
     MUSTER_CHECK(!finishing_.exchange(true)) << context_.method() << " was answered twice";
-    stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, &finished_);
+    stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, finished_.tag());
   }
 
   void refuse(const grpc::Status& status) {
     finishing_.store(true);
-    stream_.Finish(status, &finished_);
+    stream_.Finish(status, finished_.tag());
   }
 
   void finished(bool sent) {
