@@ -104,6 +104,10 @@ target_compile_options(muster::libtorch INTERFACE
   "SHELL:-idirafter \"${MUSTER_LIBTORCH_ROOT}/include\""
   "SHELL:-idirafter \"${MUSTER_LIBTORCH_ROOT}/include/torch/csrc/api/include\"")
 target_compile_definitions(muster::libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# libtorch is built with a GCC that gives TensorBase::const_data_ptr<T>() another symbol than clang does since 18.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
+  target_compile_options(muster::libtorch INTERFACE -fclang-abi-compat=17)
+endif()
 target_link_libraries(muster::libtorch INTERFACE muster::torch_cpu muster::c10)
 if(MUSTER_CUDA)
   # Nothing of ours names a symbol of these: they register their kernels when they load.
