@@ -1,1 +1,1 @@
-// The one source of the target that makes the precompiled header of tests, examples and benchmarks.
+// The one source of the target that makes the precompiled header of tests and examples.

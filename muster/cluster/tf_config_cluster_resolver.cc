@@ -18,7 +18,7 @@ const json* find(const json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-std::optional<std::string> text_at(const json& config, const char* key) {
+std::optional<std::string> text_setting(const json& config, const char* key) {
   const json* value = find(config, key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) throw invalid_argument("TF_CONFIG: ", key, ": expected a text, got ", describe(*value));
@@ -44,9 +44,9 @@ struct TfConfigClusterResolver::Parsed {
     if (!config.is_object()) throw invalid_argument("TF_CONFIG: expected an object, got ", describe(config));
     if (const json* value = find(config, "cluster")) cluster = cluster_spec_of(*value, "TF_CONFIG: cluster");
     if (const json* task = find(config, "task")) read_task(*task);
-    own.rpc_layer = options.rpc_layer ? *options.rpc_layer : text_at(config, "rpc_layer").value_or("");
-    own.environment = options.environment ? *options.environment : text_at(config, "environment").value_or("");
-    session_master = text_at(config, "session_master");
+    own.rpc_layer = options.rpc_layer ? *options.rpc_layer : text_setting(config, "rpc_layer").value_or("");
+    own.environment = options.environment ? *options.environment : text_setting(config, "environment").value_or("");
+    session_master = text_setting(config, "session_master");
   }
 
   void read_task(const json& task) {
