@@ -7,7 +7,7 @@
 namespace muster {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);  // at whether a reader is stuck
+constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // at whether a reader is stuck
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void NetworkReaders::take_turn(Reader& self) {
     idle_.push_back(&self);
     while (free_turns_ == 0 && !closing_) {
       // One of them looks after those who have a turn: the first, who is the last to be woken.
-      const absl::Duration patience = idle_.front() == &self ? kLook : absl::InfiniteDuration();
+      const absl::Duration patience = idle_.front() == &self ? kLookAgain : absl::InfiniteDuration();
       const bool nobody_woke_it = self.woken.WaitWithTimeout(&mu_, patience);
       self.chosen = false;
       if (nobody_woke_it) pass_stuck_turns();
