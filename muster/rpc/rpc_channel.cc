@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "muster/base/blocking.h"
 #include "muster/rpc/acquaintance.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
@@ -23,7 +24,8 @@ const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a 
 constexpr auto kRefused = std::chrono::milliseconds(50);  // the same, for one that has refused a connection
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kTellTimeout = std::chrono::seconds(10);
-constexpr auto kLook = std::chrono::milliseconds(100);  // at whether the caller has given up
+constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
+constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the caller has given up
 
 }  // namespace
 
@@ -206,7 +208,12 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
       reader->Finish(&answer, &status, nullptr);
       void* tag = nullptr;
       bool ok = false;
-      queue.Next(&tag, &ok);
+      // While it waits in gRPC, a thread that reads a server's network goes on doing so; only what arrives is not
+      // handled.
+      if (queue.AsyncNext(&tag, &ok, Clock::now() + kMoment) == grpc::CompletionQueue::TIMEOUT) {
+        about_to_block();
+        queue.Next(&tag, &ok);
+      }
       if (fate.response_lost && status.ok()) status = kLost;
     }
     registration.reset();
