@@ -57,7 +57,9 @@ void NetworkReaders::take_turn(Reader& self) {
       self.chosen = false;
       if (nobody_woke_it) pass_stuck_turns();
     }
+    const bool looked_after_others = idle_.front() == &self;
     std::erase(idle_, &self);
+    if (looked_after_others && !idle_.empty()) idle_.front()->woken.Signal();  // It does so from now on.
   }
   if (free_turns_ == 0) return;  // At the end all of them empty the queue.
   --free_turns_;
