@@ -288,13 +288,17 @@ TEST(Executor, OverwritesAnOperandOnlyIfNobodySeesItAgain) {
   EXPECT_TRUE(torch::equal(outputs.at(2), outputs.at(1)));
 }
 
-TEST(Executor, GivesAVariableTheMemoryOfAValueThatNobodyElseHas) {
-  Bench bench;
-  auto cell = bench.variable("w", 1);
+Program copy_to_w() {
   Builder builder;
   ValueId w = builder.variable("w"), x = builder.argument();
   builder.op("aten::copy_", {ref(w), ref(x), {false}});
-  auto executor = bench.make(builder.finish({}));
+  return builder.finish({});
+}
+
+TEST(Executor, GivesAVariableTheMemoryOfAValueThatNobodyElseHas) {
+  Bench bench;
+  auto cell = bench.variable("w", 1);
+  auto executor = bench.make(copy_to_w());
   std::vector<at::Tensor> given{torch::full({2, 2}, 2.0F)};
   const void* memory = given[0].data_ptr();
 
@@ -307,10 +311,7 @@ TEST(Executor, GivesAVariableTheMemoryOfAValueThatNobodyElseHas) {
 TEST(Executor, CopiesIntoAVariableWhatIsStillSomebodyElses) {
   Bench bench;
   auto cell = bench.variable("w", 1);
-  Builder builder;
-  ValueId w = builder.variable("w"), x = builder.argument();
-  builder.op("aten::copy_", {ref(w), ref(x), {false}});
-  auto executor = bench.make(builder.finish({}));
+  auto executor = bench.make(copy_to_w());
   auto is_copied = [&](at::Tensor given, const at::Tensor& seen) {
     const at::Tensor expected = seen.clone();
     executor->run({std::move(given)});
