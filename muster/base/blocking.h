@@ -1,6 +1,7 @@
 // Threads that have something better to do than to wait.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 namespace muster {
@@ -8,6 +9,8 @@ namespace muster {
 // To be called before this thread waits for others or works for long. A thread that reads the network for a server runs
 // short programs itself, which saves a change of threads; this makes it let another one read.
 void about_to_block();
+
+inline constexpr size_t kLongCopy = 256 << 10;  // bytes, whose copying takes longer than waking another thread
 
 // What about_to_block() does on this thread, while the object lives. One at a time per thread.
 class WhenBlocking {

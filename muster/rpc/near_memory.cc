@@ -12,8 +12,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostPieces = 512;      // of one system call; the kernel takes 1024
-constexpr size_t kLongCopy = 256 << 10;  // bytes
+constexpr size_t kMostPieces = 512;  // of one system call; the kernel takes 1024
 
 std::string find_machine_name() {
   const char* wish = std::getenv("MUSTER_NEAR_MEMORY");

@@ -22,7 +22,6 @@ namespace muster {
 namespace {
 
 constexpr int kSpareReaders = 2;
-constexpr int64_t kLongMessage = 256 << 10;              // bytes, whose copying takes longer than waking a thread
 constexpr int kWaiting = 16;                             // calls that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
 
@@ -202,7 +201,7 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
     using Pace = RpcServer::Pace;
-    if (entry->pace == Pace::kUsual || static_cast<int64_t>(message_.Length()) > kLongMessage) about_to_block();
+    if (entry->pace == Pace::kUsual || message_.Length() > kLongCopy) about_to_block();
     if (entry->pace != Pace::kRun) return run(*entry);
     RpcServer& server = server_;
     if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSpareReaders))) return;
