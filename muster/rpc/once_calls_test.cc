@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OnceCallsOver, ::testing::Values(Way::kCall, Way:
 TEST_P(OnceCallsOver, RunOnWhenTheirConnectionIsLostAndAnswerWhoAsksAgain) {
   Waiting waiting(hours(1));
   Relay wire(waiting.server->address());
-  RpcChannel channel(wire.address(), "", {});
+  RpcChannel channel(wire.address(), "", {.reconnect = kPatience});
   std::future<Status> call = make_call(channel, GetParam());
   ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
 
@@ -132,7 +132,8 @@ TEST(OnceCalls, EndWhenTheGraceIsOverAndNobodyHasAskedAgain) {
 TEST(OnceCalls, AreNotEndedByTheGraceOfACallerThatHasComeBack) {
   Waiting waiting(milliseconds(500));
   Relay wire(waiting.server->address()), other_wire(waiting.server->address());
-  RpcChannel channel(wire.address(), "", {}), impatient(other_wire.address(), "", {.attempts = 1});
+  RpcChannel channel(wire.address(), "", {.reconnect = kPatience}),
+      impatient(other_wire.address(), "", {.attempts = 1});
   std::future<Status> call = make_call(channel, Way::kCall);
   ASSERT_TRUE(eventually([&] { return waiting.runs == 1; }));
   wire.cut();

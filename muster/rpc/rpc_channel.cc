@@ -18,10 +18,8 @@ namespace {
 
 using Clock = std::chrono::system_clock;
 
-// A call that was cut off is made once more, and waits that long for the task to be back.
-constexpr auto kReconnect = std::chrono::milliseconds(250);
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
-constexpr auto kRefused = std::chrono::milliseconds(50);  // the same, for one that has refused a connection
+constexpr auto kRefused = std::chrono::milliseconds(50);  // to wait for a task that has refused a connection
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kTellTimeout = std::chrono::seconds(10);
 constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
@@ -94,7 +92,7 @@ RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptio
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);    // shorter than kReconnect
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);    // shorter than ChannelOptions::reconnect
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);  // in spite of its name: how long connecting may take
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
@@ -230,7 +228,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
     const bool answered = grpc_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
-    const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + kReconnect);
+    const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + options_.reconnect);
     if (!(attempt < options_.attempts || options.wait_until_up) ||
         !wait_until_connected(patience, options.wait_until_up, options.cancellation))
       throw Error(why);
@@ -324,7 +322,7 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
     ++pending->attempt;
     pending->answer.Clear();
     return reconnects_.submit([this, call = pending, why]() mutable {
-      if (wait_until_connected(Clock::now() + kReconnect, /*again_when_refused=*/false, nullptr))
+      if (wait_until_connected(Clock::now() + options_.reconnect, /*again_when_refused=*/false, nullptr))
         return begin(std::move(call));
       call->done(why, {});
       release_elsewhere(std::move(call));

@@ -23,6 +23,7 @@ struct ChannelOptions {
   std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int attempts = 2;                                   // to make a call that was cut off
+  std::chrono::milliseconds reconnect{250};           // for which such a call waits for the task to be back
   // Large tensors go from memory to memory where the task is a process of this machine that may be looked into.
   bool near_memory = true;
   std::shared_ptr<RpcFaults> faults{};  // for tests
