@@ -87,7 +87,8 @@ Server::Server(ServerOptions options)
       worker_(std::make_unique<LocalWorker>(worker_options(options, *peers_))),
       master_(std::make_shared<LocalMaster>(*worker_, LocalMasterOptions{.tasks = others(peers_->tasks(), task_),
                                                                          .peers = peers_.get(),
-                                                                         .max_sessions = options.max_sessions})) {
+                                                                         .max_sessions = options.max_sessions,
+                                                                         .abandoned_after = options.abandoned_after})) {
   std::string address = options.address;
   if (address.empty()) address = options.cluster.task_address(options.task);
   if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");

@@ -28,6 +28,8 @@ struct ServerOptions {
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
   size_t max_sessions = 10'000;         // open at the same time
+  // A session that was not used for so long is ended when there is no room for a new one: its client may have died.
+  std::chrono::milliseconds abandoned_after{3'600'000};
   int attempts = 2;                     // to make a call to another task that was cut off
   std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
 };

@@ -226,6 +226,24 @@ TEST(Server, RefusesMoreSessionsThanItsLimitAndGoesOn) {
   EXPECT_NO_THROW(Session({.target = server.target()}).run(step, torch::ones({2})));
 }
 
+TEST(Server, EndsTheSessionThatWasNotUsedForLongestWhenThereIsNoRoom) {
+  ServerOptions options = local();
+  options.max_sessions = 2;
+  options.abandoned_after = std::chrono::milliseconds(0);
+  Server server(options);
+  auto step = function([](at::Tensor x) { return x + 1; });
+  Session first({.target = server.target()}), second({.target = server.target()});
+  first.run(step, torch::ones({2}));
+
+  Session third({.target = server.target()});
+
+  EXPECT_NO_THROW(third.run(step, torch::ones({2})));
+  EXPECT_NO_THROW(first.run(step, torch::ones({2})));
+  const Status status = caught([&] { second.run(step, torch::ones({2})); });
+  EXPECT_EQ(status.code(), StatusCode::kAborted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("not used for long"));
+}
+
 TEST(Server, RefusesMoreCallsOfAConnectionThanItsLimitAndGoesOn) {
   ServerOptions options = local();
   options.max_calls_per_connection = 2;

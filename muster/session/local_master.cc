@@ -3,6 +3,8 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <set>
 
@@ -24,9 +26,12 @@ void for_each_device(const Program& program, const std::function<void(const std:
 
 // What a session has: programs at this task's worker, and a way to end what runs.
 struct LocalMaster::SessionState {
+  using Clock = std::chrono::steady_clock;
+
   std::string id;
   SessionConfig config;
   Cancellation ended{};
+  std::atomic<Clock::time_point> used = Clock::now();  // the last time
   absl::Mutex mu;
   std::set<uint64_t> programs ABSL_GUARDED_BY(mu);
   bool closed ABSL_GUARDED_BY(mu) = false;
@@ -56,13 +61,37 @@ std::string LocalMaster::create_session(const SessionConfig& config) {
   session->id = absl::StrCat(absl::Hex(random_id()));
   session->config = config;
   if (config.isolated) session->config.container = "session " + session->id;
-  absl::MutexLock lock(&mu_);
-  if (sessions_.size() >= options_.max_sessions) {
-    throw resource_exhausted(worker_.devices().task(), " has ", sessions_.size(), " sessions, and no more than ",
-                             options_.max_sessions, " are allowed; close some, or reset it");
+  std::shared_ptr<SessionState> abandoned;
+  {
+    absl::MutexLock lock(&mu_);
+    if (sessions_.size() >= options_.max_sessions) abandoned = take_abandoned();
+    if (sessions_.size() >= options_.max_sessions) {
+      throw resource_exhausted(worker_.devices().task(), " has ", sessions_.size(), " sessions, and no more than ",
+                               options_.max_sessions, " are allowed; close some, or reset it");
+    }
+    sessions_[session->id] = session;
   }
-  sessions_[session->id] = session;
+  if (abandoned) {
+    MUSTER_LOG(warning) << "session " << abandoned->id
+                        << " ends: there is no room for another one, and nobody has used "
+                        << "it for longest";
+    end(*abandoned, Status(StatusCode::kAborted, str_cat("session ", abandoned->id, " was not used for long")));
+  }
   return session->id;
+}
+
+std::shared_ptr<LocalMaster::SessionState> LocalMaster::take_abandoned() {
+  const auto latest = SessionState::Clock::now() - options_.abandoned_after;
+  auto oldest = sessions_.end();
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    const bool busy = it->second.use_count() > 1;  // a call has it
+    if (busy || it->second->used.load() > latest) continue;
+    if (oldest == sessions_.end() || it->second->used.load() < oldest->second->used.load()) oldest = it;
+  }
+  if (oldest == sessions_.end()) return nullptr;
+  std::shared_ptr<SessionState> taken = std::move(oldest->second);
+  sessions_.erase(oldest);
+  return taken;
 }
 
 std::shared_ptr<LocalMaster::SessionState> LocalMaster::find(const std::string& session) const {
@@ -70,8 +99,9 @@ std::shared_ptr<LocalMaster::SessionState> LocalMaster::find(const std::string& 
   auto it = sessions_.find(session);
   if (it == sessions_.end()) {
     throw aborted("Session handle is not found: ", worker_.devices().task(), " has no session \"", session,
-                  "\"; it was closed or reset, or the task was restarted since");
+                  "\"; it was closed, reset or not used for long, or the task was restarted since");
   }
+  it->second->used = SessionState::Clock::now();
   return it->second;
 }
 
@@ -282,7 +312,7 @@ void LocalMaster::reset(const std::vector<std::string>& given) {
   for (const std::string& task : others) {
     try {
       options_.peers->worker(task)->reset(containers);
-    } catch (const Error& error) {
+    } catch (const Error&) {
       // Nothing of this master's is at a task that it has never used.
       if (used.contains(task)) throw;
     }

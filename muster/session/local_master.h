@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@ struct LocalMasterOptions {
   std::vector<std::string> tasks{};
   Peers* peers = nullptr;        // where they are found; outlives the master
   size_t max_sessions = 10'000;  // open at the same time
+  // One that was not used for so long is ended when there is no room for a new one: its client may have died.
+  std::chrono::milliseconds abandoned_after{3'600'000};
 };
 
 // The master of this task: it drives the steps of its sessions on its own worker, which has others run their parts.
@@ -46,6 +49,8 @@ class LocalMaster : public Master {
  private:
   struct SessionState;
 
+  // Takes the session away that was not used for longest; null if all of them may still be in use.
+  std::shared_ptr<SessionState> take_abandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<SessionState> find(const std::string& session) const ABSL_LOCKS_EXCLUDED(mu_);
   void end(SessionState& session, const Status& why);
   // The devices of the tasks that the program names, and their default devices; asks those that are not known yet.
