@@ -9,6 +9,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(100);  // between two looks at a lost worker
+constexpr std::chrono::milliseconds kCutOffPause(1'000);                  // for one that reaches no parameter server
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
   std::vector<std::string> devices;
@@ -226,7 +227,7 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
       lose(slot, sent.generation, lost);
       queue_.put_back(closure);
     } else {
-      failed(closure, failure, began);
+      failed(slot, closure, failure, began);
     }
   }
   sent.batch = std::move(prepared);
@@ -269,7 +270,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     const bool loss = is_loss(failure);
     if (loss) lose(slot, sent.generation, failure);
     --slot.batches_in_flight;
-    for (const auto& closure : batch) loss ? queue_.put_back(closure) : failed(closure, failure, sent.began);
+    for (const auto& closure : batch) loss ? queue_.put_back(closure) : failed(slot, closure, failure, sent.began);
     return;
   }
   slot.learn(batch.size(), took);
@@ -289,43 +290,104 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
       lose(slot, sent.generation, failure);
       again.push_back(batch[i]);
     } else {
-      failed(batch[i], failure, sent.began);
+      failed(slot, batch[i], failure, sent.began);
     }
   }
   --slot.batches_in_flight;
-  if (!finished.empty()) queue_.mark_finished(finished);
+  if (!finished.empty()) {
+    forget_trouble(slot);
+    queue_.mark_finished(finished);
+  }
   for (const auto& closure : again) queue_.put_back(closure);
 }
 
-void CoordinatorCore::failed(const std::shared_ptr<ScheduledClosure>& closure, const Status& failure, Time began) {
+void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
+                             const Status& failure, Time began) {
   if (!is_ps(failure.task()) || !tells_of_loss(failure)) {
     queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
     return closure->cancelled(failure);
   }
-  if (!tolerate(failure, began)) end_without(failure);
+  note_trouble(slot, began);
+  if (!tolerate(failure, began)) judge(failure);
   queue_.put_back(closure);  // which tells it, if that was the end
 }
 
 // ---- Lost parameter servers
+bool CoordinatorCore::Trouble::count(Time began) {
+  if (times > 0 && began <= last) return false;
+  last = std::chrono::steady_clock::now();
+  ++times;
+  return true;
+}
+
 bool CoordinatorCore::tolerate(const Status& failure, Time began) {
   // One that answers as another incarnation has lost its variables; nothing brings them back.
   if (failure.code() == StatusCode::kAborted) return false;
   absl::MutexLock lock(&mu_);
-  PsTrouble& trouble = ps_trouble_[failure.task()];
-  // All that was under way when the network was cut tells of one and the same cut.
-  if (trouble.times > 0 && began <= trouble.last) return trouble.times <= options_.transient_ps_failures;
-  trouble.last = std::chrono::steady_clock::now();
-  ++trouble.times;
-  MUSTER_LOG(warning) << failure.task() << " was not reached (" << trouble.times << " times; "
-                      << options_.transient_ps_failures << " are tolerated): " << failure.message();
+  Trouble& trouble = ps_trouble_[failure.task()];
+  if (trouble.count(began)) {
+    MUSTER_LOG(warning) << failure.task() << " was not reached (" << trouble.times << " times; "
+                        << options_.transient_ps_failures << " are tolerated): " << failure.message();
+  }
   return trouble.times <= options_.transient_ps_failures;
 }
 
-void CoordinatorCore::end_without(const Status& failure) {
-  const Status gone(
-      StatusCode::kUnavailable,
-      str_cat("parameter server ", failure.task(), " is gone, and its variables with it: ", failure.message()),
-      failure.task());
+void CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
+  absl::MutexLock lock(&mu_);
+  worker_trouble_[slot.index()].count(began);
+  any_worker_trouble_ = true;
+}
+
+void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {
+  if (!any_worker_trouble_.load(std::memory_order_relaxed)) return;
+  absl::MutexLock lock(&mu_);
+  worker_trouble_.erase(slot.index());
+  any_worker_trouble_ = !worker_trouble_.empty();
+}
+
+void CoordinatorCore::judge(const Status& failure) {
+  if (failure.code() == StatusCode::kAborted) return end_without(failure, "is gone, and its variables with it");
+  {
+    absl::MutexLock lock(&mu_);
+    if (!judged_.insert(failure.task()).second) return;
+  }
+  in_background([this, failure] {
+    try {
+      variables_->check_alive(failure.task());
+      if (!do_without_cut_off(failure)) end_without(failure, "is out of reach of all workers");
+    } catch (const Error& error) {
+      end_without(error.status(), "is gone, and its variables with it");
+    }
+    absl::MutexLock lock(&mu_);
+    judged_.erase(failure.task());
+    ps_trouble_.erase(failure.task());
+  });
+}
+
+bool CoordinatorCore::do_without_cut_off(const Status& failure) {
+  std::vector<WorkerSlot*> cut_off;
+  bool others = false, too_often = true;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& slot : workers_) {
+      if (!slot->up()) continue;
+      auto trouble = worker_trouble_.find(slot->index());
+      if (trouble == worker_trouble_.end()) {
+        others = true;
+      } else {
+        cut_off.push_back(slot.get());
+        too_often = too_often && trouble->second.times > options_.transient_ps_failures;
+      }
+    }
+  }
+  if (!others) return !too_often;
+  for (WorkerSlot* slot : cut_off) lose(*slot, slot->generation(), failure, kCutOffPause);
+  return true;
+}
+
+void CoordinatorCore::end_without(const Status& failure, const std::string& why) {
+  const Status gone(StatusCode::kUnavailable,
+                    str_cat("parameter server ", failure.task(), " ", why, ": ", failure.message()), failure.task());
   queue_.stop(gone);
   of_tagged_->cancel(gone);
 }
@@ -339,22 +401,23 @@ void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
     try {
       variables_->check_alive(task);
     } catch (const Error& error) {
-      if (tells_of_loss(error.status()) && !tolerate(error.status(), began)) return end_without(error.status());
+      if (tells_of_loss(error.status()) && !tolerate(error.status(), began)) return judge(error.status());
     }
   }
 }
 
 // ---- Lost workers
-void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why) {
+void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
   if (!slot.lose(generation)) return;
   ++metrics_.worker_failures;
   MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: " << why.message();
-  in_background([this, &slot, why] { wait_for(slot, why); });
+  in_background([this, &slot, why, pause] { wait_for(slot, why, pause); });
 }
 
-void CoordinatorCore::wait_for(WorkerSlot& slot, const Status& why) {
+void CoordinatorCore::wait_for(WorkerSlot& slot, const Status& why, std::chrono::milliseconds pause_first) {
   const Time begin = std::chrono::steady_clock::now();
   Status last = why;
+  rest(pause_first);
   for (auto pause = kFirstPause; !stopping_; pause = std::min(pause * 2, kLongestPause)) {
     try {
       slot.revive();
@@ -367,9 +430,13 @@ void CoordinatorCore::wait_for(WorkerSlot& slot, const Status& why) {
     }
     if (std::chrono::steady_clock::now() - begin > options_.worker_recovery_limit) return give_up(slot, last);
     watch_parameter_servers(slot);
-    absl::MutexLock lock(&mu_);
-    if (!stopping_) changed_.WaitWithTimeout(&mu_, absl::FromChrono(pause));
+    rest(pause);
   }
+}
+
+void CoordinatorCore::rest(std::chrono::milliseconds pause) {
+  absl::MutexLock lock(&mu_);
+  if (!stopping_) changed_.WaitWithTimeout(&mu_, absl::FromChrono(pause));
 }
 
 void CoordinatorCore::give_up(WorkerSlot& slot, const Status& why) {

@@ -65,9 +65,13 @@ class CoordinatorCore {
     Time began;
     Cancellation::Registration asked_to_end{};
   };
-  struct PsTrouble {
+  // How often parameter servers were not reached: one of them, or by one worker since it last ran something.
+  struct Trouble {
     int times = 0;
     Time last{};
+    // False if what failed began before it was last counted: all that was under way when the network was cut tells of
+    // one and the same cut.
+    bool count(Time began);
   };
 
   void release(std::shared_ptr<PerWorkerResource> resource);
@@ -81,18 +85,27 @@ class CoordinatorCore {
   void prepare_and_begin(WorkerSlot& slot, Sent sent);
   void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
   void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
-  void failed(const std::shared_ptr<ScheduledClosure>& closure, const Status& failure, Time began);
+  void failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure, const Status& failure,
+              Time began);
 
-  void lose(WorkerSlot& slot, uint64_t generation, const Status& why);
-  void wait_for(WorkerSlot& slot, const Status& why);
+  // `pause`: until it may be used again.
+  void lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause = {});
+  void wait_for(WorkerSlot& slot, const Status& why, std::chrono::milliseconds pause);
+  void rest(std::chrono::milliseconds pause) ABSL_LOCKS_EXCLUDED(mu_);  // or until stop()
   void give_up(WorkerSlot& slot, const Status& why);
 
   bool is_ps(const std::string& task) const { return ps_.contains(task); }
   // Whether this failure of a parameter server, met by what began then, may pass.
   bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  void note_trouble(const WorkerSlot& slot, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  void forget_trouble(const WorkerSlot& slot) ABSL_LOCKS_EXCLUDED(mu_);
+  // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
+  void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
+  // Does without the workers that have been in trouble. False if all have, too often.
+  bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // While no worker is up nobody else would see that a parameter server is lost.
   void watch_parameter_servers(const WorkerSlot& lost);
-  void end_without(const Status& failure);
+  void end_without(const Status& failure, const std::string& why);
 
   const CoordinatorOptions options_;
   const std::shared_ptr<Peers> peers_;
@@ -106,14 +119,17 @@ class CoordinatorCore {
   std::atomic<int> dispatching_{0};
   std::atomic<size_t> next_worker_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> any_worker_trouble_{false};
   Cancellation ending_;  // cuts off what is under way
   std::optional<Watchdog> watchdog_;
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<const Variable::State*, std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, PsTrouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
-  int under_way_ ABSL_GUARDED_BY(mu_) = 0;                            // messages and tasks of the pool
-  absl::CondVar changed_;                                             // nothing is under way, or stop() was called
+  std::map<std::string, Trouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
+  std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
+  std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;                          // messages and tasks of the pool
+  absl::CondVar changed_;                                           // nothing is under way, or stop() was called
 
   ElasticPool pool_{"coordinator"};  // last: what it runs uses all of the above
 };

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/cluster/server.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/rpc/service_names.h"
@@ -95,7 +96,7 @@ TEST_F(ShortCuts, ThatDoNotEndAreTheEnd) {
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_EQ(status.task(), "/job:ps/replica:0/task:0");
-  EXPECT_THAT(status.message(), HasSubstr("is gone"));
+  EXPECT_THAT(status.message(), HasSubstr("is out of reach of all workers"));
 }
 
 TEST_F(ShortCuts, OfManyFunctionsAtOnceAreOne) {
@@ -113,6 +114,33 @@ TEST_F(ShortCuts, OfManyFunctionsAtOnceAreOne) {
   coordinator.join();
 
   EXPECT_EQ(v_.value().item<float>(), 10);
+}
+
+TEST_F(ShortCuts, OfOneWorkerLeaveTheWorkToTheOthersUntilTheyAreOver) {
+  const TaskId second{"worker", 1};
+  cluster_.stop(second);
+  auto faults = std::make_shared<RpcFaults>(5);
+  Server cut_off({.cluster = cluster_.spec(), .task = second, .attempts = 1, .faults = faults});
+  ClusterCoordinator coordinator(strategy_);
+  auto add = function([&](at::Tensor x) { v_.assign_add(x); });
+
+  faults->set(worker_rpc::kRun, {.request_lost = 1});
+  int scheduled = 0;
+  auto some_more = [&] {
+    for (int i = 0; i < 10; ++i, ++scheduled) coordinator.schedule(add, torch::ones({}));
+    coordinator.join();
+  };
+  EXPECT_TRUE(eventually([&] {
+    some_more();
+    return coordinator.metrics().snapshot().worker_failures > 0;
+  }));
+  some_more();
+  faults->set(worker_rpc::kRun, {});
+
+  EXPECT_TRUE(eventually([&] { return coordinator.workers_up() == 2; }));
+  coordinator.schedule_on(1, add, torch::ones({}));
+  coordinator.join();
+  EXPECT_EQ(v_.value().item<float>(), scheduled + 1);
 }
 
 // ---- Back pressure, and what is counted
