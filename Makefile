@@ -75,6 +75,11 @@ soak: setup  ## 16 clients at one cluster for a minute (SOAK_SECONDS), under bot
 	@TSAN_OPTIONS=suppressions=tests/sanitizers/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1 OMP_NUM_THREADS=1 \
 	  $$(find build/tsan -name soak -type f) $(SOAK_SECONDS)
 
+CUT_SECONDS ?= 60
+.PHONY: cut-hosts
+cut-hosts: build  ## Train across hosts whose packets vanish, for a minute each time (CUT_SECONDS).
+	@MUSTER_CUT_SECONDS=$(CUT_SECONDS) ctest --preset release -R '^hosts$$'
+
 .PHONY: thread-safety
 thread-safety:  ## Check the lock annotations with clang.
 	@scripts/setup clang

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Several hosts on one machine, and what happens to the cables between them: hosts_test.py MUSTER.
+"""Several hosts on one machine, and what happens to the cables between them: hosts_test.py MUSTER COUNT.
 
 Every host is a network namespace with a cable (a veth) to a switch (a bridge). All of it is inside a namespace of its own,
 so the test changes nothing outside, leaves nothing behind, and needs root or the right to make user namespaces."""
@@ -24,11 +24,13 @@ import unittest
 
 from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
 
-MUSTER = sys.argv[1]
+MUSTER, COUNT = sys.argv[1:3]
 INSIDE = "MUSTER_HOSTS_TEST_INSIDE"
 KEEPALIVE = 5  # seconds, in muster/rpc/channel_arguments.cc: so long without a word until it asks, so long for the answer
 HOSTS = {"client": "10.77.0.1", "ps": "10.77.0.2", "worker0": "10.77.0.3", "worker1": "10.77.0.4"}
 TASKS = {"ps": "/job:ps/replica:0/task:0", "worker0": "/job:worker/replica:0/task:0", "worker1": "/job:worker/replica:0/task:1"}
+# A cut that is to be noticed lasts at least so long; a soak sets 60.
+CUT_SECONDS = float(os.environ.get("MUSTER_CUT_SECONDS", "0"))
 CLUSTER = cluster_json(ps=["10.77.0.2:2222"], worker=["10.77.0.3:2222", "10.77.0.4:2222"])
 
 
@@ -128,6 +130,57 @@ class Watch:
         return time.monotonic() - begin
 
 
+class Counting:
+    """Training on the cluster, by a coordinator on the host `client`."""
+
+    def __init__(self):
+        self._said, self._errors = tempfile.NamedTemporaryFile(prefix="muster-count-"), tempfile.NamedTemporaryFile()
+        cluster = json.dumps({**json.loads(CLUSTER), "chief": [HOSTS["client"] + ":2222"]})
+        self.process = subprocess.Popen([*inside("client"), COUNT, "--cluster", cluster, "--task_type", "chief", "--task_index",
+                                         "0"], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self._said.close()
+        self._errors.close()
+
+    def errors(self):
+        with open(self._errors.name, encoding="utf-8") as lines:
+            return lines.read()
+
+    def _last(self):
+        """The last whole line, as {"scheduled": 40, "workers": 2}."""
+        with open(self._said.name, encoding="utf-8") as lines:
+            whole = lines.read().split("\n")[:-1]
+        words = whole[-1].split() if whole else ["scheduled", "0", "workers", "0"]
+        return dict(zip(words[::2], map(int, words[1::2])))
+
+    def wait_for_steps(self, workers, seconds=PATIENCE):
+        """Steps from now on, with so many workers."""
+        before = self._last()["scheduled"]
+
+        def going_on():
+            if self.process.poll() is not None:
+                raise AssertionError("the training has ended: " + self.errors())
+            last = self._last()
+            return last["scheduled"] >= before + 100 and last["workers"] == workers
+
+        wait_until(going_on, seconds, f"steps with {workers} workers")
+
+    def finish(self):
+        """Ends the training: steps that were scheduled, steps that have arrived, and how often a worker was lost."""
+        self.process.stdin.close()
+        if self.process.wait(PATIENCE) != 0:
+            raise AssertionError("the training has failed: " + self.errors())
+        last = self._last()
+        return last["scheduled"], last["counted"], last["failures"]
+
+
 def connections(server):
     """How many connections the server has, in the eyes of its kernel."""
     count = 0
@@ -208,6 +261,7 @@ class Hosts(unittest.TestCase):
 
             cut()
             watch.wait_for(lambda look: up(look) == set(TASKS.values()) - cut_off, 2 * KEEPALIVE + 2, f"{hosts} down")
+            time.sleep(CUT_SECONDS)
             for task in cut_off:
                 down = watch.looks()[-1][task]
                 self.assertIn(down["code"], ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
@@ -251,6 +305,58 @@ class Hosts(unittest.TestCase):
             ip("link", "set", "to-client", "master", "switch")
             watch.wait_for(all_up, 2 * KEEPALIVE, "all tasks up again")
 
+    @contextlib.contextmanager
+    def vanishing(self, host):
+        """Packets to and from the host vanish; nobody is told."""
+        ip("link", "set", "to-" + host, "nomaster")
+        yield
+        ip("link", "set", "to-" + host, "master", "switch")
+
+    def test_training_waits_for_any_host_whose_packets_vanish_for_a_second(self):
+        with Counting() as training:
+            for host in ("ps", "worker1", "client"):
+                training.wait_for_steps(workers=2)
+                with self.vanishing(host):
+                    time.sleep(1)
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertGreaterEqual(counted, scheduled)
+            if failures == 0:
+                self.assertEqual(counted, scheduled)
+
+    def test_training_goes_on_without_half_of_its_workers_until_they_are_back(self):
+        with Counting() as training:
+            training.wait_for_steps(workers=2)
+
+            with self.vanishing("worker1"):
+                training.wait_for_steps(workers=1)
+                time.sleep(CUT_SECONDS)
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertGreaterEqual(counted, scheduled)
+            self.assertGreaterEqual(failures, 1)
+
+    def test_training_ends_with_the_name_of_a_parameter_server_whose_packets_vanish(self):
+        self.assert_training_ends(without="ps")
+
+    def test_training_ends_when_its_own_packets_vanish_and_may_begin_anew(self):
+        self.assert_training_ends(without="client")
+
+    def assert_training_ends(self, without):
+        with Counting() as training:
+            training.wait_for_steps(workers=2)
+            with self.vanishing(without):
+                self.assertEqual(training.process.wait(PATIENCE), 1)
+                time.sleep(CUT_SECONDS)
+            self.assertIn(TASKS["ps"], training.errors())
+            self.assertIn("UNAVAILABLE", training.errors())
+        with Counting() as anew:
+            anew.wait_for_steps(workers=2)
+            scheduled, counted, _ = anew.finish()
+            self.assertGreaterEqual(counted, scheduled)
+
     def test_a_host_that_is_far_away_answers_and_stays_up(self):
         self.slow_cable.delay, self.slow_cable.jitter = 0.075, 0.050
         with Watch() as watch:
@@ -292,4 +398,4 @@ if __name__ == "__main__":
             os.execvp(command[0], [*command, sys.executable, *sys.argv])
         Hosts = unittest.skip(why_not)(Hosts)
         print("skipped:", why_not)
-    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
