@@ -102,16 +102,20 @@ class Bench::Trials {
 
 Bench::Bench(std::string workload, BenchOptions options) : workload_(std::move(workload)), options_(options) {}
 
+Figure rate_of(const Metric& metric, double count, std::function<void()> work) {
+  return {metric, [count, work = std::move(work)] { return count / seconds(work); }};
+}
+
 double Bench::rate(const Metric& metric, double count, const std::function<void()>& work) {
-  return best(metric, [&] { return count / seconds(work); }, /*more_is_better=*/true);
+  return in_turn({rate_of(metric, count, work)})[0];
 }
 
 double Bench::most(const Metric& metric, const std::function<double()>& measure) {
-  return best(metric, measure, /*more_is_better=*/true);
+  return in_turn({{metric, measure}})[0];
 }
 
 double Bench::least(const Metric& metric, const std::function<double()>& measure) {
-  return best(metric, measure, /*more_is_better=*/false);
+  return in_turn({{metric, measure, /*more_is_better=*/false}})[0];
 }
 
 void Bench::once(const Metric& metric, double value) {
@@ -123,24 +127,21 @@ void Bench::once(const Metric& metric, double value) {
   std::cout << line.dump() << std::endl;
 }
 
-void Bench::rates(const std::vector<Rate>& figures) {
-  std::vector<Trials> trials(figures.size(), Trials(/*more_is_better=*/true));
-  auto all_done = [&] {
-    return std::all_of(trials.begin(), trials.end(), [&](const Trials& t) { return t.enough(options_.repeats); });
-  };
-  while (!all_done()) {
+std::vector<double> Bench::in_turn(const std::vector<Figure>& figures) {
+  std::vector<Trials> trials;
+  for (const Figure& figure : figures) trials.emplace_back(figure.more_is_better);
+  bool all_done = false;
+  while (!all_done) {
+    all_done = true;
     for (size_t i = 0; i < figures.size(); ++i) {
       if (trials[i].enough(options_.repeats)) continue;
-      trials[i].add([&] { return figures[i].count / seconds(figures[i].work); });
+      trials[i].add(figures[i].measure);
+      all_done = false;
     }
   }
-  for (size_t i = 0; i < figures.size(); ++i) print(figures[i].metric, trials[i]);
-}
-
-double Bench::best(const Metric& metric, const std::function<double()>& measure, bool more_is_better) {
-  Trials trials(more_is_better);
-  while (!trials.enough(options_.repeats)) trials.add(measure);
-  return print(metric, trials);
+  std::vector<double> best;
+  for (size_t i = 0; i < figures.size(); ++i) best.push_back(print(figures[i].metric, trials[i]));
+  return best;
 }
 
 double Bench::print(const Metric& metric, const Trials& trials) {

@@ -18,12 +18,14 @@ struct BenchOptions {
   int repeats = 3;  // trials per figure
 };
 
-// A figure in units of work per second: `work` does `count` of them.
-struct Rate {
+struct Figure {
   Metric metric;
-  double count;
-  std::function<void()> work;
+  std::function<double()> measure;
+  bool more_is_better = true;
 };
+
+// In units of work per second: `work` does `count` of them.
+Figure rate_of(const Metric& metric, double count, std::function<void()> work);
 
 // Measures and prints the figures of one workload, each as a line of JSON on stdout. A figure that was taken while
 // other programs used the CPU is marked with a line "CONTENDED: …" on stderr.
@@ -33,9 +35,9 @@ class Bench {
 
   // `work` does `count` units of work; the figure is the best number of units per second. Returns it.
   double rate(const Metric& metric, double count, const std::function<void()>& work);
-  // The same for figures that are to be compared: their trials take turns, so that a machine that becomes slower does
-  // so for all of them.
-  void rates(const std::vector<Rate>& figures);
+  // The best of each, for figures that are to be compared: their trials take turns, so that a machine that becomes
+  // slower does so for all of them. Returns them.
+  std::vector<double> in_turn(const std::vector<Figure>& figures);
   // The smallest of what `measure` returns.
   double least(const Metric& metric, const std::function<double()>& measure);
   // What was measured once.
@@ -45,7 +47,6 @@ class Bench {
 
  private:
   class Trials;
-  double best(const Metric& metric, const std::function<double()>& measure, bool more_is_better);
   double print(const Metric& metric, const Trials& trials);
 
   const std::string workload_;

@@ -1,10 +1,12 @@
-// How the cost of a coordinator grows: CPU time per closure with more and more workers, memory of closures that wait.
+// How cost grows: CPU time per closure with more and more workers, memory of a parameter server with them, and of
+// closures that wait.
 #include <sys/resource.h>
 #include <torch/torch.h>
 
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/cluster/in_process_cluster.h"
+#include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/distribute/cluster_coordinator.h"
 
 namespace muster::bench {
@@ -24,25 +26,62 @@ auto add_one() {
   return function([](const torch::Tensor& x) { return x + 1; });
 }
 
+// A cluster in this process, and its coordinator.
+struct Workers {
+  Workers(int count, Transport transport)
+      : cluster({.workers = count, .ps = 1, .transport = transport}),
+        strategy(cluster.resolver(), {.peers = cluster.peers()}),
+        coordinator(strategy) {}
+
+  void burst(int closures) {
+    for (int i = 0; i < closures; ++i) coordinator.schedule(step, x);
+    coordinator.join();
+  }
+
+  InProcessCluster cluster;
+  ParameterServerStrategy strategy;
+  ClusterCoordinator coordinator;
+  decltype(add_one()) step = add_one();
+  torch::Tensor x = torch::ones({});
+};
+
 void cpu_per_closure(const std::string& part, Transport transport, Bench& bench) {
   constexpr int kClosures = 20'000;
-  const torch::Tensor x = torch::ones({});
-  for (int workers : {1, 2, 4, 8, 16, 32}) {
-    InProcessCluster cluster({.workers = workers, .ps = 1, .transport = transport});
-    ParameterServerStrategy strategy(cluster.resolver(), {.peers = cluster.peers()});
-    ClusterCoordinator coordinator(strategy);
-    auto step = add_one();
-    auto burst = [&](int closures) {
-      for (int i = 0; i < closures; ++i) coordinator.schedule(step, x);
-      coordinator.join();
-    };
-    burst(1'000);
-    bench.least({"cpu_per_closure_" + part + "_" + std::to_string(workers) + "workers", "us"}, [&] {
-      const double before = cpu_us();
-      burst(kClosures);
-      return (cpu_us() - before) / kClosures;
-    });
+  std::vector<Figure> figures;
+  for (int count : {1, 2, 4, 8, 16, 32}) {
+    figures.push_back({{"cpu_per_closure_" + part + "_" + std::to_string(count) + "workers", "us"},
+                       [=] {
+                         Workers workers(count, transport);
+                         workers.burst(1'000);
+                         const double before = cpu_us();
+                         workers.burst(kClosures);
+                         return (cpu_us() - before) / kClosures;
+                       },
+                       /*more_is_better=*/false});
   }
+  bench.in_turn(figures);
+}
+
+// What a parameter server has when so many worker processes have trained a model of 4 MiB for a while.
+double ps_memory(int workers) {
+  constexpr int kStepsPerWorker = 100;
+  const ServerProcesses servers(workers, 1);
+  ParameterServerStrategy strategy(SimpleClusterResolver(servers.spec(), {.rpc_layer = "grpc"}));
+  auto w = strategy.make<Variable>(torch::zeros({1024, 1024}));
+  ClusterCoordinator coordinator(strategy);
+  auto step = function([&] { w.assign_add(torch::ones({1024, 1024}) - w.value()); });
+  for (int i = 0; i < kStepsPerWorker * workers; ++i) coordinator.schedule(step);
+  coordinator.join();
+  return resident_memory(servers.pid({"ps", 0}));
+}
+
+void ps_memory(Bench& bench) {
+  constexpr int kMany = 32;
+  ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);  // as from other machines
+  const double one = ps_memory(1), many = ps_memory(kMany);
+  bench.once({"ps_memory_1workers", "MiB"}, one);
+  bench.once({"ps_memory_" + std::to_string(kMany) + "workers", "MiB"}, many);
+  bench.once({"ps_memory_per_worker", "MiB"}, (many - one) / (kMany - 1));
 }
 
 void memory(Bench& bench) {
@@ -63,6 +102,7 @@ void memory(Bench& bench) {
 
 void scale(const Part& part, Bench& bench) {
   if (part.name == "memory") return memory(bench);
+  if (part.name == "ps_memory") return ps_memory(bench);
   cpu_per_closure(part.name, part.name == "local" ? Transport::kLocal : Transport::kGrpc, bench);
 }
 

@@ -26,16 +26,16 @@ struct Training {
 inline void measure_training(const std::string& workload, Bench& bench, int steps,
                              const std::vector<Training>& trainings) {
   std::vector<double> first;
-  std::vector<Rate> rates;
+  std::vector<Figure> figures;
   for (const Training& training : trainings) {
     first.push_back(training.loss());
     for (int i = 0; i < kWarmUp; ++i) training.call();
-    rates.push_back({training.metric, static_cast<double>(steps) * kBatch, [&training, steps] {
-                       for (int i = 0; i < steps / training.steps_per_call; ++i) training.call();
-                     }});
+    figures.push_back(rate_of(training.metric, static_cast<double>(steps) * kBatch, [&training, steps] {
+      for (int i = 0; i < steps / training.steps_per_call; ++i) training.call();
+    }));
   }
 
-  bench.rates(rates);
+  bench.in_turn(figures);
 
   for (size_t i = 0; i < trainings.size(); ++i) check_fell(workload, first[i], trainings[i].loss());
 }

@@ -53,8 +53,9 @@ const std::vector<Workload>& workloads() {
        {{"worker", 1}, {"ps", 1}},
        recovery},
       {"scale",
-       "CPU time per closure with 1 to 32 workers, and memory of a million closures that wait",
-       {{"local", 1}, {"loopback", 1}, {"memory", 1}},
+       "CPU time per closure with 1 to 32 workers, and memory of a parameter server and of a million closures that "
+       "wait",
+       {{"local", 1}, {"loopback", 1}, {"memory", 1}, {"ps_memory", 1}},
        scale},
   };
   return table;
