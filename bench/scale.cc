@@ -46,13 +46,13 @@ struct Workers {
 };
 
 void cpu_per_closure(const std::string& part, Transport transport, Bench& bench) {
-  constexpr int kClosures = 20'000;
+  constexpr int kClosures = 100'000, kWarmUp = 50'000;  // each worker's messages grow until they are worth sending
   std::vector<Figure> figures;
   for (int count : {1, 2, 4, 8, 16, 32}) {
     figures.push_back({{"cpu_per_closure_" + part + "_" + std::to_string(count) + "workers", "us"},
                        [=] {
                          Workers workers(count, transport);
-                         workers.burst(1'000);
+                         workers.burst(kWarmUp);
                          const double before = cpu_us();
                          workers.burst(kClosures);
                          return (cpu_us() - before) / kClosures;

@@ -48,6 +48,7 @@ std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
     if (entry.tensors() > answer.tensors.size() - next) throw data_loss("outcomes with fewer tensors than they say");
     RunOutcome& outcome = outcomes.emplace_back();
     if (entry.has_error()) outcome.status = from_proto(entry.error());
+    outcome.took = std::chrono::nanoseconds(entry.took_ns());
     for (uint32_t i = 0; i < entry.tensors(); ++i) outcome.outputs.push_back(std::move(answer.tensors[next++]));
   }
   return outcomes;

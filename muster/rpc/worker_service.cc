@@ -48,6 +48,7 @@ void run_all(LocalWorker& worker, RpcCall& call) {
     auto* entry = answer.add_outcomes();
     if (!outcome.status.ok()) *entry->mutable_error() = to_proto(outcome.status);
     entry->set_tensors(outcome.outputs.size());
+    entry->set_took_ns(outcome.took.count());
     for (at::Tensor& output : outcome.outputs) outputs.push_back(std::move(output));
   }
   Frame frame = with_header(answer);

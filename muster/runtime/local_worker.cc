@@ -157,6 +157,7 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     running_[given.meeting] = &cancellation;
     if (std::find(aborted_.begin(), aborted_.end(), given.meeting) != aborted_.end()) cancellation.cancel();
   }
+  auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < runs.size(); ++i) {
     try {
       std::vector<at::Tensor> outputs = run(runs[i].handle, std::move(runs[i].arguments), options);
@@ -164,6 +165,9 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     } catch (...) {
       outcomes[i].status = status_of(std::current_exception()).from(devices_.task());
     }
+    const auto end = std::chrono::steady_clock::now();
+    outcomes[i].took = end - begin;
+    begin = end;
   }
   if (given.meeting != 0) {
     absl::MutexLock lock(&mu_);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,6 +63,7 @@ struct ProgramRun {
 struct RunOutcome {
   Status status{};
   std::vector<at::Tensor> outputs{};  // none if they are not wanted
+  std::chrono::nanoseconds took{};    // at the worker
 };
 using RunsDone = std::function<void(const Status&, std::vector<RunOutcome>)>;
 
