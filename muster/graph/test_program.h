@@ -28,6 +28,7 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)",
              "aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)",
              "aten::mm(Tensor self, Tensor mat2) -> Tensor",
+             "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
              "aten::relu(Tensor self) -> Tensor",
              "aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
              "int[2] "

@@ -23,6 +23,7 @@
 #include "muster/runtime/next_element.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
+#include "muster/runtime/order_trial.h"
 #include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
 
@@ -83,8 +84,14 @@ struct Executor::Frame {
 class Executor::Run {
  public:
   Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators,
-      const ExecutorLinks& links)
-      : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators), links_(links) {}
+      const ExecutorLinks& links, OrderTrial* trial)
+      : frame_(frame),
+        plan_(frame.plan),
+        task_(task),
+        options_(options),
+        generators_(generators),
+        links_(links),
+        trial_(trial) {}
 
   // The outputs of the program, after its run.
   static void collect(const Frame& frame, std::vector<at::Tensor>& outputs) {
@@ -251,6 +258,7 @@ class Executor::Run {
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.one_order) use_one_order(step, stack);
+    if (trial_ != nullptr && step.second_factor >= 0) trial_->measure(step, stack, frame_.values);
     if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
       stack.resize(1);  // what copy_ returns
     } else if (step.in_place && nobody_else_sees(stack[0])) {
@@ -259,6 +267,8 @@ class Executor::Run {
       step.in_place->callBoxed(stack);
     } else if (step.choice) {
       step.choice->call(stack);
+    } else if (step.target >= 0 && in_columns(frame_.values[step.target])) {
+      multiply_into_columns(stack);
     } else if (step.gradients) {
       c10::AutoGradMode gradients(true);
       step.op->callBoxed(stack);
@@ -420,7 +430,7 @@ class Executor::Run {
       }
       generators = &frame->generators;
     }
-    Run(*frame, task_, options_, *generators, links_).execute();
+    Run(*frame, task_, options_, *generators, links_, trial_).execute();
     std::vector<at::Tensor> outputs;
     collect(*frame, outputs);
     frame->clear();
@@ -485,6 +495,7 @@ class Executor::Run {
   const RunOptions& options_;
   std::vector<at::Generator>& generators_;
   const ExecutorLinks& links_;
+  OrderTrial* const trial_;  // null if nothing is to be measured
   RunOptions remote_options_;
   Cancellation* others_ = nullptr;
   absl::Mutex calls_mu_;
@@ -500,7 +511,9 @@ Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog
                    KernelTable* kernels, ExecutorLinks links)
     : links_(std::move(links)),
       plan_(std::make_unique<Plan>(std::move(program), devices, catalog, kernels)),
-      task_(devices.task()) {
+      task_(devices.task()),
+      orders_(plan_->program.variables.size()),
+      orders_known_(!OrderTrial::worthwhile(*plan_)) {
   for (size_t i = 0; i < plan_->program.variables.size(); ++i) {
     const VariableRef& variable = plan_->program.variables[i];
     cells_.push_back(variables.declare(variable.name, variable.spec, plan_->variable_devices[i]));
@@ -564,12 +577,18 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   }
   std::vector<at::Tensor> outputs;
   {
-    HeldVariables held(*plan_, cells_);
+    HeldVariables held(*plan_, cells_, orders_);
     held.take(cell_order_, frame->values);
-    Run(*frame, task_, options, frame->generators, links_).execute();
+    std::optional<OrderTrial> trial;
+    if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
+    Run(*frame, task_, options, frame->generators, links_, trial ? &*trial : nullptr).execute();
     Run::collect(*frame, outputs);
     frame->clear();
     held.complete();
+    if (trial) {
+      trial->decide(orders_);
+      orders_known_.store(true, std::memory_order_release);
+    }
   }
   return_frame(std::move(frame));
   const auto took = std::chrono::steady_clock::now() - begin;

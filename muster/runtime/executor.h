@@ -63,6 +63,8 @@ class Executor {
   const std::string task_;
   std::vector<std::shared_ptr<VariableCell>> cells_;  // as in Program::variables
   std::vector<size_t> cell_order_;                    // by cell id: the order of locking
+  std::vector<std::atomic<MatrixOrder>> orders_;      // by variable; rows until a run has found out (order_trial.h)
+  std::atomic<bool> orders_known_;
   std::atomic<uint64_t> next_step_{0};
   std::atomic<bool> takes_long_{true};
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -11,8 +12,9 @@ namespace muster {
 // Takes the variables of a run and gives them back, written or not, however the run ends.
 class HeldVariables {
  public:
-  HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells)
-      : plan_(plan), cells_(cells) {}
+  HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells,
+                const std::vector<std::atomic<MatrixOrder>>& orders)
+      : plan_(plan), cells_(cells), orders_(orders) {}
   ~HeldVariables() {
     for (size_t i : written_) cells_[i]->end_write(complete_ || !plan_.variable_uses[i].overwritten);
     for (size_t i : read_) cells_[i]->end_read();
@@ -24,14 +26,15 @@ class HeldVariables {
     for (size_t i : order) {
       at::Tensor& value = values[plan_.program.variables[i].value];
       const VariableUses& uses = plan_.variable_uses[i];
+      const MatrixOrder order = orders_[i].load(std::memory_order_relaxed);
       if (uses.written) {
-        value = cells_[i]->begin_write(uses.overwritten, uses.by_rows);
+        value = cells_[i]->begin_write(uses.overwritten, uses.by_rows, order);
         written_.push_back(i);
       } else if (plan_.variable_held[i]) {
-        value = cells_[i]->begin_read(uses.by_rows);
+        value = cells_[i]->begin_read(uses.by_rows, order);
         read_.push_back(i);
       } else {
-        value = cells_[i]->read(uses.by_rows);
+        value = cells_[i]->read(uses.by_rows, order);
       }
       if (uses.read_whole) cells_[i]->count_whole_read();
     }
@@ -41,6 +44,7 @@ class HeldVariables {
  private:
   const Plan& plan_;
   const std::vector<std::shared_ptr<VariableCell>>& cells_;
+  const std::vector<std::atomic<MatrixOrder>>& orders_;
   std::vector<size_t> written_, read_;
   bool complete_ = false;
 };

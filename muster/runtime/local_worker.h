@@ -28,7 +28,8 @@ struct LocalWorkerOptions {
   Limits limits{};
   std::vector<std::string> extra_ops{};  // see OpCatalog
   // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
-  // fastest on this machine, measured once per shape, whose results may differ in the last bits.
+  // fastest on this machine, measured once per shape, whose results may differ in the last bits, and large weights of
+  // linear layers are kept in the order that is fastest (order_trial.h).
   bool exact = false;
   // Tensors of a program get their memory from a pool (memory_pool.h): asking the kernel for the same pages in every
   // step is slow. Makes the pool libtorch's CPU allocator.

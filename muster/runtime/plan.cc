@@ -9,6 +9,7 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/weight_order.h"
 
 namespace muster {
 namespace {
@@ -201,7 +202,8 @@ class Planner {
         devices_(devices),
         catalog_(catalog),
         kernels_(kernels),
-        aliases_(program_) {}
+        aliases_(program_),
+        targets_(targets_of_products(program_)) {}
 
   void build() {
     bind_inputs();
@@ -256,6 +258,9 @@ class Planner {
     for (const VariableRef& variable : program_.variables) {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
       plan_.variable_uses.push_back(uses_of(variable, program_, aliases_));
+      plan_.weight_products.push_back(may_be_in_columns(variable.spec, plan_.variable_devices.back())
+                                          ? products_in_any_order(variable.value, program_, aliases_)
+                                          : 0);
       home_[variable.value] = variable.device;
     }
     for (const Constant& constant : program_.constants) {
@@ -263,6 +268,14 @@ class Planner {
       plan_.constants.push_back(tensor_of(constant));
       plan_.constant_written.push_back(aliases_.written(aliases_.group(constant.value)));
     }
+  }
+
+  bool may_be_in_columns(const TensorSpec& spec, at::Device device) const {
+    constexpr int64_t kWorthIt = 16 << 10;   // elements
+    constexpr int64_t kTooLarge = 64 << 20;  // bytes, of which a trial makes several copies
+    return kernels_ != nullptr && device.is_cpu() && (spec.dtype == DType::kFloat || spec.dtype == DType::kDouble) &&
+           spec.sizes.size() == 2 && spec.sizes[0] > 1 && spec.sizes[1] > 1 && spec.elements() >= kWorthIt &&
+           spec.bytes() < kTooLarge;
   }
 
   // A variable that goes out of the run, or waits in it for other tasks, is held by a reference, and a writer that
@@ -327,6 +340,7 @@ class Planner {
     bring_constants(step);
     await_producers(step);
     choose_kernel(step, op_name);
+    note_product(step, op_name);
     const bool begins = step.kind == Step::Kind::kRemote || step.kind == Step::Kind::kReceive;
     plan_.communicates = plan_.communicates || begins || step.kind == Step::Kind::kSend;
     if (begins) {
@@ -390,6 +404,14 @@ class Planner {
         }
       }
     }
+  }
+
+  void note_product(Step& step, const std::string& op_name) {
+    if (kernels_ == nullptr || !step.device.is_cpu()) return;
+    if (op_name == "aten::addmm") step.second_factor = 2;
+    if (op_name != "aten::mm") return;
+    step.second_factor = 1;
+    if (step.results[0][0] >= 0) step.target = targets_[step.results[0][0]];
   }
 
   bool keeps_no_order(int group) {
@@ -515,6 +537,7 @@ class Planner {
   const OpCatalog& catalog_;
   KernelTable* const kernels_;
   const Aliases aliases_;
+  const std::vector<ValueId> targets_;  // weight_order.h
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<int32_t> home_;           // value -> index of its device
   std::vector<int32_t> producer_lane_;  // value -> lane that makes it

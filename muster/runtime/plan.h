@@ -56,6 +56,8 @@ struct Step {
   bool share = false;  // kCopy: nobody writes to either side and both are on one device
   bool save = false;   // kLoop: somebody wants the saved states; kNext: the element is copied, since it is written to
   bool gradients = false;           // kOp: what it returns for its backward pass is wanted
+  int32_t second_factor = -1;       // kOp: a product of matrices; the position of the second one
+  ValueId target = kNoValue;        // kOp: what the product is added to, and nothing else: it gets the order of that
   int64_t number = 0;               // kRemote: the part; kSend, kReceive: the edge
   std::string task{};               // kReceive: who has it
   std::vector<TensorSpec> specs{};  // kNext: what an element looks like
@@ -76,7 +78,8 @@ struct Plan {
   std::vector<at::Device> lane_torch_devices{};
   std::vector<at::Device> variable_devices{};
   std::vector<VariableUses> variable_uses{};
-  std::vector<bool> variable_held{};  // large, and read by the run alone: writers wait for its end instead of copying
+  std::vector<bool> variable_held{};   // large, and read by the run alone: writers wait for its end instead of copying
+  std::vector<int> weight_products{};  // by variable: as products_in_any_order (weight_order.h); 0: always in rows
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};

@@ -24,6 +24,11 @@ DType dtype_of(at::ScalarType type) {
 
 TensorSpec spec_of(const at::Tensor& tensor) { return {dtype_of(tensor.scalar_type()), tensor.sizes().vec()}; }
 
+bool in_columns(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.dim() == 2 && !tensor.is_contiguous() && tensor.stride(0) == 1 &&
+         tensor.stride(1) == tensor.size(0);
+}
+
 Constant constant_of(const at::Tensor& tensor) {
   PlainTensors plain;
   at::Tensor whole = tensor.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg();

@@ -16,6 +16,9 @@ DType dtype_of(
     at::ScalarType type);  // throws Error{kInvalidArgument} for types that programs cannot hold (quantized, …)
 TensorSpec spec_of(const at::Tensor& tensor);
 
+// A matrix whose columns lie one after the other in memory, in place of its rows.
+bool in_columns(const at::Tensor& tensor);
+
 // The constant keeps a copy of the elements; `value` is left for the caller to set.
 Constant constant_of(const at::Tensor& tensor);
 at::Tensor tensor_of(const Constant& constant);

@@ -40,25 +40,39 @@ void VariableCell::throw_uninitialized() const {
 
 bool VariableCell::incomplete() const { return value_.defined() && RowTable::of(value_) != nullptr; }
 
-const at::Tensor& VariableCell::readable_value(bool by_rows) {
+void VariableCell::turn(MatrixOrder order) {
+  constexpr int kWorthTurning = 16;  // writes: turning a matrix twice takes as long as a few products save
+  constexpr int kPatience = 4;
+  const bool to_columns = order == MatrixOrder::kColumns;
+  if (order == MatrixOrder::kEither || to_columns == in_columns(value_)) return;
+  if (to_columns && turned_in_vain_ >= kPatience) return;
+  if (!to_columns && writes_in_columns_ < kWorthTurning) ++turned_in_vain_;
+  writes_in_columns_ = 0;
+  PlainTensors plain;
+  // A new tensor: those who look at the old one keep it.
+  value_ = to_columns ? value_.t().contiguous().t() : value_.contiguous();
+}
+
+const at::Tensor& VariableCell::readable_value(bool by_rows, MatrixOrder order) {
   if (!initialized_) throw_uninitialized();
   if (!by_rows && incomplete()) {
     PlainTensors plain;
     value_ = RowTable::completed(value_);  // a new tensor: those who look at the rows of the old one keep it
   }
+  turn(order);
   return value_;
 }
 
-at::Tensor VariableCell::read(bool by_rows) {
+at::Tensor VariableCell::read(bool by_rows, MatrixOrder order) {
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &VariableCell::idle));
-  return readable_value(by_rows);
+  return readable_value(by_rows, order);
 }
 
-at::Tensor VariableCell::begin_read(bool by_rows) {
+at::Tensor VariableCell::begin_read(bool by_rows, MatrixOrder order) {
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &VariableCell::readable));
-  at::Tensor value = readable_value(by_rows);
+  at::Tensor value = readable_value(by_rows, order);
   ++readers_;
   return value;
 }
@@ -102,7 +116,7 @@ at::Tensor VariableCell::new_memory() const {
   return at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
 }
 
-at::Tensor VariableCell::begin_write(bool whole, bool by_rows) {
+at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order) {
   absl::MutexLock lock(&mu_);
   ++waiting_writers_;
   mu_.Await(absl::Condition(this, &VariableCell::writable));
@@ -119,8 +133,12 @@ at::Tensor VariableCell::begin_write(bool whole, bool by_rows) {
     } else if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
       value_ = RowTable::copy(value_);
     }
-  } else if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
-    value_ = value_.clone(at::MemoryFormat::Contiguous);
+  } else {
+    turn(order);
+    if (value_.storage().use_count() > 1 || value_.use_count() > 1) {
+      value_ = value_.clone(in_columns(value_) ? at::MemoryFormat::Preserve : at::MemoryFormat::Contiguous);
+    }
+    if (in_columns(value_)) ++writes_in_columns_;
   }
   writing_ = true;
   return value_;

@@ -16,6 +16,9 @@
 
 namespace muster {
 
+// How a matrix lies in memory. One in columns has strides {1, number of rows}.
+enum class MatrixOrder : int8_t { kRows, kColumns, kEither };
+
 // One variable: a tensor that programs read and write.
 // A reader takes a reference and never blocks a writer; a writer works in place when nobody holds a reference and on a
 // copy otherwise, so that what a reader holds never changes. A run that writes has the variable to itself until it
@@ -36,21 +39,25 @@ class VariableCell {
 
   // Whoever says `by_rows` looks at a table with row ops alone (row_ops.h). For others, rows that are made on demand
   // (row_table.h) are made now, all of them.
+  // Everybody gets the usual order of memory, rows, except for those who say that columns will do (kEither) or are
+  // better (kColumns; it may still get rows). The variable is turned when it is asked for in an order that it does not
+  // have, but one that is turned back again and again before it has been worth while stays in rows.
 
   // The value as it is now. Waits for a writer. Throws Error{kFailedPrecondition} if there was never a value.
-  at::Tensor read(bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows) ABSL_LOCKS_EXCLUDED(mu_);
   void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
   // The same without a copy: nobody else writes to `value` from now on.
   void replace(at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As `read`, but writers wait until `end_read` instead of making a copy: for a run that is short and takes parts of a
   // large variable. A writer that waits goes first.
-  at::Tensor begin_read(bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows) ABSL_LOCKS_EXCLUDED(mu_);
   void end_read() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
-  at::Tensor begin_write(bool whole = false, bool by_rows = false) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_write(bool whole = false, bool by_rows = false, MatrixOrder order = MatrixOrder::kRows)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // `keep` false (the run failed before it wrote): the variable stays as uninitialized as it was.
   void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -61,8 +68,9 @@ class VariableCell {
   bool writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && readers_ == 0; }
   void throw_uninitialized() const;
   // The value for somebody who reads.
-  const at::Tensor& readable_value(bool by_rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  const at::Tensor& readable_value(bool by_rows, MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   at::Tensor new_memory() const;
+  void turn(MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string name_;
   const TensorSpec spec_;
@@ -77,6 +85,8 @@ class VariableCell {
   int readers_ ABSL_GUARDED_BY(mu_) = 0;  // between begin_read and end_read
   int waiting_writers_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t version_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t writes_in_columns_ ABSL_GUARDED_BY(mu_) = 0;  // since it was turned to columns
+  int turned_in_vain_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // Finds cells by name. Thread-safe.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -99,6 +100,94 @@ TEST(VariableCell, RefusesAValueOfAnotherShape) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.status().message(), "variable \"w\" is float32[2]; cannot assign float32[3]");
+  }
+}
+
+class VariableInColumns : public testing::Test {
+ protected:
+  VariableInColumns() { cell_.assign(values_); }
+
+  void write_in_columns(double number) {
+    at::Tensor target = cell_.begin_write(false, false, MatrixOrder::kColumns);
+    target.add_(number);
+    target.reset();
+    cell_.end_write();
+  }
+  bool is_in_columns() { return in_columns(cell_.read(false, MatrixOrder::kEither)); }
+
+  const at::Tensor values_ = torch::arange(6.0F).view({2, 3});
+  VariableCell cell_{"w", {DType::kFloat, {2, 3}}, at::kCPU};
+};
+
+TEST_F(VariableInColumns, IsTurnedForThoseWhoWantColumnsAndBackForAllOthers) {
+  write_in_columns(1);
+  EXPECT_TRUE(is_in_columns());
+
+  EXPECT_TRUE(cell_.read().is_contiguous());
+  EXPECT_TRUE(torch::equal(cell_.read(), values_ + 1));
+  EXPECT_FALSE(is_in_columns());
+
+  write_in_columns(1);
+  EXPECT_TRUE(cell_.begin_read().is_contiguous());
+  cell_.end_read();
+
+  write_in_columns(1);
+  EXPECT_TRUE(cell_.begin_write().is_contiguous());
+  cell_.end_write();
+  EXPECT_TRUE(torch::equal(cell_.read(), values_ + 3));
+}
+
+TEST_F(VariableInColumns, StaysSoForWritersAndReadersWhoTakeIt) {
+  write_in_columns(1);
+  const void* memory = cell_.read(false, MatrixOrder::kEither).data_ptr();
+
+  EXPECT_EQ(cell_.begin_read(false, MatrixOrder::kEither).data_ptr(), memory);
+  cell_.end_read();
+  write_in_columns(1);
+
+  EXPECT_EQ(cell_.read(false, MatrixOrder::kEither).data_ptr(), memory);
+  EXPECT_TRUE(torch::equal(cell_.read(false, MatrixOrder::kEither), values_ + 2));
+}
+
+TEST_F(VariableInColumns, LeavesWhatReadersHoldAsItWas) {
+  const at::Tensor rows = cell_.read();
+  write_in_columns(1);
+  const at::Tensor columns = cell_.read(false, MatrixOrder::kEither);
+  write_in_columns(1);
+
+  EXPECT_TRUE(torch::equal(rows, values_));
+  EXPECT_TRUE(torch::equal(columns, values_ + 1));
+  EXPECT_TRUE(is_in_columns());
+  EXPECT_TRUE(torch::equal(cell_.read(), values_ + 2));
+}
+
+TEST_F(VariableInColumns, IsInRowsAfterItIsAssigned) {
+  write_in_columns(1);
+
+  cell_.assign(values_);
+
+  EXPECT_FALSE(is_in_columns());
+  EXPECT_TRUE(torch::equal(cell_.read(), values_));
+}
+
+TEST_F(VariableInColumns, StaysInRowsWhenItWasTurnedBackTooSoonTooOften) {
+  for (int i = 0; i < 4; ++i) {
+    write_in_columns(1);
+    EXPECT_TRUE(is_in_columns());
+    cell_.read();
+  }
+
+  write_in_columns(1);
+
+  EXPECT_FALSE(is_in_columns());
+  EXPECT_TRUE(torch::equal(cell_.read(), values_ + 5));
+}
+
+TEST_F(VariableInColumns, IsTurnedAgainAndAgainIfManyWritesComeInBetween) {
+  for (int i = 0; i < 10; ++i) {
+    for (int write = 0; write < 20; ++write) write_in_columns(1);
+    EXPECT_TRUE(is_in_columns());
+    EXPECT_TRUE(torch::equal(cell_.read(), values_ + 20 * (i + 1)));
   }
 }
 

@@ -1,0 +1,124 @@
+#include "muster/runtime/weight_order.h"
+
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+namespace muster {
+namespace {
+
+ValueId value_at(const Instruction& instruction, size_t position) {
+  if (position >= instruction.arguments.size()) return kNoValue;
+  const auto* ref = std::get_if<ValueRef>(&instruction.arguments[position].value);
+  return ref != nullptr ? ref->id : kNoValue;
+}
+
+std::vector<ValueId> values_at(const Instruction& instruction, size_t position) {
+  std::vector<ValueId> values;
+  if (position >= instruction.arguments.size()) return values;
+  for_each_value(instruction.arguments[position], [&](ValueId value) { values.push_back(value); });
+  return values;
+}
+
+// Calls `visit(target, term)` for each tensor that the instruction adds to another one, element by element.
+template <class Visit>
+void for_each_update(const Program& program, const Instruction& instruction, const Visit& visit) {
+  static const absl::flat_hash_set<std::string> updates = {"aten::add_.Tensor", "aten::sub_.Tensor",
+                                                           "aten::_foreach_add_.List", "aten::_foreach_sub_.List"};
+  if (!updates.contains(program.op_of(instruction).name)) return;
+  const std::vector<ValueId> targets = values_at(instruction, 0), terms = values_at(instruction, 1);
+  for (size_t i = 0; i < targets.size() && i < terms.size(); ++i) visit(targets[i], terms[i]);
+}
+
+int uses_in(const Instruction& instruction, const Aliases& aliases, int group) {
+  int uses = 0;
+  for (const Argument& argument : instruction.arguments) {
+    for_each_value(argument, [&](ValueId value) { uses += value >= 0 && aliases.group(value) == group; });
+  }
+  return uses;
+}
+
+// The products, or nothing if any other use was found.
+std::optional<int> count_products(ValueId input, const Program& program, const Aliases& aliases) {
+  const int group = aliases.group(input);
+  auto leaves = [&](ValueId output) { return output >= 0 && aliases.group(output) == group; };
+  if (std::any_of(program.outputs.begin(), program.outputs.end(), leaves)) return std::nullopt;
+  const std::vector<ValueId> targets = targets_of_products(program);
+  absl::flat_hash_set<ValueId> transposed;
+  int products = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const int uses = uses_in(instruction, aliases, group);
+    if (uses == 0) continue;
+    const std::string& op = program.op_of(instruction).name;
+    int understood = 0;
+    if (op == "aten::t" && value_at(instruction, 0) == input) {
+      transposed.insert(instruction.results[0][0]);
+      ++understood;
+    } else if ((op == "aten::mm" && transposed.contains(value_at(instruction, 1))) ||
+               (op == "aten::addmm" && transposed.contains(value_at(instruction, 2)))) {
+      ++products;
+      ++understood;
+    } else if (op == kLoop.name || op == kCond.name) {
+      // The state of a loop is what each trip makes of it, so a weight must not be one.
+      for (ValueId value : values_at(instruction, op == kLoop.name ? 2 : 1)) understood += value == input;
+      for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+        const auto number = static_cast<size_t>(instruction.bodies[b]);
+        const Program& body = program.bodies[number];
+        const Aliases inside(body, aliases.argument_classes(number));
+        const std::vector<ValueId> inputs = body_inputs(program, instruction, b);
+        for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
+          if (inputs[i] != input) continue;
+          const std::optional<int> within = count_products(body.arguments[i].value, body, inside);
+          if (!within) return std::nullopt;
+          products += *within;
+        }
+      }
+    } else {
+      for_each_update(program, instruction, [&](ValueId target, ValueId term) {
+        if (target != input || term < 0 || targets[term] != input) return;
+        ++products;
+        ++understood;
+      });
+    }
+    if (understood != uses) return std::nullopt;
+  }
+  return products;
+}
+
+}  // namespace
+
+std::vector<ValueId> targets_of_products(const Program& program) {
+  std::vector<int> uses(program.num_values, 0);
+  std::vector<bool> is_input(program.num_values, false), is_product(program.num_values, false);
+  for (const ProgramArgument& argument : program.arguments) is_input[argument.value] = true;
+  for (const VariableRef& variable : program.variables) is_input[variable.value] = true;
+  for (const Instruction& instruction : program.instructions) {
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId value) {
+        if (value >= 0) ++uses[value];
+      });
+    }
+    if (program.op_of(instruction).name != "aten::mm") continue;
+    const ValueId product = instruction.results[0][0];
+    if (product >= 0) is_product[product] = true;
+  }
+  for (ValueId output : program.outputs) {
+    if (output >= 0) ++uses[output];
+  }
+  std::vector<ValueId> targets(program.num_values, kNoValue);
+  for (const Instruction& instruction : program.instructions) {
+    for_each_update(program, instruction, [&](ValueId target, ValueId term) {
+      if (target < 0 || term < 0) return;
+      if (is_input[target] && is_product[term] && uses[term] == 1) targets[term] = target;
+    });
+  }
+  return targets;
+}
+
+int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases) {
+  return count_products(input, program, aliases).value_or(0);
+}
+
+}  // namespace muster
