@@ -124,8 +124,10 @@ at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order
   if (!initialized_ && !whole) throw_uninitialized();
   PlainTensors plain;
   if (!value_.defined() || (whole && incomplete())) {
+    before_ = std::move(value_);
     value_ = new_memory();
   } else if (whole && value_.storage().use_count() > 1) {
+    before_ = std::move(value_);
     value_ = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
   } else if (incomplete()) {
     if (!by_rows) {
@@ -148,6 +150,8 @@ void VariableCell::end_write(bool keep) {
   absl::MutexLock lock(&mu_);
   MUSTER_CHECK(writing_) << "variable " << name_;
   writing_ = false;
+  if (!keep && initialized_ && before_.defined()) value_ = std::move(before_);
+  before_.reset();
   initialized_ = initialized_ || keep;
   ++version_;
 }

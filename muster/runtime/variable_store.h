@@ -58,7 +58,7 @@ class VariableCell {
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
   at::Tensor begin_write(bool whole = false, bool by_rows = false, MatrixOrder order = MatrixOrder::kRows)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // `keep` false (the run failed before it wrote): the variable stays as uninitialized as it was.
+  // `keep` false (the run failed before it wrote): the variable stays as it was, with its value or without one.
   void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -66,7 +66,7 @@ class VariableCell {
   bool incomplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool readable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && waiting_writers_ == 0; }
   bool writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && readers_ == 0; }
-  void throw_uninitialized() const;
+  [[noreturn]] void throw_uninitialized() const;
   // The value for somebody who reads.
   const at::Tensor& readable_value(bool by_rows, MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   at::Tensor new_memory() const;
@@ -80,6 +80,7 @@ class VariableCell {
 
   mutable absl::Mutex mu_;
   at::Tensor value_ ABSL_GUARDED_BY(mu_);
+  at::Tensor before_ ABSL_GUARDED_BY(mu_);  // what a whole write that is under way replaces
   bool initialized_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   int readers_ ABSL_GUARDED_BY(mu_) = 0;  // between begin_read and end_read

@@ -76,6 +76,17 @@ TEST(VariableCell, StaysUninitializedWhenItsFirstWriteFails) {
   EXPECT_THROW(cell.read(), Error);
 }
 
+TEST(VariableCell, KeepsItsValueWhenAWholeWriteFailsWhileSomebodyReads) {
+  VariableCell cell("w", kPair, at::kCPU);
+  cell.assign(torch::ones({2}));
+  const at::Tensor held = cell.read();
+
+  cell.begin_write(/*whole=*/true);
+  cell.end_write(/*keep=*/false);
+
+  EXPECT_TRUE(at::equal(cell.read(), torch::ones({2})));
+}
+
 TEST(VariableCell, MakesReadersWaitForAWriter) {
   VariableCell cell("w", kPair, at::kCPU);
   cell.assign(torch::zeros({2}));
