@@ -22,15 +22,17 @@ std::string_view name_of(StatusCode code) {
 
 std::ostream& operator<<(std::ostream& out, StatusCode code) { return out << name_of(code); }
 
-Status::Status(StatusCode code, std::string message, std::string task)
-    : code_(code), message_(std::move(message)), task_(std::move(task)) {}
+Status::Status(StatusCode code, std::string message, std::string task, std::string detail)
+    : code_(code), message_(std::move(message)), task_(std::move(task)), detail_(std::move(detail)) {}
 
 std::string Status::to_string() const {
   if (ok()) return "OK";
   return str_cat(name_of(code_), task_.empty() ? "" : " at ", task_, message_.empty() ? "" : ": ", message_);
 }
 
-Status Status::from(const std::string& task) const { return Status(code_, message_, task_.empty() ? task : task_); }
+Status Status::from(const std::string& task) const {
+  return Status(code_, message_, task_.empty() ? task : task_, detail_);
+}
 
 std::ostream& operator<<(std::ostream& out, const Status& status) { return out << status.to_string(); }
 

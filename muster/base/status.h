@@ -35,16 +35,18 @@ std::string_view name_of(StatusCode code);
 std::ostream& operator<<(std::ostream& out, StatusCode code);
 
 // How something ended: a code, words for a person, and the task where it began (empty: this process, or nobody said).
+// A failure that the caller can do something about has a detail, whose maker and reader are one file.
 // A value. This is what is stored, sent and given to callbacks; code that can answer at once throws an Error instead.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  Status(StatusCode code, std::string message, std::string task = {});
+  Status(StatusCode code, std::string message, std::string task = {}, std::string detail = {});
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
   const std::string& task() const { return task_; }
+  const std::string& detail() const { return detail_; }  // for a program; not among the words
 
   // "OK", "NOT_FOUND: variable \"w\"" or "UNAVAILABLE at /job:ps/task:1: connection refused".
   std::string to_string() const;
@@ -58,6 +60,7 @@ class [[nodiscard]] Status {
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
   std::string task_;
+  std::string detail_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Status& status);

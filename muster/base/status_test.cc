@@ -36,6 +36,14 @@ TEST(Status, KeepsTheFirstTaskThatNamedItself) {
   EXPECT_EQ(begun.from("/job:worker/task:0").task(), "/job:ps/task:1");
 }
 
+TEST(Status, KeepsADetailThatIsNotAmongItsWords) {
+  const Status status(StatusCode::kInternal, "x", "", "detail");
+
+  EXPECT_EQ(status.from("t").detail(), "detail");
+  EXPECT_EQ(status.to_string(), "INTERNAL: x");
+  EXPECT_NE(status, Status(StatusCode::kInternal, "x"));
+}
+
 TEST(Status, IsEqualWhenCodeMessageAndTaskAre) {
   EXPECT_EQ(Status(StatusCode::kInternal, "x", "t"), Status(StatusCode::kInternal, "x", "t"));
   EXPECT_NE(Status(StatusCode::kInternal, "x", "t"), Status(StatusCode::kInternal, "x", "u"));

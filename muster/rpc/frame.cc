@@ -228,12 +228,14 @@ proto::ErrorStatus to_proto(const Status& status) {
   error.set_code(static_cast<int>(status.code()));
   error.set_message(status.message());
   error.set_task(status.task());
+  error.set_detail(status.detail());
   return error;
 }
 
 Status from_proto(const proto::ErrorStatus& error) {
   const bool known = error.code() > 0 && error.code() <= static_cast<int>(StatusCode::kUnauthenticated);
-  return {known ? static_cast<StatusCode>(error.code()) : StatusCode::kUnknown, error.message(), error.task()};
+  return {known ? static_cast<StatusCode>(error.code()) : StatusCode::kUnknown, error.message(), error.task(),
+          error.detail()};
 }
 
 }  // namespace muster

@@ -96,8 +96,8 @@ TEST(Frame, AsksForNoMemoryThatTheMessageCannotFill) {
   }
 }
 
-TEST(Frame, KeepsAnErrorsCodeTextAndTask) {
-  const Status status(StatusCode::kInternal, std::string(100'000, 'x') + "fantasia!", "/job:ps/task:1");
+TEST(Frame, KeepsAnErrorsCodeTextTaskAndDetail) {
+  const Status status(StatusCode::kInternal, std::string(100'000, 'x') + "fantasia!", "/job:ps/task:1", "detail");
 
   EXPECT_EQ(from_proto(to_proto(status)), status);
 }
