@@ -49,6 +49,7 @@ std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
     RunOutcome& outcome = outcomes.emplace_back();
     if (entry.has_error()) outcome.status = from_proto(entry.error());
     outcome.took = std::chrono::nanoseconds(entry.took_ns());
+    outcome.variant = entry.variant();
     for (uint32_t i = 0; i < entry.tensors(); ++i) outcome.outputs.push_back(std::move(answer.tensors[next++]));
   }
   return outcomes;
@@ -119,12 +120,16 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
   uint64_t incarnation = 0;
   {
     absl::MutexLock lock(&mu_);
-    for (const ProgramRun& run : runs) {
-      auto it = registered_.find(run.handle.id);
-      if (it == registered_.end()) continue;
+    auto look_at = [&](ProgramHandle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      auto it = registered_.find(handle.id);
+      if (it == registered_.end()) return;
       once = once || it->second.once;
       mixed = mixed || (incarnation != 0 && incarnation != it->second.incarnation);
       incarnation = it->second.incarnation;
+    };
+    for (const ProgramRun& run : runs) {
+      look_at(run.handle);
+      for (ProgramHandle variant : run.variants) look_at(variant);
     }
   }
   if (mixed) {
@@ -139,6 +144,7 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
     entry->set_handle(run.handle.id);
     entry->set_tensors(run.arguments.size());
     if (!run.wanted) entry->set_unwanted(true);
+    for (ProgramHandle variant : run.variants) entry->add_variants(variant.id);
     for (at::Tensor& argument : run.arguments) tensors.push_back(std::move(argument));
   }
   Frame frame = with_header(request, once ? random_id() : 0);

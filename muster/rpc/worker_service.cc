@@ -40,6 +40,7 @@ void run_all(LocalWorker& worker, RpcCall& call) {
     if (run.tensors() > tensors.size() - next) throw invalid_argument("a message with fewer tensors than it says");
     runs.push_back({.handle = {run.handle()}, .wanted = !run.unwanted()});
     for (uint32_t i = 0; i < run.tensors(); ++i) runs.back().arguments.push_back(std::move(tensors[next++]));
+    for (uint64_t variant : run.variants()) runs.back().variants.push_back({variant});
   }
   proto::RunsAnswer answer;
   std::vector<at::Tensor> outputs;
@@ -49,6 +50,7 @@ void run_all(LocalWorker& worker, RpcCall& call) {
     if (!outcome.status.ok()) *entry->mutable_error() = to_proto(outcome.status);
     entry->set_tensors(outcome.outputs.size());
     entry->set_took_ns(outcome.took.count());
+    entry->set_variant(outcome.variant);
     for (at::Tensor& output : outcome.outputs) outputs.push_back(std::move(output));
   }
   Frame frame = with_header(answer);

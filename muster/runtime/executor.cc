@@ -20,7 +20,6 @@
 #include "muster/base/status.h"
 #include "muster/runtime/held_variables.h"
 #include "muster/runtime/lane_team.h"
-#include "muster/runtime/next_element.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
 #include "muster/runtime/order_trial.h"
@@ -60,6 +59,7 @@ struct Executor::Frame {
   // What is left of a run would keep memory alive, and writers from working in place.
   void clear() {
     std::fill(values.begin(), values.end(), at::Tensor());
+    first_elements.clear();
     put_constants();
   }
 
@@ -72,6 +72,7 @@ struct Executor::Frame {
 
   const Plan& plan;
   std::vector<at::Tensor> values;
+  std::vector<Element> first_elements{};         // of Plan::first_elements, until their steps come
   std::vector<std::vector<c10::IValue>> stacks;  // one per lane
   std::vector<at::Generator> generators{};       // one per lane
   std::vector<std::unique_ptr<Frame>> bodies;    // made when first used
@@ -334,9 +335,9 @@ class Executor::Run {
   }
 
   void take_next(const Step& step) {
-    const auto number = static_cast<uint64_t>(frame_.values[step.slots[0].value].item().toLong());
-    if (!links_.source) throw failed_precondition(task_, " opens no sequences of examples");
-    Element element = next_element(*links_.source(number), step.specs);
+    Element element = step.first_element >= 0
+                          ? std::move(frame_.first_elements[step.first_element])
+                          : next_element(links_.source, frame_.values[step.slots[0].value], step.specs);
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor& tensor = element[i];
       if (tensor.device() != step.device) tensor = tensor.to(step.device);
@@ -527,6 +528,7 @@ Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog
 Executor::~Executor() = default;
 
 const Program& Executor::program() const { return plan_->program; }
+const ElementSpecs& Executor::elements() const { return plan_->element_specs; }
 
 std::unique_ptr<Executor::Frame> Executor::take_frame() {
   {
@@ -564,6 +566,14 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
 
   const auto begin = std::chrono::steady_clock::now();
   PlainTensors plain;
+  FirstElements elements;
+  if (!plan_->first_elements.empty()) {
+    try {
+      elements.take(*plan_, arguments, links_.source, options);
+    } catch (...) {
+      throw Error(status_of_op_failure().from(task_));
+    }
+  }
   // A frame whose run failed is not used again: its lanes stopped in the middle.
   std::unique_ptr<Frame> frame = take_frame();
   const uint64_t step = options.step ? *options.step : next_step_.fetch_add(1, std::memory_order_relaxed);
@@ -579,6 +589,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   {
     HeldVariables held(*plan_, cells_, orders_);
     held.take(cell_order_, frame->values);
+    frame->first_elements = elements.use();
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
     Run(*frame, task_, options, frame->generators, links_, trial ? &*trial : nullptr).execute();

@@ -12,8 +12,8 @@
 
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
-#include "muster/runtime/element_source.h"
 #include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/next_element.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/remote_parts.h"
 #include "muster/runtime/rendezvous.h"
@@ -26,8 +26,7 @@ namespace muster {
 struct ExecutorLinks {
   Rendezvous* rendezvous = nullptr;            // of this task
   std::shared_ptr<const RemoteParts> parts{};  // where its parts and their values are
-  // The sequence of examples with this number. Throws Error{kNotFound}.
-  std::function<std::shared_ptr<ElementSource>(uint64_t number)> source{};
+  FindSource source{};                         // without it there are none
 };
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.
@@ -43,6 +42,8 @@ class Executor {
   ~Executor();
 
   const Program& program() const;
+  // What a run takes before it does anything else.
+  const ElementSpecs& elements() const;
 
   // Throws Error: what an op throws gets the op, the instruction and the device added to its words; its code is
   // kInvalidArgument for a bad value, kResourceExhausted for lack of memory.

@@ -159,12 +159,7 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
   }
   auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < runs.size(); ++i) {
-    try {
-      std::vector<at::Tensor> outputs = run(runs[i].handle, std::move(runs[i].arguments), options);
-      if (runs[i].wanted) outcomes[i].outputs = std::move(outputs);
-    } catch (...) {
-      outcomes[i].status = status_of(std::current_exception()).from(devices_.task());
-    }
+    outcomes[i] = run_one(std::move(runs[i]), options);
     const auto end = std::chrono::steady_clock::now();
     outcomes[i].took = end - begin;
     begin = end;
@@ -176,6 +171,38 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
   return outcomes;
 }
 
+RunOutcome LocalWorker::run_one(ProgramRun run, const RunOptions& options) {
+  RunOutcome outcome;
+  for (std::optional<uint32_t> next = 0; next;) {
+    outcome.variant = *next;
+    next.reset();
+    try {
+      const ProgramHandle handle = outcome.variant == 0 ? run.handle : run.variants[outcome.variant - 1];
+      std::vector<at::Tensor> outputs =
+          this->run(handle, run.variants.empty() ? std::move(run.arguments) : run.arguments, options);
+      outcome.status = {};
+      if (run.wanted) outcome.outputs = std::move(outputs);
+    } catch (...) {
+      outcome.status = status_of(std::current_exception()).from(devices_.task());
+      // Another run may have taken the elements meanwhile; then it is the other program's turn again.
+      next = fitting(run, outcome.status);
+    }
+  }
+  return outcome;
+}
+
+std::optional<uint32_t> LocalWorker::fitting(const ProgramRun& run, const Status& failure) const {
+  if (run.variants.empty()) return std::nullopt;
+  const std::optional<ElementSpecs> found = other_elements_of(failure);
+  if (!found) return std::nullopt;
+  absl::MutexLock lock(&mu_);
+  for (uint32_t i = 0; i <= run.variants.size(); ++i) {
+    auto it = programs_.find((i == 0 ? run.handle : run.variants[i - 1]).id);
+    if (it != programs_.end() && it->second.executor->elements() == *found) return i;
+  }
+  return std::nullopt;
+}
+
 void LocalWorker::open_source(uint64_t number, const std::string& description) {
   if (!options_.open_source) throw failed_precondition(devices_.task(), " opens no sequences of examples");
   add_source(number, options_.open_source(description, *this));
@@ -183,13 +210,13 @@ void LocalWorker::open_source(uint64_t number, const std::string& description) {
 
 void LocalWorker::add_source(uint64_t number, std::shared_ptr<ElementSource> source) {
   absl::MutexLock lock(&mu_);
-  if (!sources_.try_emplace(number, std::move(source)).second) {
+  if (!sources_.try_emplace(number, std::make_shared<SharedSource>(std::move(source))).second) {
     throw already_exists(devices_.task(), " has a sequence of examples with number ", number);
   }
 }
 
 void LocalWorker::close_source(uint64_t number) {
-  std::shared_ptr<ElementSource> closed;  // destroyed without the lock: it may have a thread to join
+  std::shared_ptr<SharedSource> closed;  // destroyed without the lock: it may have a thread to join
   absl::MutexLock lock(&mu_);
   auto it = sources_.find(number);
   if (it == sources_.end()) return;
@@ -197,7 +224,7 @@ void LocalWorker::close_source(uint64_t number) {
   sources_.erase(it);
 }
 
-std::shared_ptr<ElementSource> LocalWorker::source(uint64_t number) const {
+std::shared_ptr<SharedSource> LocalWorker::source(uint64_t number) const {
   absl::MutexLock lock(&mu_);
   auto it = sources_.find(number);
   if (it == sources_.end()) {

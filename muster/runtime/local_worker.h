@@ -13,6 +13,7 @@
 #include "muster/graph/passes.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/element_source.h"
+#include "muster/runtime/shared_source.h"
 #include "muster/runtime/variable_store.h"
 #include "muster/runtime/worker.h"
 
@@ -60,7 +61,7 @@ class LocalWorker : public Worker {
   // One that is made here and needs no description.
   void add_source(uint64_t number, std::shared_ptr<ElementSource> source) ABSL_LOCKS_EXCLUDED(mu_);
   void close_source(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<ElementSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<SharedSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
   std::vector<VariableInfo> variables() override;
@@ -85,6 +86,9 @@ class LocalWorker : public Worker {
 
   std::vector<Registered> take_those_of_earlier(const ProgramOwner& owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<Executor> executor(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
+  RunOutcome run_one(ProgramRun run, const RunOptions& options);
+  // The number of the program of `run` that is for the elements that another one has found, as in RunOutcome::variant.
+  std::optional<uint32_t> fitting(const ProgramRun& run, const Status& failure) const;
 
   const LocalWorkerOptions options_;
   const LocalDevices devices_;
@@ -100,7 +104,7 @@ class LocalWorker : public Worker {
   // At random: a handle that another incarnation gave is unknown here.
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint64_t, std::shared_ptr<ElementSource>> sources_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<SharedSource>> sources_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   absl::flat_hash_map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // of the owners

@@ -1,12 +1,19 @@
 #include "muster/runtime/next_element.h"
 
 #include "muster/base/status.h"
+#include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
 
-bool looks_like(const Element& element, const std::vector<TensorSpec>& specs) {
+ElementSpec spec_of_element(const Element& element) {
+  ElementSpec specs;
+  for (const at::Tensor& tensor : element) specs.push_back(spec_of(tensor));
+  return specs;
+}
+
+bool looks_like(const Element& element, const ElementSpec& specs) {
   if (element.size() != specs.size()) return false;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (element[i].sizes() != specs[i].sizes || element[i].scalar_type() != scalar_type_of(specs[i].dtype))
@@ -15,17 +22,67 @@ bool looks_like(const Element& element, const std::vector<TensorSpec>& specs) {
   return true;
 }
 
+std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor& number) {
+  if (!find) throw failed_precondition("this worker opens no sequences of examples");
+  if (number.numel() != 1) throw invalid_argument("the number of a sequence is ", spec_of(number).to_string());
+  return find(static_cast<uint64_t>(number.item().toLong()));
+}
+
+Element take_from(SharedSource& source) {
+  std::optional<Element> element;
+  try {
+    element = source.next();
+  } catch (const Error& error) {
+    // What a function of the sequence finds out about elements of its own is nothing for whoever runs this program.
+    throw Error(Status(error.code(), error.status().message(), error.status().task()));
+  }
+  if (!element) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
+  return std::move(*element);
+}
+
 }  // namespace
 
-Element next_element(ElementSource& source, const std::vector<TensorSpec>& specs) {
-  std::optional<Element> element = source.next();
-  if (!element) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
-  if (looks_like(*element, specs)) return std::move(*element);
-  std::string given, expected;
-  for (const at::Tensor& tensor : *element) given += " " + spec_of(tensor).to_string();
-  for (const TensorSpec& spec : specs) expected += " " + spec.to_string();
-  throw invalid_argument("the next element is", given, ", but the function was traced for", expected,
-                         "; batch(n, drop_remainder) keeps all batches alike");
+Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected) {
+  const std::shared_ptr<SharedSource> source = source_of(find, number);
+  Element element = take_from(*source);
+  if (looks_like(element, expected)) return element;
+  throw invalid_argument(
+      "element ", source->taken() - 1, " of its sequence is ", describe_elements({spec_of_element(element)}),
+      ", but the function was traced for ", describe_elements({expected}),
+      "; it is taken in the middle of a step, by a loop or a branch or after one, when it is too late to trace the "
+      "function for it: let batch drop the remainder, batch(n, true), or pad the elements to one shape");
+}
+
+FirstElements::~FirstElements() {
+  while (!elements_.empty()) {
+    sources_[elements_.size() - 1]->give_back(std::move(elements_.back()));
+    elements_.pop_back();
+  }
+}
+
+void FirstElements::take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
+                         const RunOptions& options) {
+  bool fits = true;
+  for (const Plan::First& first : plan.first_elements) {
+    if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
+    Profile::Clock::time_point begin;
+    if (options.profile != nullptr) begin = Profile::Clock::now();
+    sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
+    elements_.push_back(take_from(*sources_.back()));
+    fits = fits && looks_like(elements_.back(), plan.element_specs[elements_.size() - 1]);
+    if (options.profile != nullptr) {
+      options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});
+    }
+  }
+  if (fits) return;
+  ElementSpecs found;
+  for (const Element& element : elements_) found.push_back(spec_of_element(element));
+  throw other_elements(found, plan.element_specs);
+}
+
+std::vector<Element> FirstElements::use() {
+  sources_.clear();
+  return std::exchange(elements_, {});
 }
 
 }  // namespace muster

@@ -125,26 +125,6 @@ void prepare_op(Step& step, const Instruction& instruction) {
   }
 }
 
-// Of kNext: per tensor its type, the number of its sizes, its sizes.
-std::vector<TensorSpec> specs_of(const ArgumentList& list) {
-  std::vector<TensorSpec> specs;
-  size_t next = 0;
-  auto take = [&] {
-    const int64_t* number = next < list.size() ? std::get_if<int64_t>(&list[next].value) : nullptr;
-    ++next;
-    if (number == nullptr) throw invalid_argument("the description of an element ends in the middle");
-    return *number;
-  };
-  while (next < list.size()) {
-    const auto dtype = dtype_from_number(take());
-    if (!dtype) throw invalid_argument("the description of an element names no type");
-    TensorSpec& spec = specs.emplace_back(TensorSpec{.dtype = *dtype});
-    const int64_t sizes = take();
-    for (int64_t i = 0; i < sizes; ++i) spec.sizes.push_back(take());
-  }
-  return specs;
-}
-
 // The ops of our own take their tensors from slots and lists by position, without a stack.
 void prepare_control(Step& step, const Instruction& instruction) {
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
@@ -154,7 +134,7 @@ void prepare_control(Step& step, const Instruction& instruction) {
     if (const auto* ref = std::get_if<ValueRef>(&argument.value)) {
       step.slots.push_back({position, ref->id});
     } else if (const auto* list = std::get_if<ArgumentList>(&argument.value); list && step.kind == Step::Kind::kNext) {
-      step.specs = specs_of(*list);
+      step.specs = element_of(instruction);
     } else if (list != nullptr) {
       Step::ListSlot slot{position, false, {}};
       for (const Argument& element : *list) slot.values.push_back(element_id(element));
@@ -194,10 +174,12 @@ void for_each_operand(Step& step, const Visit& visit) {
 // Builds the lanes of a plan.
 class Planner {
  public:
+  // `parts` are given for a body.
   Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
-          const std::vector<Program>& parts)
+          const std::vector<Program>* parts)
       : plan_(plan),
-        parts_(parts),
+        is_body_(parts != nullptr),
+        parts_(is_body_ ? *parts : plan.program.parts),
         program_(plan.program),
         devices_(devices),
         catalog_(catalog),
@@ -220,6 +202,7 @@ class Planner {
       plan_.output_unordered.push_back(output >= 0 && unordered_[output]);
       plan_.output_constant.push_back(constant_of_value_.contains(output));
     }
+    if (!is_body_) take_first();
     hold_variables();
     find_last_uses();
     for (auto& lane : plan_.lanes) {
@@ -276,6 +259,26 @@ class Planner {
     return kernels_ != nullptr && device.is_cpu() && (spec.dtype == DType::kFloat || spec.dtype == DType::kDouble) &&
            spec.sizes.size() == 2 && spec.sizes[0] > 1 && spec.sizes[1] > 1 && spec.elements() >= kWorthIt &&
            spec.bytes() < kTooLarge;
+  }
+
+  // Their steps stay in their lanes and find them there.
+  void take_first() {
+    const std::vector<FirstElement> first = first_elements(program_);
+    for (size_t i = 0; i < first.size(); ++i) {
+      auto& made = plan_.first_elements.emplace_back();
+      for (size_t j = 0; j < program_.arguments.size(); ++j) {
+        if (program_.arguments[j].value == first[i].number) made.argument = j;
+      }
+      if (!made.argument) made.number = plan_.constants[constant_of_value_.at(first[i].number)];
+      for (auto& lane : plan_.lanes) {
+        for (Step& step : lane) {
+          if (step.instruction != static_cast<int32_t>(first[i].instruction)) continue;
+          step.first_element = static_cast<int32_t>(i);
+          made.lane = step.lane;
+          plan_.element_specs.push_back(step.specs);
+        }
+      }
+    }
   }
 
   // A variable that goes out of the run, or waits in it for other tasks, is held by a reference, and a writer that
@@ -531,6 +534,7 @@ class Planner {
   }
 
   Plan& plan_;
+  const bool is_body_;
   const std::vector<Program>& parts_;  // of the outermost program
   Program& program_;
   const LocalDevices& devices_;
@@ -557,7 +561,7 @@ class Planner {
 Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
            const std::vector<Program>* parts)
     : program(std::move(p)) {
-  Planner(*this, devices, catalog, kernels, parts != nullptr ? *parts : program.parts).build();
+  Planner(*this, devices, catalog, kernels, parts).build();
 }
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/graph/aliases.h"
+#include "muster/graph/elements.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
@@ -55,18 +56,26 @@ struct Step {
   bool moves = false;  // kOp: copies a value, whose last use this is, into a variable that nothing else touches
   bool share = false;  // kCopy: nobody writes to either side and both are on one device
   bool save = false;   // kLoop: somebody wants the saved states; kNext: the element is copied, since it is written to
-  bool gradients = false;           // kOp: what it returns for its backward pass is wanted
-  int32_t second_factor = -1;       // kOp: a product of matrices; the position of the second one
-  ValueId target = kNoValue;        // kOp: what the product is added to, and nothing else: it gets the order of that
-  int64_t number = 0;               // kRemote: the part; kSend, kReceive: the edge
-  std::string task{};               // kReceive: who has it
-  std::vector<TensorSpec> specs{};  // kNext: what an element looks like
+  bool gradients = false;      // kOp: what it returns for its backward pass is wanted
+  int32_t second_factor = -1;  // kOp: a product of matrices; the position of the second one
+  ValueId target = kNoValue;   // kOp: what the product is added to, and nothing else: it gets the order of that
+  int64_t number = 0;          // kRemote: the part; kSend, kReceive: the edge
+  std::string task{};          // kReceive: who has it
+  ElementSpec specs{};         // kNext: what an element looks like
+  int32_t first_element = -1;  // kNext: which of Plan::first_elements; -1: it is taken when its turn comes
   bool waits = false;  // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
 struct Plan {
+  // An element that a run takes before it begins: from the sequence whose number is an argument, or this one.
+  struct First {
+    std::optional<size_t> argument{};
+    at::Tensor number{};
+    int32_t lane = 0;
+  };
+
   // Without `kernels` every op is called as it was recorded.
   // `parts` are those of the outermost program, if this is a body of it.
   Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
@@ -84,6 +93,8 @@ struct Plan {
   std::vector<at::Device> argument_devices{};
   std::vector<at::Tensor> constants{};
   std::vector<std::unique_ptr<Plan>> bodies{};
+  std::vector<First> first_elements{};
+  ElementSpecs element_specs{};          // of first_elements
   std::vector<bool> output_unordered{};  // as Step::unordered, for outputs
   std::vector<bool> output_constant{};   // the receiver may write to it, so it gets a copy
   int32_t num_events = 0;

@@ -54,16 +54,19 @@ struct WorkerStatus {
   double uptime_seconds = 0;
 };
 
-// One of several runs that travel together.
+// One of several runs that travel together. Variants are traces of the same function for elements of other shapes: the
+// program runs whose elements look like those that its sequences give.
 struct ProgramRun {
   ProgramHandle handle{};
   std::vector<at::Tensor> arguments{};
   bool wanted = true;  // somebody looks at its results; else they stay where they are made
+  std::vector<ProgramHandle> variants{};
 };
 struct RunOutcome {
   Status status{};
   std::vector<at::Tensor> outputs{};  // none if they are not wanted
   std::chrono::nanoseconds took{};    // at the worker
+  uint32_t variant = 0;               // the program that ran: 0 is `handle`, i is variants[i - 1]
 };
 using RunsDone = std::function<void(const Status&, std::vector<RunOutcome>)>;
 
@@ -79,6 +82,8 @@ class Worker {
   // Runs that are under way end as they would have. NotFound if there is no such program.
   virtual void deregister_program(ProgramHandle handle) = 0;
 
+  // A run takes its elements (graph/elements.h) before it does anything else. If they look otherwise than the program
+  // says, it gives them back and fails with what other_elements_of() understands: nothing has happened.
   virtual std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                       const RunOptions& options = {}) = 0;
   // The same without waiting: `done` is called once, on any thread. What `options` points to lives until then. Throws
