@@ -124,7 +124,7 @@ Iterator Dataset::iterator() const {
   const uint64_t number = random_id() >> 1;  // an int64 in programs
   local_worker().add_source(number, open(local_worker()));
   return {.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)),
-          .specs = specs_as_numbers(element_spec()),
+          .specs = numbers_of(element_spec()),
           .source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })}};
 }
 

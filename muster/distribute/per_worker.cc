@@ -50,7 +50,7 @@ PerWorkerIterator PerWorkerDataset::iterator() const {
   const uint64_t number = random_id() >> 1;  // an int64 in programs
   return {std::make_shared<SourceResource>(number, descriptions_), keeper_,
           Iterator{.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)),
-                   .specs = specs_as_numbers(element_)}};
+                   .specs = numbers_of(element_)}};
 }
 
 }  // namespace muster

@@ -59,7 +59,13 @@ class Function {
     using Result = std::invoke_result_t<F&, Args&...>;
     std::vector<at::Tensor> tensors;
     auto entry = bind(tensors, args...);
-    std::vector<at::Tensor> outputs = run(entry, std::move(tensors));
+    std::vector<at::Tensor> outputs;
+    if (entry->elements.empty()) {
+      outputs = run(entry, std::move(tensors));
+    } else {
+      auto trace = [&](const ElementSpecs& elements) { return bind_for(elements, args...); };
+      outputs = TracedFunction::run_fitting(entry, tensors, run, trace);
+    }
     if constexpr (!std::is_void_v<Result>) return result_of<Result>(*entry, std::move(outputs));
   }
 
@@ -68,14 +74,20 @@ class Function {
   template <class... Args>
   std::shared_ptr<TracedFunction::Entry> bind(std::vector<at::Tensor>& tensors, const Args&... args) const {
     static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
-    return find(tensors, args...);
+    return find({}, tensors, args...);
+  }
+  // The trace for arguments like these and elements like those, which need not be as the sequences say.
+  template <class... Args>
+  std::shared_ptr<TracedFunction::Entry> bind_for(const ElementSpecs& elements, const Args&... args) const {
+    std::vector<at::Tensor> tensors;
+    return find(elements, tensors, args...);
   }
 
   // The program for arguments like these, as it was traced: before passes and placement.
   template <class... Args>
   Program program(const Args&... args) const {
     std::vector<at::Tensor> tensors;
-    return find(tensors, args...)->traced.program;
+    return find({}, tensors, args...)->traced.program;
   }
 
   const std::string& name() const { return traces_->name(); }
@@ -83,7 +95,8 @@ class Function {
 
  private:
   template <class... Args>
-  std::shared_ptr<TracedFunction::Entry> find(std::vector<at::Tensor>& tensors, const Args&... args) const {
+  std::shared_ptr<TracedFunction::Entry> find(const ElementSpecs& elements, std::vector<at::Tensor>& tensors,
+                                              const Args&... args) const {
     using Result = std::invoke_result_t<F&, Args&...>;
     Signature signature(typeid(std::tuple<Args...>).hash_code());
     [[maybe_unused]] auto note = [&]<class Leaf>(Leaf& leaf) {
@@ -91,6 +104,7 @@ class Function {
       if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) tensors.push_back(leaf);
     };
     (for_each_leaf(args, note), ...);
+    signature.add(elements);
 
     std::shared_ptr<const void> kept;
     auto call = [&](const std::vector<at::Tensor>& stand_ins) {
@@ -123,7 +137,7 @@ class Function {
       (describe_argument(args), ...);
       return descriptions;
     };
-    return traces_->entry(signature, tensors, {call, [&] { return kept; }, describe});
+    return traces_->entry(signature, tensors, {call, [&] { return kept; }, describe}, elements);
   }
 
   std::shared_ptr<F> function_;

@@ -6,18 +6,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/graph/program.h"
 #include "muster/trace/leaves.h"
 
 namespace muster {
 
 // A sequence of examples, as an argument of a traced function: every run of `next()` takes the next element. The
 // sequence itself is at the worker that runs the function, under a number; the same function runs with any sequence
-// whose elements look alike.
+// whose elements look alike. For an element of another shape, such as a last, smaller batch, the function is traced
+// once more. Limit: not if it is taken by a loop or a branch, or after one that takes elements; that is an error.
 //   auto step = muster::function([&](muster::Iterator& it) { auto [x, y] = it.next(); … });
 struct Iterator {
   at::Tensor number{};           // int64, one element
-  std::vector<int64_t> specs{};  // of an element: see specs_as_numbers()
+  std::vector<int64_t> specs{};  // of the first element: numbers_of(…), see graph/elements.h
   KeptAlive source{};            // closed with the last copy, if it belongs to this process
 
   // Inside a traced function the element has N tensors. Throws Error{kOutOfRange} at the end of the sequence.
@@ -32,8 +32,5 @@ struct Iterator {
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);
 };
-
-// Per tensor its type, the number of its sizes, its sizes: as muster::next wants it.
-std::vector<int64_t> specs_as_numbers(const std::vector<TensorSpec>& specs);
 
 }  // namespace muster

@@ -27,6 +27,14 @@ void Signature::add(std::string_view text) {
   if (!text.empty()) std::memcpy(words_.data() + begin, text.data(), text.size());
 }
 
+void Signature::add(const ElementSpecs& elements) {
+  for (const ElementSpec& element : elements) {
+    const std::vector<int64_t> numbers = numbers_of(element);
+    words_.push_back(kElement);
+    words_.insert(words_.end(), numbers.begin(), numbers.end());
+  }
+}
+
 std::string describe(const at::Tensor& tensor) {
   std::string text = spec_of(tensor).to_string();
   if (!tensor.is_contiguous()) text += " with unusual strides";

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/graph/elements.h"
 #include "muster/trace/leaves.h"
 
 namespace muster {
@@ -21,6 +22,7 @@ class Signature {
 
   void add(const at::Tensor& tensor);
   void add(std::string_view text);
+  void add(const ElementSpecs& elements);
   template <class T>
     requires std::is_arithmetic_v<T> || std::is_enum_v<T>
   void add(T value) {
@@ -39,7 +41,7 @@ class Signature {
   }
 
  private:
-  static constexpr int64_t kNumber = -1, kText = -2, kTensor = -3;
+  static constexpr int64_t kNumber = -1, kText = -2, kTensor = -3, kElement = -4;
   std::vector<int64_t> words_;
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/graph/elements.h"
 #include "muster/graph/program.h"
 #include "muster/trace/variable.h"
 
@@ -31,6 +32,7 @@ struct TraceOptions {
   std::string place{};  // of the function in the source, for messages: "train.cc:12"
   // Record only ops that every kind of device has. Attention and LSTM have fast ones that exist for the CPU alone.
   bool portable = false;
+  ElementSpecs elements{};  // that it takes first from sequences; those that are not given are as the sequences say
 };
 
 // Calls `function` on copies of `examples`, with variables at their current values, and returns what it did. Variables,

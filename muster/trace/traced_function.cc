@@ -61,8 +61,50 @@ FunctionStats TracedFunction::stats() const {
   return stats_;
 }
 
+std::vector<std::shared_ptr<TracedFunction::Entry>> TracedFunction::Entry::variants() {
+  absl::MutexLock lock(&mu);
+  return known_variants;
+}
+
+std::shared_ptr<TracedFunction::Entry> TracedFunction::Entry::variant(const ElementSpecs& found,
+                                                                      const TraceForElements& trace) {
+  auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) -> std::shared_ptr<Entry> {
+    for (const auto& each : known_variants) {
+      if (each->elements == found) return each;
+    }
+    return nullptr;
+  };
+  {
+    absl::MutexLock lock(&mu);
+    if (auto there = known()) return there;
+  }
+  std::shared_ptr<Entry> made = trace(found);
+  absl::MutexLock lock(&mu);
+  if (auto there = known()) return there;
+  known_variants.push_back(made);
+  return made;
+}
+
+std::vector<at::Tensor> TracedFunction::run_fitting(std::shared_ptr<Entry>& entry,
+                                                    const std::vector<at::Tensor>& tensors, const Run& run,
+                                                    const TraceForElements& trace) {
+  const std::shared_ptr<Entry> first = entry;
+  while (true) {
+    std::optional<ElementSpecs> found;
+    try {
+      return run(entry, tensors);
+    } catch (const Error& error) {
+      found = other_elements_of(error.status());
+      if (!found) throw;
+    }
+    // Another thread may take these elements meanwhile; then it goes on with what there is then.
+    entry = *found == first->elements ? first : first->variant(*found, trace);
+  }
+}
+
 std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& signature,
-                                                             const std::vector<at::Tensor>& tensors, const Call& call) {
+                                                             const std::vector<at::Tensor>& tensors, const Call& call,
+                                                             const ElementSpecs& elements) {
   auto known = [&]() -> std::shared_ptr<Entry> {
     absl::MutexLock lock(&mu_);
     auto it = entries_.find(signature);
@@ -78,7 +120,7 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& si
     ++stats_.misses;
     if (!entries_.empty()) {
       ++stats_.retraces;
-      warn_if_often(call.descriptions());
+      warn_if_often(call.descriptions(), elements);
     }
     last_descriptions_ = call.descriptions();
     if (!options_.seed) options_.seed = next_seed();
@@ -86,14 +128,21 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& si
   const LocalDevices& devices = local_worker().devices();
   const bool portable = options_.portable.value_or(!devices.device(devices.default_name()).is_cpu());
   TracedProgram traced =
-      trace(call.function, tensors, {.name = name(), .seed = *options_.seed, .place = place_, .portable = portable});
+      trace(call.function, tensors,
+            {.name = name(), .seed = *options_.seed, .place = place_, .portable = portable, .elements = elements});
   auto entry = std::make_shared<Entry>(std::move(traced), call.result());
+  if (!elements.empty() && entry->elements != elements) {
+    throw invalid_argument("function \"", name(), "\" was traced for ", describe_elements(elements),
+                           " but then takes other elements: ", describe_elements(entry->elements),
+                           "; which elements it takes must not depend on their shapes");
+  }
   absl::MutexLock lock(&mu_);
+  last_elements_ = entry->elements;
   entries_.emplace(signature, entry);
   return entry;
 }
 
-void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions) {
+void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements) {
   if (stats_.retraces < kOften || (stats_.retraces & (stats_.retraces - 1)) != 0) {
     if (stats_.retraces != kOften) return;
   }
@@ -103,6 +152,10 @@ void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions)
     change = str_cat(descriptions[i], " was ", last_descriptions_[i].substr(last_descriptions_[i].find(": ") + 2),
                      " before");
     break;
+  }
+  if (!elements.empty()) {
+    change = str_cat("it takes elements ", describe_elements(elements), " and took ", describe_elements(last_elements_),
+                     " before");
   }
   MUSTER_LOG(warning) << "function \"" << name() << "\" was traced " << stats_.misses << " times: " << change
                       << "; tracing is slow, so pass what changes as a tensor of one shape";

@@ -32,13 +32,24 @@ struct FunctionStats {
 // Thread-safe: a signature is traced once, by whoever comes first, while the others wait.
 class TracedFunction {
  public:
+  struct Entry;
+  // The trace of the function and arguments at hand, for other elements.
+  using TraceForElements = std::function<std::shared_ptr<Entry>(const ElementSpecs& elements)>;
   // The trace of one signature.
   struct Entry {
-    Entry(TracedProgram t, std::shared_ptr<const void> r) : traced(std::move(t)), result(std::move(r)) {}
+    Entry(TracedProgram t, std::shared_ptr<const void> r)
+        : traced(std::move(t)), result(std::move(r)), elements(first_element_specs(traced.program)) {}
+    // The traces for elements of other shapes that were found so far. Their number only grows.
+    std::vector<std::shared_ptr<Entry>> variants() ABSL_LOCKS_EXCLUDED(mu);
+    // The one of them for such elements, made by `trace` if it is the first.
+    std::shared_ptr<Entry> variant(const ElementSpecs& found, const TraceForElements& trace) ABSL_LOCKS_EXCLUDED(mu);
+
     const TracedProgram traced;
     const std::shared_ptr<const void> result;  // the function's result without its tensors
+    const ElementSpecs elements;               // that a run takes first
     absl::Mutex mu;
     std::optional<ProgramHandle> handle ABSL_GUARDED_BY(mu);  // at the local worker, once it ran there
+    std::vector<std::shared_ptr<Entry>> known_variants ABSL_GUARDED_BY(mu);
   };
   // What the typed door knows and this class does not: how to call the function, and what its arguments look like.
   struct Call {
@@ -55,10 +66,16 @@ class TracedFunction {
   const std::string& name() const { return options_.name; }
   FunctionStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::shared_ptr<Entry> entry(const Signature& signature, const std::vector<at::Tensor>& tensors, const Call& call)
-      ABSL_LOCKS_EXCLUDED(mu_, tracing_);
+  // `elements`: those that it takes first from sequences, if they are not as the sequences say; part of the signature.
+  std::shared_ptr<Entry> entry(const Signature& signature, const std::vector<at::Tensor>& tensors, const Call& call,
+                               const ElementSpecs& elements = {}) ABSL_LOCKS_EXCLUDED(mu_, tracing_);
   // Runs on the local worker.
   std::vector<at::Tensor> run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options) const;
+
+  // Lets `run` run the entry, or its variant for the elements that the sequences give, and `entry` be that one.
+  using Run = std::function<std::vector<at::Tensor>(const std::shared_ptr<Entry>&, std::vector<at::Tensor>)>;
+  static std::vector<at::Tensor> run_fitting(std::shared_ptr<Entry>& entry, const std::vector<at::Tensor>& tensors,
+                                             const Run& run, const TraceForElements& trace);
 
   // Calls within calls while tracing; throws when the recursion has no end.
   class [[nodiscard]] Inlined {
@@ -70,7 +87,8 @@ class TracedFunction {
   };
 
  private:
-  void warn_if_often(const std::vector<std::string>& descriptions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   FunctionOptions options_;
   const std::string place_;
@@ -80,6 +98,7 @@ class TracedFunction {
   absl::flat_hash_map<Signature, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   FunctionStats stats_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
+  ElementSpecs last_elements_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

@@ -506,6 +506,11 @@ TracedBody Tracer::trace_body(const std::string& name, const TensorFunction& fun
   return traced;
 }
 
+const ElementSpec* Tracer::next_element() {
+  if (outer_ != nullptr || elements_ >= options_.elements.size()) return nullptr;
+  return &options_.elements[elements_++];
+}
+
 int32_t Tracer::add_body(Program body) {
   program_.bodies.push_back(std::move(body));
   return static_cast<int32_t>(program_.bodies.size() - 1);

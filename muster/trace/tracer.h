@@ -58,6 +58,8 @@ class Tracer {
                         const std::vector<at::Tensor>& arguments);
   ValueId value_of(const at::Tensor& tensor);
   int32_t add_body(Program body);
+  // What the next element that the program takes looks like; null: as its sequence says.
+  const ElementSpec* next_element();
   // Adds the instruction and makes `results` (fresh tensors, undefined where nobody wants one) its results.
   void add_instruction(const ControlOp& op, std::vector<Argument> arguments,
                        const std::vector<std::vector<at::Tensor>>& results, std::vector<int32_t> bodies);
@@ -126,6 +128,7 @@ class Tracer {
   std::vector<std::shared_ptr<Variable::State>> variables_;
   absl::flat_hash_map<Variable::State*, at::Tensor> stand_ins_;
   absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
+  size_t elements_ = 0;                                       // of the outermost trace, taken so far
   size_t limit_ = 0;                                          // instructions, while probing
 };
 
