@@ -82,6 +82,7 @@ ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy, 
 ClusterCoordinator::~ClusterCoordinator() = default;
 
 std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunction::Entry> entry,
+                                                      TracedFunction::TraceForElements trace,
                                                       std::vector<at::Tensor> tensors,
                                                       std::vector<std::shared_ptr<PerWorkerResource>> resources,
                                                       std::vector<std::shared_ptr<void>> holds,
@@ -95,6 +96,7 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
     if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
   }
   closure->entry = std::move(entry);
+  closure->trace = std::move(trace);
   begin_at_their_memory(tensors);
   closure->arguments = std::move(tensors);
   closure->resources = std::move(resources);

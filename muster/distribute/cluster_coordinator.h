@@ -57,7 +57,14 @@ class ClusterCoordinator {
     const auto begin = std::chrono::steady_clock::now();
     std::shared_ptr<TracedFunction::Entry> entry = bind();
     if (function.stats().misses != misses) traced(std::chrono::steady_clock::now() - begin);
-    return RemoteValue<Result>(entry, put(entry, std::move(tensors), std::move(resources), std::move(holds), worker));
+    TracedFunction::TraceForElements trace;
+    if (!entry->elements.empty()) {
+      trace = [function, given = std::make_tuple(plain(args)...)](const ElementSpecs& elements) {
+        return std::apply([&](const auto&... each) { return function.bind_for(elements, each...); }, given);
+      };
+    }
+    return RemoteValue<Result>(
+        entry, put(entry, std::move(trace), std::move(tensors), std::move(resources), std::move(holds), worker));
   }
   template <class F, class... Args>
   void schedule(const F&, const Args&...) {
@@ -141,7 +148,8 @@ class ClusterCoordinator {
     }
   }
 
-  std::shared_ptr<RemoteResult> put(std::shared_ptr<TracedFunction::Entry> entry, std::vector<at::Tensor> tensors,
+  std::shared_ptr<RemoteResult> put(std::shared_ptr<TracedFunction::Entry> entry,
+                                    TracedFunction::TraceForElements trace, std::vector<at::Tensor> tensors,
                                     std::vector<std::shared_ptr<PerWorkerResource>> resources,
                                     std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
   void traced(std::chrono::nanoseconds took);

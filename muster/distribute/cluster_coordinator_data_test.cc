@@ -10,9 +10,11 @@ namespace muster {
 namespace {
 
 using namespace ::muster::testing_support;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::vector<int64_t> numbers_of(const at::Tensor& tensor) {
   at::Tensor flat = tensor.to(torch::kLong).flatten().contiguous();
@@ -108,6 +110,66 @@ TEST_P(PerWorkerData, MayBeAnotherOneForEachWorker) {
   for (int worker : {0, 1}) seen.push_back(numbers_of(coordinator_.schedule_on(worker, step, shards).fetch()));
 
   EXPECT_THAT(seen, ElementsAre(ElementsAre(0, 2, 4, 6, 8), ElementsAre(1, 3, 5, 7, 9)));
+}
+
+// ---- Elements of several shapes
+TEST_P(PerWorkerData, HasItsFunctionTracedOnceMoreForTheLastSmallerBatch) {
+  auto batches = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 11).batch(4).repeat(2); });
+  auto step = function([](Iterator& it) {
+    auto [x] = it.next<1>();
+    return std::make_tuple(x.size(0), x.sum());
+  });
+
+  for (int worker : {0, 1}) {
+    std::vector<RemoteValue<std::tuple<int64_t, at::Tensor>>> values;
+    for (int i = 0; i < 6; ++i) values.push_back(coordinator_.schedule_on(worker, step, batches));
+    std::vector<int64_t> rows, sums;
+    for (const auto& value : values) {
+      rows.push_back(std::get<0>(value.fetch()));
+      sums.push_back(std::get<1>(value.fetch()).item<int64_t>());
+    }
+    EXPECT_THAT(rows, UnorderedElementsAre(4, 4, 2, 4, 4, 2));
+    EXPECT_THAT(sums, UnorderedElementsAre(10, 26, 19, 10, 26, 19));
+  }
+  EXPECT_EQ(step.stats().misses, 2);
+  EXPECT_EQ(step.stats().retraces, 1);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cluster_.worker({"worker", i}).status().programs, 2u) << "registered once";
+}
+
+TEST_P(PerWorkerData, IsAppliedOnceWhateverTheShapesOfItsElements) {
+  auto batches = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 11).batch(4).repeat(); });
+  auto taken = coordinator_.create_per_worker_variable(torch::zeros({}, torch::kLong));
+  auto step = function([&](Iterator& it) {
+    v_.assign_add(torch::ones({}, torch::kLong));
+    Variable(taken).assign_add(it.next<1>()[0].sum());
+    return Variable(taken).value() + 0;
+  });
+  constexpr int kSteps = 300;
+
+  for (int i = 0; i < kSteps; ++i) coordinator_.schedule(step, batches);
+  coordinator_.join();
+
+  EXPECT_EQ(v_.value().item<int64_t>(), kSteps);
+  // Each worker has read its sequence from the beginning, without a gap.
+  int64_t steps = 0;
+  for (const at::Tensor& value : coordinator_.values(taken)) {
+    const int64_t rest = value.item<int64_t>() % 55;
+    EXPECT_THAT(rest, AnyOf(0, 10, 36));
+    steps += value.item<int64_t>() / 55 * 3 + (rest == 0 ? 0 : rest == 10 ? 1 : 2);
+  }
+  EXPECT_EQ(steps, kSteps);
+  EXPECT_EQ(step.stats().misses, 2);
+}
+
+TEST_P(PerWorkerData, FailsTheFunctionThatCannotBeTracedForItsElement) {
+  auto batches = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 7).batch(4); });
+  auto step = function([](Iterator& it) { return it.next<1>()[0] + torch::ones({4}, torch::kLong); });
+  coordinator_.schedule_on(0, step, batches).fetch();
+
+  auto value = coordinator_.schedule_on(0, step, batches);
+
+  EXPECT_THAT(caught([&] { value.fetch(); }).message(), HasSubstr("size"));
+  EXPECT_FALSE(caught([&] { coordinator_.join(); }).ok());
 }
 
 TEST_P(PerWorkerData, IsShuffledDifferentlyAtEachWorker) {

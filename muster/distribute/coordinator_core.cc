@@ -197,6 +197,7 @@ void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
             .generation = slot.generation(),
             .began = std::chrono::steady_clock::now()};
   if (!sent.batch.front()->tag) sent.cancellation = queue_.cancellation();
+  for (const auto& closure : sent.batch) closure->note_variants();
   std::vector<ProgramRun> runs;
   runs.reserve(sent.batch.size());
   for (const auto& closure : sent.batch) {
@@ -292,10 +293,11 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
   std::vector<std::shared_ptr<Closure>> finished;
   finished.reserve(batch.size());
   Batch again;
+  std::vector<std::pair<std::shared_ptr<ScheduledClosure>, ElementSpecs>> to_trace;
   for (size_t i = 0; i < batch.size(); ++i) {
     RunOutcome& outcome = outcomes[i];
     if (outcome.status.ok()) {
-      if (batch[i]->watched()) batch[i]->result->set(std::move(outcome.outputs));
+      if (batch[i]->watched()) batch[i]->result->set(std::move(outcome.outputs), batch[i]->ran(outcome));
       metrics_.closure_execution.record(took / static_cast<int64_t>(batch.size()));
       finished.push_back(batch[i]);
       continue;
@@ -304,6 +306,8 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     if (is_loss(failure)) {
       lose(slot, sent.generation, failure);
       again.push_back(batch[i]);
+    } else if (auto found = other_elements_of(failure); found && batch[i]->trace) {
+      to_trace.emplace_back(batch[i], std::move(*found));
     } else {
       failed(slot, batch[i], failure, sent.began);
     }
@@ -314,6 +318,27 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     queue_.mark_finished(finished);
   }
   for (const auto& closure : again) queue_.put_back(closure);
+  if (to_trace.empty()) return;
+  in_background([this, &slot, to_trace = std::move(to_trace)] {
+    // The first one last, to the front.
+    for (size_t i = to_trace.size(); i-- > 0;) trace_and_put_back(slot, to_trace[i].first, to_trace[i].second);
+  });
+}
+
+void CoordinatorCore::trace_and_put_back(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
+                                         const ElementSpecs& found) {
+  const Time began = std::chrono::steady_clock::now();
+  auto trace = [&](const ElementSpecs& elements) {
+    auto traced = closure->trace(elements);
+    metrics_.function_tracing.record(std::chrono::steady_clock::now() - began);
+    return traced;
+  };
+  try {
+    closure->entry->variant(found, trace);
+  } catch (...) {
+    return failed(slot, closure, status_of(std::current_exception()), began);
+  }
+  queue_.put_back(closure);
 }
 
 void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,

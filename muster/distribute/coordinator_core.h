@@ -88,6 +88,9 @@ class CoordinatorCore {
   void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
   void failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure, const Status& failure,
               Time began);
+  // Has the function traced for the elements that a worker has found, and lets the closure be run again.
+  void trace_and_put_back(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
+                          const ElementSpecs& found);
 
   // `pause`: until it may be used again.
   void lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause = {});

@@ -14,6 +14,7 @@ namespace {
 
 using namespace ::muster::testing_support;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 
@@ -141,6 +142,31 @@ TEST_F(Faults, GiveARestartedWorkerItsDatasetsAndVariablesAgain) {
   restart(kWorker0);
 
   EXPECT_EQ(coordinator_->values(each).at(0).item<int64_t>(), 5);
+}
+
+TEST_F(Faults, GiveARestartedWorkerTheTracesForAllShapesOfElements) {
+  auto batches = coordinator_->create_per_worker_dataset([] { return Dataset::range(1, 11).batch(4).repeat(); });
+  auto step = function([&](Iterator& it) {
+    v_.assign_add(torch::ones({}));
+    return it.next<1>()[0].sum();
+  });
+  auto sums = [&] {
+    std::vector<int64_t> taken;
+    for (int i = 0; i < 4; ++i) {
+      taken.push_back(coordinator_->schedule_on(0, step, batches).fetch().item<int64_t>());
+    }
+    return taken;
+  };
+  EXPECT_THAT(sums(), ElementsAre(10, 26, 19, 10));
+
+  restart(kWorker0);
+  EXPECT_THAT(sums(), ElementsAre(10, 26, 19, 10)) << "it begins anew";
+  for (int i = 0; i < 50; ++i) coordinator_->schedule(step, batches);
+  restart(kWorker0);
+  coordinator_->join();
+
+  EXPECT_THAT(counted(), Ge(58));
+  EXPECT_EQ(step.stats().misses, 2);
 }
 
 TEST_F(Faults, LetDatasetsBeMadeWhileAWorkerIsDown) {

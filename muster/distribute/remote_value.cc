@@ -4,9 +4,10 @@
 
 namespace muster {
 
-void RemoteResult::set(std::vector<at::Tensor> outputs) {
+void RemoteResult::set(std::vector<at::Tensor> outputs, std::shared_ptr<const TracedFunction::Entry> ran) {
   absl::MutexLock lock(&mu_);
   outputs_ = std::move(outputs);
+  ran_ = std::move(ran);
   why_ = Status();
   state_ = State::kReady;
 }
@@ -21,6 +22,11 @@ void RemoteResult::abort(const Status& why) {
 RemoteResult::State RemoteResult::state() const {
   absl::MutexLock lock(&mu_);
   return state_;
+}
+
+std::shared_ptr<const TracedFunction::Entry> RemoteResult::ran() const {
+  absl::MutexLock lock(&mu_);
+  return ran_;
 }
 
 std::vector<at::Tensor> RemoteResult::fetch(std::optional<std::chrono::milliseconds> timeout) const {

@@ -23,12 +23,15 @@ class RemoteResult {
  public:
   enum class State { kNotReady, kAborted, kReady };
 
-  void set(std::vector<at::Tensor> outputs) ABSL_LOCKS_EXCLUDED(mu_);
+  // `ran`: the trace that made them, if it is not the one that was scheduled.
+  void set(std::vector<at::Tensor> outputs, std::shared_ptr<const TracedFunction::Entry> ran = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
   void abort(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   State state() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits. Throws why it was aborted, and Error{kDeadlineExceeded} when the time is over.
   std::vector<at::Tensor> fetch(std::optional<std::chrono::milliseconds> timeout) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const TracedFunction::Entry> ran() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   bool decided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return state_ != State::kNotReady; }
@@ -36,6 +39,7 @@ class RemoteResult {
   mutable absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kNotReady;
   std::vector<at::Tensor> outputs_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const TracedFunction::Entry> ran_ ABSL_GUARDED_BY(mu_);
   Status why_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -53,7 +57,10 @@ class RemoteValue {
   T fetch(std::optional<std::chrono::milliseconds> timeout = {}) const {
     if (!result_) throw failed_precondition("fetch: nothing was scheduled for this RemoteValue");
     std::vector<at::Tensor> outputs = result_->fetch(timeout);
-    if constexpr (!std::is_void_v<T>) return result_of<T>(*entry_, std::move(outputs));
+    if constexpr (!std::is_void_v<T>) {
+      const std::shared_ptr<const TracedFunction::Entry> ran = result_->ran();
+      return result_of<T>(ran ? *ran : *entry_, std::move(outputs));
+    }
   }
 
   bool ready() const { return result_ && result_->state() == RemoteResult::State::kReady; }

@@ -291,6 +291,22 @@ TEST_P(Replicas, TakeAnElementEachFromAPlainIterator) {
   EXPECT_EQ(std::get<0>(each.values.back()).item<float>(), 1.0F + static_cast<float>(replicas_));
 }
 
+TEST_P(Replicas, ShareALastSmallerBatch) {
+  auto batches = coordinator_.create_per_worker_dataset(
+      [&] { return strategy_.distribute_dataset(Dataset::range(1, 11).batch(4)); });
+  auto replica = function([](at::Tensor x) { return x + 0; });
+  auto step = function([&](DistributedIterator& it) { return strategy_.run(replica, it.next<1>()[0]); });
+
+  std::vector<int64_t> seen;
+  for (int i = 0; i < 3; ++i) {
+    for (const at::Tensor& part : coordinator_.schedule_on(0, step, batches).fetch().values) {
+      for (int64_t number : numbers_of(part)) seen.push_back(number);
+    }
+  }
+
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+}
+
 TEST_P(TwoReplicas, HaveDatasetsThatOnlyWorkersIterate) {
   const DistributedDataset dataset = strategy_.distribute_dataset(Dataset::range(4));
 

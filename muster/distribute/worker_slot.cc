@@ -36,7 +36,13 @@ std::optional<ProgramRun> WorkerSlot::ready(const ScheduledClosure& closure) con
   for (const auto& resource : closure.resources) {
     if (!resources_.contains(resource)) return std::nullopt;
   }
-  return ProgramRun{.handle = program->second, .arguments = closure.arguments, .wanted = closure.watched()};
+  ProgramRun run{.handle = program->second, .arguments = closure.arguments, .wanted = closure.watched()};
+  for (const auto& entry : closure.variants) {
+    auto variant = programs_.find(entry);
+    if (variant == programs_.end()) return std::nullopt;
+    run.variants.push_back(variant->second);
+  }
+  return run;
 }
 
 // ---- Whether it is there
@@ -123,25 +129,30 @@ void WorkerSlot::prepare(const ScheduledClosure& closure) {
   const std::shared_ptr<Worker> worker = this->worker();
   check_incarnation(*worker);
   for (const auto& resource : closure.resources) create(*worker, resource);
+  give(*worker, closure.entry);
+  for (const auto& variant : closure.variants) give(*worker, variant);
+}
+
+void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entry>& entry) {
   {
     absl::MutexLock lock(&mu_);
-    if (programs_.contains(closure.entry)) return;
+    if (programs_.contains(entry)) return;
   }
-  const Program& program = closure.entry->traced.program;
-  const ProgramHandle handle = worker->register_program(step_of(program), setting_.owner);
+  const Program& program = entry->traced.program;
+  const ProgramHandle handle = worker.register_program(step_of(program), setting_.owner);
   try {
     setting_.variables->check_alive(program);
-    check_incarnation(*worker);
+    check_incarnation(worker);
   } catch (const Error&) {
     try {
-      worker->deregister_program(handle);
+      worker.deregister_program(handle);
     } catch (const Error&) {
       // The first error is the one that counts.
     }
     throw;
   }
   absl::MutexLock lock(&mu_);
-  programs_.emplace(closure.entry, handle);
+  programs_.emplace(entry, handle);
 }
 
 void WorkerSlot::drop(const std::shared_ptr<PerWorkerResource>& resource) {

@@ -27,7 +27,20 @@ class ScheduledClosure : public Closure {
  public:
   void cancelled(const Status& why) override { result->abort(why); }
 
-  std::shared_ptr<const TracedFunction::Entry> entry{};
+  // Before it is sent: the traces for other elements that it can run as, too.
+  void note_variants() {
+    if (!entry->elements.empty()) variants = entry->variants();
+  }
+
+  // The trace that ran; null if it is the one that was scheduled.
+  std::shared_ptr<TracedFunction::Entry> ran(const RunOutcome& outcome) const {
+    const size_t variant = outcome.variant;
+    return variant == 0 || variant > variants.size() ? nullptr : variants[variant - 1];
+  }
+
+  std::shared_ptr<TracedFunction::Entry> entry{};
+  std::vector<std::shared_ptr<TracedFunction::Entry>> variants{};
+  TracedFunction::TraceForElements trace{};  // set if it takes elements
   std::vector<at::Tensor> arguments{};
   std::shared_ptr<RemoteResult> result = std::make_shared<RemoteResult>();
   std::vector<std::shared_ptr<PerWorkerResource>> resources{};
@@ -88,6 +101,8 @@ class WorkerSlot {
   void learn(size_t closures, std::chrono::nanoseconds took);
 
  private:
+  void give(Worker& worker, const std::shared_ptr<TracedFunction::Entry>& entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   void create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   Program step_of(const Program& program) ABSL_LOCKS_EXCLUDED(mu_);
@@ -107,7 +122,7 @@ class WorkerSlot {
   std::vector<std::shared_ptr<Worker>> workers_ ABSL_GUARDED_BY(mu_);  // the last one counts; others may be in a call
   WorkerStatus status_ ABSL_GUARDED_BY(mu_);                           // of this incarnation; empty until it was asked
   // The entries are held, so that no other one gets the address.
-  absl::flat_hash_map<std::shared_ptr<const TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::shared_ptr<TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
   std::set<std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<PerWorkerResource>> left_over_ ABSL_GUARDED_BY(mu_);  // dropped while it was lost
 };
