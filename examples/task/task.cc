@@ -16,7 +16,7 @@ void train(const muster::ClusterResolver& cluster) {
   const muster::Sgd sgd(weights, {.learning_rate = 0.1});
   muster::ClusterCoordinator coordinator(strategy);
   auto batches = coordinator.create_per_worker_dataset([](muster::InputContext input) {
-    return muster::Dataset::synthetic_digits().shard(input).shuffle(10'000).batch(64, /*drop_remainder=*/true).repeat();
+    return muster::Dataset::synthetic_digits().shard(input).shuffle(10'000).batch(64).repeat();
   });
   auto step = muster::function([&](muster::Iterator& it) {
     auto [x, y] = it.next();
