@@ -12,6 +12,7 @@
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/distribute/per_worker.h"
 #include "muster/distribute/remote_value.h"
+#include "muster/trace/device_scope.h"
 
 namespace muster {
 
@@ -39,7 +40,8 @@ class ClusterCoordinator {
   ClusterCoordinator& operator=(const ClusterCoordinator&) = delete;
 
   // Does not wait, unless the queue is full. Arguments are those of the function; where it takes an Iterator&, give a
-  // PerWorkerDataset or PerWorkerIterator.
+  // PerWorkerDataset or PerWorkerIterator. When that gives an element of another shape, the function is traced for it
+  // then, on a thread of the coordinator: what it captures lives until it has run.
   template <class F, class... Args>
   auto schedule(const Function<F>& function, const Args&... args) {
     return schedule_on(std::nullopt, function, args...);
@@ -59,7 +61,9 @@ class ClusterCoordinator {
     if (function.stats().misses != misses) traced(std::chrono::steady_clock::now() - begin);
     TracedFunction::TraceForElements trace;
     if (!entry->elements.empty()) {
-      trace = [function, given = std::make_tuple(plain(args)...)](const ElementSpecs& elements) {
+      trace = [function, device = DeviceScope::current(),
+               given = std::make_tuple(plain(args)...)](const ElementSpecs& elements) {
+        const DeviceScope as_scheduled(device);
         return std::apply([&](const auto&... each) { return function.bind_for(elements, each...); }, given);
       };
     }

@@ -161,6 +161,22 @@ TEST_P(PerWorkerData, IsAppliedOnceWhateverTheShapesOfItsElements) {
   EXPECT_EQ(step.stats().misses, 2);
 }
 
+TEST_P(PerWorkerData, HasItsFunctionTracedOnceMoreInTheScopeInWhichItWasScheduled) {
+  auto batches = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 7).batch(4); });
+  std::vector<std::string> scopes;
+  auto step = function([&](Iterator& it) {
+    scopes.push_back(DeviceScope::current());
+    return it.next<1>()[0].sum();
+  });
+
+  {
+    DeviceScope cpu("/device:CPU:0");
+    for (int64_t sum : {10, 11}) EXPECT_EQ(coordinator_.schedule_on(0, step, batches).fetch().item<int64_t>(), sum);
+  }
+
+  EXPECT_THAT(scopes, ElementsAre("/device:CPU:0", "/device:CPU:0"));
+}
+
 TEST_P(PerWorkerData, FailsTheFunctionThatCannotBeTracedForItsElement) {
   auto batches = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 7).batch(4); });
   auto step = function([](Iterator& it) { return it.next<1>()[0] + torch::ones({4}, torch::kLong); });
