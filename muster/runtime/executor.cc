@@ -1,6 +1,5 @@
 #include "muster/runtime/executor.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/add.h>
@@ -18,8 +17,8 @@
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/status.h"
+#include "muster/runtime/executor_frame.h"
 #include "muster/runtime/held_variables.h"
-#include "muster/runtime/lane_team.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
 #include "muster/runtime/order_trial.h"
@@ -38,48 +37,6 @@ void reseed(at::Generator& generator, uint64_t seed) {
 }
 
 }  // namespace
-
-// The values of one run of one plan; kept between runs, since its constants, stacks, random streams and threads are
-// reused.
-struct Executor::Frame {
-  explicit Frame(const Plan& p)
-      : plan(p), values(p.program.num_values), stacks(p.lanes.size()), bodies(p.bodies.size()) {
-    put_constants();
-    if (plan.random) {
-      for (at::Device device : plan.lane_torch_devices) {
-        generators.push_back(at::globalContext().defaultGenerator(device).clone());
-      }
-    }
-    if (plan.lanes.size() > 1) {
-      team.emplace(static_cast<int>(plan.lanes.size()));
-    }
-    events = std::vector<std::atomic<uint64_t>>(plan.num_events);
-  }
-
-  // What is left of a run would keep memory alive, and writers from working in place.
-  void clear() {
-    std::fill(values.begin(), values.end(), at::Tensor());
-    first_elements.clear();
-    put_constants();
-  }
-
-  // Those that the program writes to are copied for every run.
-  void put_constants() {
-    for (size_t i = 0; i < plan.constants.size(); ++i) {
-      if (!plan.constant_written[i]) values[plan.program.constants[i].value] = plan.constants[i];
-    }
-  }
-
-  const Plan& plan;
-  std::vector<at::Tensor> values;
-  std::vector<Element> first_elements{};         // of Plan::first_elements, until their steps come
-  std::vector<std::vector<c10::IValue>> stacks;  // one per lane
-  std::vector<at::Generator> generators{};       // one per lane
-  std::vector<std::unique_ptr<Frame>> bodies;    // made when first used
-  std::optional<LaneTeam> team{};
-  std::vector<std::atomic<uint64_t>> events{};  // equal to `epoch`: has happened in this run
-  uint64_t epoch = 0;
-};
 
 // One run of a plan in a frame; bodies of control flow are runs of their own.
 class Executor::Run {
