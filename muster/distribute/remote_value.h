@@ -34,10 +34,10 @@ class RemoteResult {
   std::shared_ptr<const TracedFunction::Entry> ran() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool decided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return state_ != State::kNotReady; }
+  bool decided() const { return state_.load(std::memory_order_acquire) != State::kNotReady; }
 
   mutable absl::Mutex mu_;
-  State state_ ABSL_GUARDED_BY(mu_) = State::kNotReady;
+  std::atomic<State> state_ = State::kNotReady;  // changes under `mu_`
   std::vector<at::Tensor> outputs_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const TracedFunction::Entry> ran_ ABSL_GUARDED_BY(mu_);
   Status why_ ABSL_GUARDED_BY(mu_);
