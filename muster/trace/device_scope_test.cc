@@ -52,8 +52,8 @@ TEST(DeviceScope, KeepsTheOrderOfTheParts) {
 TEST(DeviceScope, RejectsWhatIsNoDeviceAndStaysAsItWas) {
   DeviceScope outer("/job:worker");
 
-  EXPECT_THROW(DeviceScope("/job:j/replica:foo"), Error);
-  EXPECT_THROW(DeviceScope("/flavour:3"), Error);
+  EXPECT_THROW(const DeviceScope scope("/job:j/replica:foo"), Error);
+  EXPECT_THROW(const DeviceScope scope("/flavour:3"), Error);
   EXPECT_EQ(DeviceScope::current(), "/job:worker");
 }
 
