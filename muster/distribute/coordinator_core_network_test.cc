@@ -138,8 +138,7 @@ TEST_F(ShortCuts, OfOneWorkerLeaveTheWorkToTheOthersUntilTheyAreOver) {
   faults->set(worker_rpc::kRun, {});
 
   EXPECT_TRUE(eventually([&] { return coordinator.workers_up() == 2; }));
-  coordinator.schedule_on(1, add, torch::ones({}));
-  coordinator.join();
+  coordinator.schedule_on(1, add, torch::ones({})).fetch();
   EXPECT_EQ(v_.value().item<float>(), scheduled + 1);
 }
 
