@@ -9,10 +9,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(100);  // between two looks at a lost worker
-// A message is worth sending for work that takes longer than itself, or while there are fewer than so many.
-constexpr std::chrono::microseconds kMessage(50);
-constexpr int kEnoughMessages = 4;
-constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
+constexpr std::chrono::milliseconds kCutOffPause(1'000);                  // for one that reaches no parameter server
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
   std::vector<std::string> devices;
@@ -170,12 +167,8 @@ void CoordinatorCore::dispatch() {
 
 bool CoordinatorCore::send_to(WorkerSlot& slot) {
   if (stopping_ || !slot.up() || slot.batches_in_flight >= options_.depth) return false;
-  const size_t queued = queue_.queued();
-  // Little that is soon done waits until it is more, or until one of the messages under way is back.
-  const bool little = queued < slot.batch_size() && slot.time_per_closure() * static_cast<int64_t>(queued) < kMessage;
-  if (little && messages_in_flight_ >= kEnoughMessages) return false;
   // Nobody gets more than its share of what there is.
-  const size_t share = queued / workers_.size() + 1;
+  const size_t share = queue_.queued() / workers_.size() + 1;
   std::vector<std::shared_ptr<Closure>> taken;
   if (queue_.take(std::min(slot.batch_size(), share), static_cast<int>(slot.index()), taken) == 0) return false;
   Batch tagged, others;
@@ -191,7 +184,6 @@ bool CoordinatorCore::send_to(WorkerSlot& slot) {
 
 void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
   ++slot.batches_in_flight;
-  ++messages_in_flight_;
   Sent sent{.batch = std::move(batch),
             .cancellation = of_tagged_,
             .generation = slot.generation(),
@@ -209,11 +201,6 @@ void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
     runs.push_back(std::move(*run));
   }
   begin(slot, std::move(sent), std::move(runs));
-}
-
-void CoordinatorCore::message_is_back(WorkerSlot& slot) {
-  --slot.batches_in_flight;
-  --messages_in_flight_;
 }
 
 void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
@@ -246,7 +233,7 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
   }
   sent.batch = std::move(prepared);
   if (!sent.batch.empty()) return begin(slot, std::move(sent), std::move(runs));
-  message_is_back(slot);
+  --slot.batches_in_flight;
   dispatch();
 }
 
@@ -283,7 +270,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     const Status failure = late_is_lost(as_loss(status.from(slot.task()), sent.cancellation.get()));
     const bool loss = is_loss(failure);
     if (loss) lose(slot, sent.generation, failure);
-    message_is_back(slot);
+    --slot.batches_in_flight;
     for (const auto& closure : batch) loss ? queue_.put_back(closure) : failed(slot, closure, failure, sent.began);
     return;
   }
@@ -312,7 +299,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
       failed(slot, batch[i], failure, sent.began);
     }
   }
-  message_is_back(slot);
+  --slot.batches_in_flight;
   if (!finished.empty()) {
     forget_trouble(slot);
     queue_.mark_finished(finished);

@@ -82,7 +82,6 @@ class CoordinatorCore {
   void dispatch();
   bool send_to(WorkerSlot& slot);
   void send(WorkerSlot& slot, Batch batch);
-  void message_is_back(WorkerSlot& slot);
   void prepare_and_begin(WorkerSlot& slot, Sent sent);
   void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
   void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
@@ -122,7 +121,6 @@ class CoordinatorCore {
   std::vector<std::unique_ptr<WorkerSlot>> workers_;
   std::atomic<int> dispatching_{0};
   std::atomic<size_t> next_worker_{0};
-  std::atomic<int> messages_in_flight_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> any_worker_trouble_{false};
   Cancellation ending_;  // cuts off what is under way

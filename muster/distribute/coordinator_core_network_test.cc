@@ -175,6 +175,26 @@ TEST_P(HeldBack, WhoSchedulesWaitsWhileTheQueueIsFull) {
   EXPECT_EQ(coordinator.metrics().snapshot().closure_execution.count, 20);
 }
 
+TEST(HeldBackWorkers, DelayNobodyElse) {
+  const auto gate = std::make_shared<Gate>();
+  InProcessCluster cluster({.workers = 3, .ps = 1, .worker = Gate::before_all(gate)});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+  auto add = function([](at::Tensor x) { return x + 1; });
+  for (int i = 0; i < 10; ++i) coordinator.schedule_on(2, add, torch::ones({})).fetch();
+  std::vector<RemoteValue<at::Tensor>> held;
+  for (int i = 0; i < 4; ++i) {
+    held.push_back(coordinator.schedule_on(i % 2, take, numbers));
+    ASSERT_TRUE(eventually([&] { return gate->came() == i + 1; }));
+  }
+
+  EXPECT_EQ(coordinator.schedule(add, torch::ones({})).fetch(kPatience).item<float>(), 2);
+  gate->open();
+  EXPECT_EQ(coordinator.fetch(held).size(), 4u);
+}
+
 TEST_P(HeldBack, MetricsTellWhatWaitsAndWhatHasRun) {
   ClusterCoordinator coordinator(strategy_);
   auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });

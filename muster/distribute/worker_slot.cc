@@ -193,7 +193,6 @@ void WorkerSlot::clear() {
 }
 
 void WorkerSlot::learn(size_t closures, std::chrono::nanoseconds took) {
-  time_per_closure_.store(took / static_cast<int64_t>(closures), std::memory_order_relaxed);
   const size_t now = batch_size();
   if (took < kWorthSending && closures >= now) {
     batch_size_.store(std::min(now * 2, kMostAtOnce), std::memory_order_relaxed);
