@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/rpc/remote_worker.h"
@@ -127,6 +128,7 @@ TEST(Server, TellsAnOldSessionThatTheMasterWasRestarted) {
 
   const Status status = caught([&] { old.run(step, torch::ones({2})); });
   EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_FALSE(is_restart(status)) << "it may as well have been closed";
   EXPECT_THAT(status.message(), HasSubstr("Session handle is not found"));
   Session fresh({.target = target});
   EXPECT_NO_THROW(fresh.run(step, torch::ones({2})));

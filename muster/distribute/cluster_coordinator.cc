@@ -1,5 +1,6 @@
 #include "muster/distribute/cluster_coordinator.h"
 
+#include "muster/base/restart.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/variable_programs.h"
@@ -164,7 +165,7 @@ std::vector<at::Tensor> ClusterCoordinator::values(const PerWorkerVariable& vari
     try {
       values.push_back(read());
     } catch (const Error& error) {
-      if (error.code() != StatusCode::kAborted) throw Error(error.status().from(slot->task()));
+      if (!is_restart(error.status())) throw Error(error.status().from(slot->task()));
       slot->revive();
       values.push_back(read());
     }

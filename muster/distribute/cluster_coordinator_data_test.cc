@@ -337,6 +337,25 @@ TEST(PerWorkerInputs, ThatCannotBeMadeFailTheFunctionsThatUseThemAndNoOthers) {
   EXPECT_EQ(coordinator.schedule(twice, torch::ones({})).fetch().item<float>(), 2);
 }
 
+TEST(PerWorkerInputs, ThatFailWithAnAbortOfTheirOwnAreNotTakenForARestart) {
+  class Failing : public ElementSource {
+    std::optional<Element> next() override { throw aborted("the reader has given up"); }
+  };
+  LocalWorkerOptions worker;
+  worker.open_source = [](const std::string&, Worker&) { return std::make_unique<Failing>(); };
+  InProcessCluster cluster({.workers = 1, .ps = 1, .worker = worker});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  auto failing = coordinator.create_per_worker_dataset(Dataset::range(5));
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+
+  coordinator.schedule(take, failing);
+
+  const Status status = caught([&] { coordinator.join(); });
+  EXPECT_EQ(status.code(), StatusCode::kAborted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("the reader has given up"));
+}
+
 TEST(PerWorkerInputs, ThatNeedSomethingOfThisProcessNameIt) {
   InProcessCluster cluster({.workers = 1, .ps = 1});
   ParameterServerStrategy strategy(cluster.resolver());

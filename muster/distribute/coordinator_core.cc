@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 #include "muster/graph/device_spec.h"
 
 namespace muster {
@@ -32,9 +33,7 @@ Status late_is_lost(const Status& failure) {
 }
 
 // What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
-bool tells_of_loss(const Status& status) {
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kAborted;
-}
+bool tells_of_loss(const Status& status) { return status.code() == StatusCode::kUnavailable || is_restart(status); }
 
 }  // namespace
 
@@ -218,7 +217,7 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
           runs.push_back(std::move(*run));
           continue;
         }
-        failure = Status(StatusCode::kAborted, "the worker was restarted", slot.task());
+        failure = restarted(slot.task(), "the worker was restarted");
       } catch (...) {
         failure = late_is_lost(as_loss(status_of(std::current_exception()).from(slot.task())));
       }
@@ -349,7 +348,7 @@ bool CoordinatorCore::Trouble::count(Time began) {
 
 bool CoordinatorCore::tolerate(const Status& failure, Time began) {
   // One that answers as another incarnation has lost its variables; nothing brings them back.
-  if (failure.code() == StatusCode::kAborted) return false;
+  if (is_restart(failure)) return false;
   absl::MutexLock lock(&mu_);
   Trouble& trouble = ps_trouble_[failure.task()];
   if (trouble.count(began)) {
@@ -373,7 +372,7 @@ void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {
 }
 
 void CoordinatorCore::judge(const Status& failure) {
-  if (failure.code() == StatusCode::kAborted) return end_without(failure, "is gone, and its variables with it");
+  if (is_restart(failure)) return end_without(failure, "is gone, and its variables with it");
   {
     absl::MutexLock lock(&mu_);
     if (!judged_.insert(failure.task()).second) return;

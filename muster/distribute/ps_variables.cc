@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 #include "muster/base/status.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/split.h"
@@ -81,14 +82,14 @@ void PsVariables::check_alive(const std::string& task) const {
   try {
     incarnation = options_.peers->worker(task)->status().incarnation;
   } catch (const Error& error) {
-    if (error.code() == StatusCode::kAborted) throw Error(error.status().from(task));
+    if (is_restart(error.status())) throw Error(error.status().from(task));
     throw Error(Status(StatusCode::kUnavailable, error.status().message(), task));
   }
   {
     absl::MutexLock lock(&mu_);
     if (incarnation == incarnations_.at(task)) return;
   }
-  throw Error(Status(StatusCode::kAborted, str_cat(task, " was restarted and has lost its variables"), task));
+  throw Error(restarted(task, str_cat(task, " was restarted and has lost its variables")));
 }
 
 void PsVariables::check_alive(const Program& program) const {

@@ -33,7 +33,7 @@ struct PsVariablesOptions {
 
 // Makes variables on the parameter servers, whole or in parts, and reads and writes them there. They have a container
 // of their own, which ends with this object. A parameter server that was restarted since has lost them and is never
-// taken for the one that it was: Error{kAborted} that names it. Thread-safe.
+// taken for the one that it was: the error restarted() names it. Thread-safe.
 class PsVariables : public VariableHome, public VariableCreator, public std::enable_shared_from_this<PsVariables> {
  public:
   // Waits for the parameter servers. Throws Error{kUnavailable} or {kDeadlineExceeded} for one that does not come.
@@ -52,7 +52,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   // A task that is no parameter server has variables of the container too.
   void used_by(const std::string& task) ABSL_LOCKS_EXCLUDED(mu_);
   // Asks a parameter server, or all where a program has variables, whether it is the one that it was. Throws
-  // Error{kAborted} or, if it cannot be reached, Error{kUnavailable}, which names it. Asked after a program was
+  // the error restarted() or, if it cannot be reached, Error{kUnavailable}, which names it. Asked after a program was
   // registered, it tells that this was done with the right ones.
   void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 #include "muster/session/step_program.h"
 
 namespace muster {
@@ -64,7 +65,7 @@ void WorkerSlot::check_incarnation(Worker& worker) {
   absl::MutexLock lock(&mu_);
   if (status_.incarnation == 0) status_ = status;
   if (status.incarnation == status_.incarnation) return;
-  throw Error(Status(StatusCode::kAborted, str_cat(task_, " was restarted"), task_));
+  throw Error(restarted(task_, str_cat(task_, " was restarted")));
 }
 
 void WorkerSlot::revive() {
@@ -107,7 +108,7 @@ void WorkerSlot::create(Worker& worker, const std::shared_ptr<PerWorkerResource>
   try {
     resource->create(worker, index_);
   } catch (const Error& error) {
-    if (error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kAborted) throw;
+    if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) throw;
     throw Error(Status(error.code(),
                        str_cat("an input of the function could not be made (ClosureInputError), error message is ",
                                resource->name(), ": ", error.status().message()),

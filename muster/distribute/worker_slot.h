@@ -73,7 +73,7 @@ class WorkerSlot {
   // The run of this closure if the worker has all that it needs.
   std::optional<ProgramRun> ready(const ScheduledClosure& closure) const ABSL_LOCKS_EXCLUDED(mu_);
   // Gives the worker what the closure needs. Throws Error; a failure of a resource says so in its words, and
-  // Error{kAborted} says that the worker was restarted, or the parameter server that it names.
+  // the error restarted() says that the worker was restarted, or the parameter server that it names.
   void prepare(const ScheduledClosure& closure) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
   void prepare_resource(const std::shared_ptr<PerWorkerResource>& resource) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
   // After the worker was lost: asks whether it is there and forgets what its last incarnation had. Throws Error while

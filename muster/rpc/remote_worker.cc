@@ -1,5 +1,6 @@
 #include "muster/rpc/remote_worker.h"
 
+#include "muster/base/restart.h"
 #include "muster/graph/serialize.h"
 #include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
@@ -133,9 +134,8 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
     }
   }
   if (mixed) {
-    return done(Status(StatusCode::kAborted, channel_->task() + " was restarted since some programs were registered",
-                       channel_->task()),
-                {});
+    const std::string& task = channel_->task();
+    return done(restarted(task, task + " was restarted since some programs were registered"), {});
   }
   request.set_meeting(options.meeting);
   std::vector<at::Tensor> tensors;

@@ -11,7 +11,7 @@
 namespace muster {
 
 // The worker of another task. The incarnation that it had when a program was registered is the one that runs it: a task
-// that was restarted in between answers kAborted instead of beginning anew with empty variables. Thread-safe.
+// that was restarted in between answers restarted() instead of beginning anew with empty variables. Thread-safe.
 class RemoteWorker : public Worker {
  public:
   explicit RemoteWorker(std::shared_ptr<RpcChannel> channel) : channel_(std::move(channel)) {}

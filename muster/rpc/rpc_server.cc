@@ -12,6 +12,7 @@
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
 #include "muster/rpc/network_readers.h"
@@ -418,7 +419,7 @@ void RpcServer::dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call
   const uint64_t meant = call->request().envelope.incarnation();
   if (meant != 0 && meant != options_.incarnation) {
     return call->fail(
-        Status(StatusCode::kAborted, str_cat(options_.task, " was restarted since, and has lost what it had")));
+        restarted(options_.task, str_cat(options_.task, " was restarted since, and has lost what it had")));
   }
   const uint64_t id = entry.once ? call->request().envelope.request_id() : 0;
   if (id != 0) {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "muster/base/log.h"
+#include "muster/base/restart.h"
 
 namespace muster {
 
@@ -27,7 +28,7 @@ void RemoteParts::deregister_all() {
       part.worker->deregister_program(part.handle);
     } catch (const Error& error) {
       // A task that is gone has forgotten its programs anyway.
-      if (error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kAborted) continue;
+      if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) continue;
       MUSTER_LOG(warning) << part.task << ": program " << part.handle.id << " stays registered: " << error.what();
     }
   }
