@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/runtime/restart.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 

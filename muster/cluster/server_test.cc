@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/rpc/remote_worker.h"
+#include "muster/runtime/restart.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
 

@@ -1,7 +1,7 @@
 #include "muster/distribute/cluster_coordinator.h"
 
-#include "muster/base/restart.h"
 #include "muster/distribute/coordinator_core.h"
+#include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/variable_programs.h"
 

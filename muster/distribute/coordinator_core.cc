@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/graph/device_spec.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {

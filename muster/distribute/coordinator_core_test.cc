@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/base/status.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/split.h"
 #include "muster/rpc/repeatable.h"
+#include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
+#include "muster/runtime/restart.h"
 #include "muster/session/step_program.h"
 
 namespace muster {

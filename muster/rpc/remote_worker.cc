@@ -1,9 +1,9 @@
 #include "muster/rpc/remote_worker.h"
 
-#include "muster/base/restart.h"
 #include "muster/graph/serialize.h"
 #include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {

@@ -12,12 +12,12 @@
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
 #include "muster/rpc/network_readers.h"
 #include "muster/rpc/once_calls.h"
 #include "muster/rpc/service_names.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "muster/base/log.h"
-#include "muster/base/restart.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/base/restart.h"
+#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {
