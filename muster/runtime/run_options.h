@@ -23,7 +23,7 @@ struct RunOptions {
 // The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
 uint64_t step_seed(uint64_t program_seed, uint64_t step, uint64_t replica, uint64_t lane = 0);
 
-// Different from all others, in this process and very likely in others.
+// From the system's random source, never 0: who knows some of them cannot tell the others. Thread-safe.
 uint64_t random_id();
 
 }  // namespace muster
