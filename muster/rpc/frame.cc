@@ -10,7 +10,6 @@
 
 #include "muster/graph/dtype.h"
 #include "muster/graph/program.h"
-#include "muster/rpc/near_memory.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/tensors.h"
 
@@ -85,7 +84,7 @@ bool worth_lending(const Frame& frame) {
   return bytes >= kWorthLending;
 }
 
-// Fills the headers. What is lent has its address there.
+// Fills the headers.
 void describe(Frame& frame, bool lend) {
   for (at::Tensor& tensor : frame.tensors) {
     proto::TensorHeader& header = *frame.envelope.add_tensors();
@@ -97,7 +96,7 @@ void describe(Frame& frame, bool lend) {
     tensor = tensor.contiguous();
     header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
     for (int64_t size : tensor.sizes()) header.add_sizes(size);
-    if (lend && can_be_lent(tensor)) header.set_address(reinterpret_cast<uint64_t>(tensor.const_data_ptr()));
+    if (lend && can_be_lent(tensor)) header.set_lent(true);
   }
 }
 
@@ -137,12 +136,11 @@ grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> t
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Copies what was lent into `pieces`, and sees whether it was lent all that time.
-void borrow(const proto::Envelope& envelope, std::vector<NearPiece> pieces, const Borrowing& borrowing) {
-  const pid_t lender = borrowing.process_of ? borrowing.process_of(envelope.acquaintance()) : 0;
-  uint64_t number = 0;
-  pieces.push_back({&number, envelope.loan().slip(), sizeof number});
-  if (lender == 0 || !read_memory(lender, pieces) || number != envelope.loan().number()) {
+// Copies what was lent into `places`.
+void borrow(const proto::Envelope& envelope, const std::vector<NearConnection::Place>& places,
+            const Borrowing& borrowing) {
+  const std::shared_ptr<NearConnection> lender = borrowing.lender ? borrowing.lender(envelope.near_key()) : nullptr;
+  if (!lender || !lender->borrow({envelope.loan().slip(), envelope.loan().number()}, places)) {
     throw LoanLost(Status(StatusCode::kUnavailable, "the sender's memory cannot be read"));
   }
 }
@@ -155,18 +153,18 @@ grpc::ByteBuffer encode(Frame frame) {
   return pack(frame.envelope, std::move(frame.tensors));
 }
 
-LentFrame encode_for(const NearPeer& receiver, Frame frame, LendingDesk::Until until) {
-  frame.envelope.set_acquaintance(receiver.id);
-  if (!receiver.they_read || !worth_lending(frame)) return {encode(std::move(frame))};
+LentFrame encode_for(NearConnection* receiver, Frame frame) {
+  frame.envelope.set_near_key(receiver != nullptr ? receiver->key() : 0);
+  if (receiver == nullptr || !receiver->they_read() || !worth_lending(frame)) return {encode(std::move(frame))};
   PlainTensors plain;
   describe(frame, /*lend=*/true);
   std::vector<at::Tensor> lent;
   for (at::Tensor& tensor : frame.tensors) {
     if (can_be_lent(tensor)) lent.push_back(tensor);
   }
-  const LendingDesk::Loan loan = LendingDesk::instance().lend(std::move(lent), until);
-  if (loan.slip == 0) {
-    for (proto::TensorHeader& header : *frame.envelope.mutable_tensors()) header.clear_address();
+  const LoanLedger::Loan loan = receiver->ledger().lend(std::move(lent));
+  if (loan.number == 0) {
+    for (proto::TensorHeader& header : *frame.envelope.mutable_tensors()) header.clear_lent();
     return {pack(frame.envelope, std::move(frame.tensors))};
   }
   std::erase_if(frame.tensors, can_be_lent);
@@ -186,7 +184,7 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
   if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
   PlainTensors plain;
   MemoryPool::Use pool(true);
-  std::vector<NearPiece> borrowed;
+  std::vector<NearConnection::Place> borrowed;
   int64_t borrowed_bytes = 0;
   for (const proto::TensorHeader& header : frame.envelope.tensors()) {
     if (header.dtype() == kUndefined) {
@@ -195,7 +193,7 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
     }
     const TensorSpec spec = spec_of_header(header);
     // Before any memory is asked for.
-    const bool lent = header.address() != 0;
+    const bool lent = header.lent();
     if (lent && spec.bytes() > borrowing.most_bytes - borrowed_bytes) {
       throw resource_exhausted("a message that lends more than ", borrowing.most_bytes, " bytes");
     }
@@ -204,7 +202,7 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
     }
     at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
     if (lent) {
-      borrowed.push_back({tensor.mutable_data_ptr(), header.address(), tensor.nbytes()});
+      borrowed.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
       borrowed_bytes += spec.bytes();
     } else if (tensor.nbytes() > 0) {
       reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
@@ -212,7 +210,7 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
     frame.tensors.push_back(std::move(tensor));
   }
   if (reader.left() > 0) throw data_loss("a message with ", reader.left(), " bytes after its last tensor");
-  if (!borrowed.empty()) borrow(frame.envelope, std::move(borrowed), borrowing);
+  if (!borrowed.empty()) borrow(frame.envelope, borrowed, borrowing);
   return frame;
 }
 

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
-#include "muster/rpc/acquaintance.h"
-#include "muster/rpc/lending_desk.h"
+#include "muster/near/near_connection.h"
 #include "muster/rpc/rpc.pb.h"
 
 namespace muster {
@@ -27,16 +26,16 @@ struct Frame {
 grpc::ByteBuffer encode(Frame frame);
 
 // As `encode`, but to a process that can read this one's memory all but small tensors are lent: they stay where they
-// are, for the receiver to copy. No loan: it is not worth it, or too much was lent already.
+// are, for the receiver to copy. No loan: it is not worth it, or too much was lent already. `receiver` may be null.
 struct LentFrame {
   grpc::ByteBuffer message{};
-  LendingDesk::Loan loan{};
+  LoanLedger::Loan loan{};
 };
-LentFrame encode_for(const NearPeer& receiver, Frame frame, LendingDesk::Until until);
+LentFrame encode_for(NearConnection* receiver, Frame frame);
 
 // Of whom and how much `decode` borrows.
 struct Borrowing {
-  std::function<pid_t(uint64_t acquaintance)> process_of{};  // 0: not known
+  std::function<std::shared_ptr<NearConnection>(uint64_t key)> lender{};  // null: not known
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 

@@ -6,10 +6,9 @@
 #include <thread>
 
 #include "muster/base/blocking.h"
-#include "muster/rpc/acquaintance.h"
+#include "muster/near/near_visit.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
-#include "muster/rpc/near_memory.h"
 #include "muster/rpc/service_names.h"
 #include "muster/runtime/run_options.h"
 
@@ -34,26 +33,30 @@ struct RpcChannel::Grpc {
 
 // A request as it is sent, and what it lends, until its call has ended.
 struct RpcChannel::Outgoing {
-  Outgoing(Frame request, const NearPeer& server) : peer(server) {
-    if (peer.id != 0) frame = request;
-    LentFrame lent = encode_for(peer, std::move(request), LendingDesk::Until::kTakenBack);
+  Outgoing(Frame request, std::shared_ptr<NearConnection> server) : near(std::move(server)) {
+    if (near) frame = request;
+    LentFrame lent = encode_for(near.get(), std::move(request));
     message = std::move(lent.message);
     loan = lent.loan;
   }
   explicit Outgoing(grpc::ByteBuffer packed) : message(std::move(packed)) {}
-  ~Outgoing() { LendingDesk::instance().take_back(loan); }
+  ~Outgoing() { end_loan(); }
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
 
   // Bytes are sent instead of lent, both ways.
   void repack() {
-    LendingDesk::instance().take_back(std::exchange(loan, {}));
+    end_loan();
     message = encode(frame);
   }
 
-  NearPeer peer{};
+  void end_loan() {
+    if (near) near->ledger().end(std::exchange(loan, {}));
+  }
+
+  std::shared_ptr<NearConnection> near{};  // null: the task is not a process of this machine
   grpc::ByteBuffer message{};
-  LendingDesk::Loan loan{};
+  LoanLedger::Loan loan{};
   Frame frame{};  // if something may be lent, here or in the answer
 };
 
@@ -86,7 +89,7 @@ RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptio
       task_(std::move(task)),
       options_(options),
       grpc_(std::make_shared<Grpc>()),
-      acquaintance_(std::make_shared<Acquaintance>()) {
+      near_(std::make_shared<NearVisit>(task_)) {
   grpc::ChannelArguments arguments;
   set_transport_arguments([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetMaxReceiveMessageSize(-1);
@@ -130,48 +133,51 @@ void release_elsewhere(std::shared_ptr<void> held) {
 
 // Throws LoanLost if the call is to be made again with `repack`ed bytes.
 Frame RpcChannel::open(const grpc::ByteBuffer& answer, const Outgoing& request) {
-  const NearPeer& peer = request.peer;
+  const uint64_t key = request.near ? request.near->key() : 0;
   Frame frame;
   try {
-    frame = decode(answer, {.process_of = [&](uint64_t id) { return id == peer.id ? peer.process : 0; }});
+    frame = decode(answer, {.lender = [&](uint64_t of) { return of == key ? request.near : nullptr; }});
   } catch (const LoanLost&) {
-    acquaintance_->distrust(peer.id);
+    near_->distrust(key);
     throw;
   }
-  if (frame.envelope.acquaintance() != peer.id) acquaintance_->forget(peer.id);
+  if (frame.envelope.near_key() != key) near_->forget(key);
   if (frame.envelope.loan_refused()) {
-    acquaintance_->distrust(peer.id);
+    near_->distrust(key);
     throw LoanLost(Status(StatusCode::kUnavailable, "the task cannot read this process's memory"));
   }
-  if (frame.envelope.has_loan()) {
-    const LendingDesk::Loan loan{frame.envelope.loan().slip(), frame.envelope.loan().number()};
-    write_word(peer.process, LendingDesk::return_address(loan), loan.number);
+  if (frame.envelope.has_loan() && request.near) {
+    request.near->give_back({frame.envelope.loan().slip(), frame.envelope.loan().number()});
   }
   if (frame.envelope.has_error()) throw Error(from_proto(frame.envelope.error()));
   return frame;
 }
 
 // The calls hold all they need: nobody waits for them, and the channel may go at any time.
-void RpcChannel::get_acquainted() {
-  if (!options_.near_memory || !acquaintance_->unmet()) return;
-  acquaintance_->meet([grpc = grpc_, credentials = options_.credentials](const proto::MeetRequest& request,
-                                                                         Acquaintance::Answered answered) {
-    auto call = std::make_shared<Pending>();
-    call->method = call_rpc::kMeet;
-    call->request = std::make_shared<Outgoing>(encode(with_header(request)));
-    call->context = make_context(Clock::now() + kMeetTimeout, credentials);
-    call->send(*grpc->stub, [grpc, call, answered = std::move(answered)] {
-      Status status;
-      proto::MeetAnswer answer;
-      try {
-        if (!call->status.ok()) throw unavailable(call->status.error_message());
-        answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
-      } catch (...) {
-        status = status_of(std::current_exception());
-      }
-      answered(status, answer);
-    });
-  });
+void RpcChannel::meet_task() {
+  if (!options_.near_memory || !near_->unmet()) return;
+  near_->meet(
+      [grpc = grpc_, credentials = options_.credentials, task = task_](bool knocked, NearVisit::Answered answered) {
+        proto::MeetRequest request;
+        request.set_knocked(knocked);
+        Frame frame = with_header(request);
+        frame.envelope.set_task(task);
+        auto call = std::make_shared<Pending>();
+        call->method = call_rpc::kMeet;
+        call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
+        call->context = make_context(Clock::now() + kMeetTimeout, credentials);
+        call->send(*grpc->stub, [grpc, call, answered = std::move(answered)] {
+          Status status;
+          proto::MeetAnswer answer;
+          try {
+            if (!call->status.ok()) throw unavailable(call->status.error_message());
+            answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
+          } catch (...) {
+            status = status_of(std::current_exception());
+          }
+          answered(status, answer.door());
+        });
+      });
 }
 
 Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
@@ -182,7 +188,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   request.envelope.set_task(task_);
   const uint64_t id = request.envelope.request_id();
-  Outgoing outgoing(std::move(request), acquaintance_->peer());
+  Outgoing outgoing(std::move(request), near_->connection());
   for (int attempt = 1;; ++attempt) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, options_.credentials);
@@ -216,7 +222,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     }
     registration.reset();
     if (status.ok()) {
-      get_acquainted();
+      meet_task();
       try {
         return open(answer, outgoing);
       } catch (const LoanLost&) {
@@ -262,7 +268,7 @@ void RpcChannel::start(const std::string& method, Frame request, const CallOptio
   request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   request.envelope.set_task(task_);
   pending->request_id = request.envelope.request_id();
-  pending->request = std::make_shared<Outgoing>(std::move(request), acquaintance_->peer());
+  pending->request = std::make_shared<Outgoing>(std::move(request), near_->connection());
   pending->deadline = Clock::now() + timeout;
   pending->cancellation = options.cancellation;
   pending->done = std::move(done);
@@ -328,7 +334,7 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
       release_elsewhere(std::move(call));
     });
   }
-  get_acquainted();
+  meet_task();
   Status result;
   Frame frame;
   try {

@@ -16,7 +16,7 @@
 
 namespace muster {
 
-class Acquaintance;
+class NearVisit;
 
 struct ChannelOptions {
   Credentials credentials{};
@@ -71,7 +71,7 @@ class RpcChannel {
   void send_unattended(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline) const;
   // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
   void tell_cancelled(uint64_t request_id) const;
-  void get_acquainted();
+  void meet_task();
   Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
   RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline);
 
@@ -79,7 +79,7 @@ class RpcChannel {
   const std::string task_;
   const ChannelOptions options_;
   const std::shared_ptr<Grpc> grpc_;
-  const std::shared_ptr<Acquaintance> acquaintance_;
+  const std::shared_ptr<NearVisit> near_;
   ElasticPool reconnects_{"reconnect", 4};  // for calls whose caller does not wait
 };
 

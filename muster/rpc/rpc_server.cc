@@ -147,7 +147,7 @@ class ServerCall final : public RpcCall {
     frame.envelope.clear_request_id();
     LentFrame message;
     try {
-      message = encode_for(caller_, std::move(frame), LendingDesk::Until::kGivenBack);
+      message = encode_for(caller_.get(), std::move(frame));
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
@@ -157,7 +157,7 @@ class ServerCall final : public RpcCall {
 
   void fail(const Status& status) override {
     Frame frame;
-    frame.envelope.set_acquaintance(caller_.id);
+    frame.envelope.set_near_key(caller_ ? caller_->key() : 0);
     *frame.envelope.mutable_error() = to_proto(status.from(server_.options_.task));
     write(encode(std::move(frame)));
   }
@@ -196,7 +196,7 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no message, or one that is too large"));
     }
     if (context_.method() == kHealthCheck) return write(healthy());
-    LendingDesk::instance().collect();  // who writes to a variable that was lent would have to copy it
+    server_.door_.collect();  // who writes to a variable that was lent would have to copy it
     const RpcServer::MethodEntry* entry = server_.find(context_.method());
     if (entry == nullptr) {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
@@ -215,7 +215,7 @@ class ServerCall final : public RpcCall {
   void run(const RpcServer::MethodEntry& entry) {
     std::shared_ptr<RpcCall> call = self_;
     try {
-      request_ = decode(message_, {.process_of = [this](uint64_t id) { return find_caller(id).process; },
+      request_ = decode(message_, {.lender = [this](uint64_t key) { return find_caller(key); },
                                    .most_bytes = server_.options_.max_message_bytes});
       message_.Clear();
     } catch (const LoanLost&) {
@@ -227,18 +227,18 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, str_cat("here is ", server_.options_.task, ", not ",
                                                                         std::string_view(meant).substr(0, 200))));
     }
-    find_caller(request_.envelope.acquaintance());
+    find_caller(request_.envelope.near_key());
     server_.dispatch(entry, std::move(call));
   }
 
-  const NearPeer& find_caller(uint64_t acquaintance) {
-    if (caller_.id == 0) caller_ = server_.acquaintances_.find(acquaintance);
+  const std::shared_ptr<NearConnection>& find_caller(uint64_t key) {
+    if (!caller_) caller_ = server_.door_.find(key);
     return caller_;
   }
 
   void refuse_loan() {
     Frame frame;
-    frame.envelope.set_acquaintance(caller_.id);
+    frame.envelope.set_near_key(caller_ ? caller_->key() : 0);
     frame.envelope.set_loan_refused(true);
     write(encode(std::move(frame)));
   }
@@ -256,7 +256,7 @@ class ServerCall final : public RpcCall {
   void finished(bool sent) {
     // gRPC hands the call from the thread that has answered to this one; the load says so where ThreadSanitizer sees
     // it.
-    if (finishing_.load() && !sent) LendingDesk::instance().take_back(loan_);
+    if (finishing_.load() && !sent && caller_) caller_->ledger().end(loan_);
   }
 
   void done(bool) {
@@ -280,8 +280,8 @@ class ServerCall final : public RpcCall {
   grpc::ByteBuffer message_;
   std::string peer_;
   bool admitted_ = false;
-  NearPeer caller_;
-  LendingDesk::Loan loan_;
+  std::shared_ptr<NearConnection> caller_;  // if it is a process of this machine
+  LoanLedger::Loan loan_;
   std::atomic<bool> finishing_ = false;
   std::atomic<int> tags_ = 0;
   std::shared_ptr<ServerCall> self_;
@@ -296,10 +296,16 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
       once_(std::make_unique<OnceCalls>(OnceCallsOptions{.remembered_requests = options_.remembered_requests,
                                                          .remembered_bytes = options_.remembered_bytes,
                                                          .grace = options_.grace})),
+      door_(options_.task),
       grpc_(std::make_unique<Grpc>()) {
   methods.push_back({call_rpc::kMeet, [this](const std::shared_ptr<RpcCall>& call) {
-                       call->answer(
-                           with_header(acquaintances_.meet(header_of<proto::MeetRequest>(call->request().envelope))));
+                       proto::MeetAnswer answer;
+                       if (header_of<proto::MeetRequest>(call->request().envelope).knocked()) {
+                         door_.look();
+                       } else {
+                         answer.set_door(door_.name());
+                       }
+                       call->answer(with_header(answer));
                      }});
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
   auto cancel = [this](const std::shared_ptr<RpcCall>& call) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "muster/base/cancellation.h"
-#include "muster/rpc/acquaintance.h"
+#include "muster/near/near_door.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
 
@@ -104,7 +104,7 @@ class RpcServer {
   std::string address_;
   std::atomic<uint64_t> requests_ = 0;
   const std::unique_ptr<OnceCalls> once_;
-  Acquaintances acquaintances_;
+  NearDoor door_;
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;

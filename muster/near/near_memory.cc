@@ -1,11 +1,10 @@
-#include "muster/rpc/near_memory.h"
+#include "muster/near/near_memory.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <string_view>
 
 #include "muster/base/blocking.h"
 
@@ -14,22 +13,14 @@ namespace {
 
 constexpr size_t kMostPieces = 512;  // of one system call; the kernel takes 1024
 
-std::string find_machine_name() {
-  const char* wish = std::getenv("MUSTER_NEAR_MEMORY");
-  if (wish != nullptr && std::string(wish) == "off") return "";
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char space[64];
-  const ssize_t length = ::readlink("/proc/self/ns/pid", space, sizeof space);
-  if (boot.empty() || length <= 0) return "";
-  return boot + " " + std::string(space, length);
-}
-
 }  // namespace
 
-const std::string& machine_name() {
-  static const std::string& name = *new std::string(find_machine_name());
-  return name;
+bool near_memory_wanted() {
+  static const bool wanted = [] {
+    const char* wish = std::getenv("MUSTER_NEAR_MEMORY");
+    return wish == nullptr || std::string_view(wish) != "off";
+  }();
+  return wanted;
 }
 
 bool read_memory(pid_t from, const std::vector<NearPiece>& pieces) {
@@ -65,11 +56,6 @@ bool read_memory(pid_t from, const std::vector<NearPiece>& pieces) {
     }
   }
   return true;
-}
-
-bool write_word(pid_t to, uint64_t there, uint64_t word) {
-  const iovec mine{&word, sizeof word}, theirs{reinterpret_cast<void*>(there), sizeof word};
-  return ::process_vm_writev(to, &mine, 1, &theirs, 1, 0) == sizeof word;
 }
 
 }  // namespace muster
