@@ -50,6 +50,18 @@ class Command(unittest.TestCase):
         self.assertTrue(done.stdout.startswith("digraph"), done.stdout[:100])
         self.assertIn("subgraph", done.stdout)
 
+    def test_names_the_commands_that_there_are_when_it_is_given_another(self):
+        done = muster("nosuch", "--flag")
+
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('there is no command "nosuch", only dump, bench, certs, server, status', done.stderr)
+
+    def test_server_ends_its_help_with_an_example(self):
+        done = muster("server", "--help")
+
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"Example[^\n]*:\n  muster server --cluster .* --task_index 0\s*$")
+
     def test_dump_names_a_file_that_is_not_there(self):
         done = muster("dump", self.folder / "nowhere")
 

@@ -1,6 +1,22 @@
 #include <iostream>
 
+#include "muster/base/strings.h"
 #include "tools/subcommands.h"
+
+namespace {
+
+// CLI11 says "A subcommand is required" of a word that is none.
+void check_subcommand(const CLI::App& muster, const std::string& word) {
+  std::string known;
+  for (const CLI::App* command : muster.get_subcommands({})) {
+    if (command->check_name(word)) return;
+    if (!command->get_group().empty()) known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw CLI::ParseError(muster::str_cat("there is no command \"", word, "\", only ", known),
+                        CLI::ExitCodes::ExtrasError);
+}
+
+}  // namespace
 
 // Exit codes: 0 for success, 1 for an error, 2 for a call that was not understood.
 int main(int argc, char** argv) {
@@ -14,6 +30,7 @@ int main(int argc, char** argv) {
   muster::tools::add_server(muster);
   muster::tools::add_status(muster);
   try {
+    if (argc > 1 && argv[1][0] != '-') check_subcommand(muster, argv[1]);
     muster.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     return muster.exit(asked_for_help);

@@ -59,6 +59,12 @@ void add_server(CLI::App& muster) {
   command->add_option("--threads", flags->threads, "Of libtorch's ops; 1 where several tasks share a machine");
   command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
   command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
+  command->footer(
+      "Example, two tasks on this machine, each in a terminal of its own:\n"
+      "  muster server --cluster '{\"worker\": [\"localhost:2222\"], \"ps\": [\"localhost:2223\"]}' --task_type worker "
+      "--task_index 0\n"
+      "  muster server --cluster '{\"worker\": [\"localhost:2222\"], \"ps\": [\"localhost:2223\"]}' --task_type ps "
+      "--task_index 0");
   command->callback([flags] { serve(*flags); });
 }
 
