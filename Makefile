@@ -35,7 +35,7 @@ build: setup  ## Build the library, the tests, the examples and the muster comma
 	@$(call build,release)
 
 .PHONY: demo
-demo: setup  ## Train a small classifier, here and now.
+demo: setup  ## Train a click model on three workers, one of which dies.
 	@$(call build,release,demo)
 	@build/bin/demo
 

@@ -109,25 +109,24 @@ int run(int steps) {
     return loss;
   });
   auto predict = muster::function([&](const torch::Tensor& ids) { return model(ids); });
+  auto tested = [&] { return auc(coordinator.schedule(predict, test.ids).fetch(), test.clicks); };
 
   const int dies = steps * 2 / 5, returns = steps * 3 / 5;
   double reached = 0;
   {
     muster::ProgressBar bar({.title = "train", .total = steps});
-    const auto begin = std::chrono::steady_clock::now();
     muster::RemoteValue<torch::Tensor> loss, shown;
     for (int i = 1; i <= steps; ++i) {
       loss = coordinator.schedule(step, batches);
       if (i == dies) cluster.stop({"worker", 1});
       if (i == returns) cluster.start({"worker", 1});
       if (i % std::max(1, steps / 10) == 0) {
-        reached = auc(strategy.run(predict, test.ids), test.clicks);
+        reached = tested();
         shown = loss;
       }
       if (i % 10 != 0 && i != steps) continue;
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       std::ostringstream note;
-      note << std::fixed << std::setprecision(0) << i / seconds << " steps/s  ";
+      note << std::fixed;
       if (shown.ready()) note << "loss " << std::setprecision(3) << shown.fetch().item<double>() << "  ";
       note << "AUC " << std::setprecision(4) << reached << "  " << coordinator.workers_up() << " of 3 workers";
       bar.update(i, note.str());
@@ -135,7 +134,7 @@ int run(int steps) {
     coordinator.join();
   }
 
-  reached = auc(strategy.run(predict, test.ids), test.clicks);
+  reached = tested();
   const auto count = counted.value().item<int64_t>();
   std::cout << "\nWorker 1 was killed after step " << dies << " and started again after step " << returns << ".\n"
             << steps << " steps were scheduled and " << count
