@@ -13,6 +13,7 @@
 #include "bench/workloads.h"
 #include "muster/base/status.h"
 #include "muster/rpc/remote_worker.h"
+#include "muster/rpc/rpc_channel.h"
 #include "muster/runtime/op_catalog.h"
 
 namespace muster::bench {

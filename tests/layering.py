@@ -22,6 +22,8 @@ MAY_INCLUDE = {
 }
 WITHOUT_TORCH = {"base", "graph", "io"}
 WITH_GRPC = {"rpc"}
+# What muster.h must not lead to: how calls, clusters and coordinators work inside.
+NOT_FOR_USERS = re.compile(r"muster/(rpc/(?!credentials\.h)|cluster/cluster_peers|session/local_master|distribute/coordinator_core|.*\.pb\.h)")
 MAX_HEADERS = {"base": 10}
 MAX_HEADER_LINES = 200
 MAX_FILE_LINES = 600
@@ -69,6 +71,26 @@ def stems_tested_by(test: str) -> list[str]:
     return ["_".join(words[:count]) for count in range(len(words), 0, -1)]
 
 
+def installed_headers(root: pathlib.Path) -> set[str]:
+    """What the FILE_SETs of the folders name, as it is included."""
+    found = {"muster/muster.h"}
+    for lists in (root / "muster").glob("*/CMakeLists.txt"):
+        for names in re.findall(r"FILE_SET HEADERS FILES\s+([^)]*)\)", lists.read_text(encoding="utf-8")):
+            found |= {f"muster/{lists.parent.name}/{name}" for name in names.split()}
+    return found
+
+
+def reached_headers(root: pathlib.Path, start: str = "muster/muster.h") -> set[str]:
+    """What a program gets that includes `start`."""
+    found, waiting = set(), [start]
+    while waiting:
+        header = waiting.pop()
+        if header not in found:
+            found.add(header)
+            waiting += [quoted for quoted, _ in INCLUDE.findall((root / header).read_text(encoding="utf-8")) if quoted]
+    return found
+
+
 def check(root: pathlib.Path) -> list[str]:
     sources = sorted(path for path in (root / "muster").rglob("*") if path.suffix in {".h", ".cc"})
     found = []
@@ -80,6 +102,11 @@ def check(root: pathlib.Path) -> list[str]:
             if not any(stem + end in beside for stem in stems_tested_by(path.name) for end in (".h", ".cc")):
                 stem = path.name.removesuffix("_test.cc")
                 found.append(f"{relative}: no {stem}.h or {stem}.cc beside it that it could be the test of")
+    installed, reached = installed_headers(root), reached_headers(root)
+    found += [f"{header}: muster.h needs it, and no FILE_SET installs it" for header in sorted(reached - installed)]
+    found += [f"{header}: is installed, and muster.h does not need it" for header in sorted(installed - reached)]
+    found += [f"{header}: muster.h needs it, which costs every program more than it is worth"
+              for header in sorted(reached) if NOT_FOR_USERS.match(header)]
     for folder, limit in MAX_HEADERS.items():
         headers = len(list((root / "muster" / folder).glob("*.h")))
         if headers > limit:

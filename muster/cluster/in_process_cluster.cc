@@ -3,7 +3,9 @@
 #include <absl/synchronization/mutex.h>
 
 #include "muster/base/status.h"
+#include "muster/cluster/cluster_peers.h"
 #include "muster/data/sources.h"
+#include "muster/session/local_master.h"
 
 namespace muster {
 

@@ -9,10 +9,13 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/cluster/cluster_peers.h"
 #include "muster/data/sources.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/worker_service.h"
+#include "muster/runtime/master.h"
+#include "muster/session/local_master.h"
 
 namespace muster {
 namespace {
@@ -120,6 +123,7 @@ Server::~Server() {
 
 std::string Server::target() const { return "grpc://" + rpc_->address(); }
 const std::string& Server::address() const { return rpc_->address(); }
+std::shared_ptr<Master> Server::master() { return master_; }
 
 int Server::join() {
   SignalGuard guard;

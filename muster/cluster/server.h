@@ -5,16 +5,17 @@
 #include <memory>
 #include <string>
 
-#include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/cluster_resolver.h"
 #include "muster/cluster/cluster_spec.h"
 #include "muster/rpc/credentials.h"
-#include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/local_worker.h"
-#include "muster/session/local_master.h"
 
 namespace muster {
 
+class ClusterPeers;
+class LocalMaster;
+class Master;
+class RpcFaults;
 class RpcServer;
 
 struct ServerOptions {
@@ -60,7 +61,7 @@ class Server {
   void update_cluster(const ClusterSpec& cluster);
 
   LocalWorker& worker() { return *worker_; }
-  std::shared_ptr<Master> master() { return master_; }
+  std::shared_ptr<Master> master();
 
  private:
   const std::string task_;

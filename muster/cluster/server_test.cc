@@ -1,4 +1,5 @@
 #include "muster/cluster/server.h"
+#include "muster/cluster/cluster_peers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

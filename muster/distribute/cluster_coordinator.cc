@@ -1,6 +1,7 @@
 #include "muster/distribute/cluster_coordinator.h"
 
 #include "muster/distribute/coordinator_core.h"
+#include "muster/distribute/ps_variables.h"
 #include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/variable_programs.h"

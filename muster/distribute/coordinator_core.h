@@ -16,6 +16,7 @@
 #include "muster/base/elastic_pool.h"
 #include "muster/distribute/closure_queue.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/ps_variables.h"
 #include "muster/distribute/watchdog.h"
 #include "muster/distribute/worker_slot.h"
 

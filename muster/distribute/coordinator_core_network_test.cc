@@ -9,6 +9,7 @@
 #include "muster/cluster/server.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {

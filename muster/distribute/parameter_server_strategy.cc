@@ -3,6 +3,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/distribute/ps_variables.h"
 #include "muster/graph/device_spec.h"
 
 namespace muster {
@@ -107,6 +108,13 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
                    << (options.placement == PsPlacement::kRoundRobin
                            ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
                            : "where the fewest bytes are");
+}
+
+VariableScope ParameterServerStrategy::scope() const { return VariableScope(variables_); }
+
+std::vector<at::Tensor> ParameterServerStrategy::run_from_here(const TracedFunction::Entry& entry,
+                                                               std::vector<at::Tensor> tensors) const {
+  return variables_->run(entry.traced.program, std::move(tensors));
 }
 
 void ParameterServerStrategy::warn_outside_of_schedule(const char* method) const {

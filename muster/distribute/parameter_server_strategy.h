@@ -10,16 +10,18 @@
 #include "muster/cluster/cluster_resolver.h"
 #include "muster/distribute/distributed_dataset.h"
 #include "muster/distribute/partitioners.h"
-#include "muster/distribute/ps_variables.h"
 #include "muster/distribute/replicas.h"
 #include "muster/rpc/credentials.h"
-#include "muster/rpc/rpc_faults.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replica_context.h"
+#include "muster/trace/variable_scope.h"
 
 namespace muster {
 
 class CoordinatorCore;
+class Peers;
+class PsVariables;
+class RpcFaults;
 
 struct ParameterServerOptions {
   Partitioner partitioner{};  // cuts variables into parts; without one every variable is whole
@@ -46,7 +48,7 @@ class ParameterServerStrategy {
 
   // Until the scope ends, variables made by this thread live on the parameter servers:
   //   auto scope = strategy.scope();
-  VariableScope scope() const { return VariableScope(variables_); }
+  VariableScope scope() const;
   // Variables made in this scope live, whole, where `other` does.
   VariableScope colocate_with(const Variable& other) const;
 
@@ -69,7 +71,7 @@ class ParameterServerStrategy {
     if (tracing()) return each_replica<Result>(function, args...);
     warn_outside_of_schedule("run");
     auto from_here = [&](const std::shared_ptr<TracedFunction::Entry>& entry, std::vector<at::Tensor> tensors) {
-      return variables_->run(entry->traced.program, std::move(tensors));
+      return run_from_here(*entry, std::move(tensors));
     };
     if constexpr (std::is_void_v<Result>) {
       if (num_replicas_in_sync() == 1) return function.run_by(from_here, replicas_internal::share(args, 0, 1)...);
@@ -137,6 +139,7 @@ class ParameterServerStrategy {
       return results;
     }
   }
+  std::vector<at::Tensor> run_from_here(const TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) const;
   void warn_outside_of_schedule(const char* method) const;
 
   std::vector<std::string> workers_, ps_, replica_devices_;

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/ps_variables.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/variable_arithmetic.h"

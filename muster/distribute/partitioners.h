@@ -12,6 +12,12 @@
 
 namespace muster {
 
+// Which parameter server a variable, or a part of one, goes to.
+enum class PsPlacement {
+  kRoundRobin,       // one after the other, as TensorFlow does
+  kBalancedByBytes,  // where the fewest bytes are
+};
+
 // Says for a variable into how many parts each axis is cut: {2, 1} for a matrix that is cut into an upper and a lower
 // half. Only the first axis can be cut; see checked_shards().
 using Partitioner = std::function<std::vector<int64_t>(const TensorSpec&)>;

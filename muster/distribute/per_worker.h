@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "muster/data/dataset.h"
-#include "muster/runtime/worker.h"
 #include "muster/trace/iterator.h"
 #include "muster/trace/variable.h"
 
 namespace muster {
+
+class Worker;
 
 // Something that a worker must have before it can run the closures that use it. It is made when a worker first needs
 // it, and again after the worker was restarted. Thread-safe.

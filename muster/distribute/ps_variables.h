@@ -18,11 +18,6 @@
 
 namespace muster {
 
-enum class PsPlacement {
-  kRoundRobin,       // one after the other, as TensorFlow does
-  kBalancedByBytes,  // where the fewest bytes are
-};
-
 struct PsVariablesOptions {
   std::vector<std::string> ps_tasks;     // full names
   std::vector<std::string> other_tasks;  // that functions run by `run` may use

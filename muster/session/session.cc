@@ -2,6 +2,7 @@
 
 #include "muster/base/log.h"
 #include "muster/rpc/remote_master.h"
+#include "muster/runtime/master.h"
 #include "muster/runtime/tensors.h"
 #include "muster/session/local_master.h"
 #include "muster/trace/variable_programs.h"

@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "muster/rpc/credentials.h"
-#include "muster/rpc/rpc_faults.h"
-#include "muster/runtime/master.h"
+#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable.h"
 
 namespace muster {
+
+class Master;
+class RpcFaults;
 
 struct SessionOptions {
   std::string target{};     // "grpc://host:port" of any task, which is the session's master; empty: this process

@@ -1,62 +1,28 @@
-// Variables in formulas: w + v, 2 * w, w == v, element by element, as for tensors.
+// Variables in formulas: w + v, 2 * w, w == v, element by element, as for tensors. A variable beside a tensor becomes
+// one by itself. The work is in a .cc: libtorch's own operators cost 5 s of every file that includes them.
 #pragma once
 
-#include <ATen/TensorOperators.h>
-
-#include <concepts>
-#include <type_traits>
+#include <ATen/core/Tensor.h>
 
 #include "muster/trace/variable.h"
 
 namespace muster {
 
-namespace formulas {
-
-template <class A, class B>
-concept VariableAndNumber = std::same_as<A, Variable> && std::is_arithmetic_v<B>;
-
-// A variable beside a tensor becomes one by itself.
-template <class A, class B>
-concept VariableFormula =
-    (std::same_as<A, Variable> && std::same_as<B, Variable>) || VariableAndNumber<A, B> || VariableAndNumber<B, A>;
-
-inline at::Tensor operand(const Variable& variable) { return variable.value(); }
-template <class Number>
-at::Scalar operand(Number number) {
-  return number;
-}
-
-}  // namespace formulas
-
-template <class A, class B>
-  requires formulas::VariableFormula<A, B>
-at::Tensor operator+(const A& a, const B& b) {
-  return formulas::operand(a) + formulas::operand(b);
-}
-
-template <class A, class B>
-  requires formulas::VariableFormula<A, B>
-at::Tensor operator-(const A& a, const B& b) {
-  return formulas::operand(a) - formulas::operand(b);
-}
-
-template <class A, class B>
-  requires formulas::VariableFormula<A, B>
-at::Tensor operator*(const A& a, const B& b) {
-  return formulas::operand(a) * formulas::operand(b);
-}
-
-template <class A, class B>
-  requires formulas::VariableFormula<A, B>
-at::Tensor operator/(const A& a, const B& b) {
-  return formulas::operand(a) / formulas::operand(b);
-}
-
+at::Tensor operator+(const Variable& a, const Variable& b);
+at::Tensor operator+(const Variable& a, const at::Scalar& b);
+at::Tensor operator+(const at::Scalar& a, const Variable& b);
+at::Tensor operator-(const Variable& a, const Variable& b);
+at::Tensor operator-(const Variable& a, const at::Scalar& b);
+at::Tensor operator-(const at::Scalar& a, const Variable& b);
+at::Tensor operator*(const Variable& a, const Variable& b);
+at::Tensor operator*(const Variable& a, const at::Scalar& b);
+at::Tensor operator*(const at::Scalar& a, const Variable& b);
+at::Tensor operator/(const Variable& a, const Variable& b);
+at::Tensor operator/(const Variable& a, const at::Scalar& b);
+at::Tensor operator/(const at::Scalar& a, const Variable& b);
 // Where they are equal; the handles themselves are not compared.
-template <class A, class B>
-  requires formulas::VariableFormula<A, B>
-at::Tensor operator==(const A& a, const B& b) {
-  return formulas::operand(a) == formulas::operand(b);
-}
+at::Tensor operator==(const Variable& a, const Variable& b);
+at::Tensor operator==(const Variable& a, const at::Scalar& b);
+at::Tensor operator==(const at::Scalar& a, const Variable& b);
 
 }  // namespace muster

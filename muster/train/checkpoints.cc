@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/distribute/ps_variables.h"
 #include "muster/graph/split.h"
 
 namespace muster {

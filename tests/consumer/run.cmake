@@ -1,4 +1,4 @@
-# Installs the build into a scratch directory, builds the consumer against it, and runs it.
+# Installs the build into a scratch directory, builds the consumer against it, and runs it and the installed command.
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -14,6 +14,12 @@ run("${CMAKE_COMMAND}" -G Ninja -S "${source}" -B "${work}/build" "-DCMAKE_PREFI
   "-DCMAKE_CXX_COMPILER=${compiler}" "-DCMAKE_CXX_FLAGS=${flags}")
 run("${CMAKE_COMMAND}" --build "${work}/build")
 run("${work}/build/consumer")
-if(NOT output STREQUAL "NOT_FOUND: variable \"w\"\n")
+if(NOT output MATCHES "counted to 24\nINVALID_ARGUMENT: range: from 1 to 0 in steps of 0, expected another step\n$")
   message(FATAL_ERROR "the consumer said: ${output}")
+endif()
+if(command)
+  run("${work}/prefix/bin/muster" --help)
+  if(NOT output MATCHES "server")
+    message(FATAL_ERROR "the installed command said: ${output}")
+  endif()
 endif()
