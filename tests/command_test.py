@@ -60,7 +60,7 @@ class Command(unittest.TestCase):
         done = muster("server", "--help")
 
         self.assertEqual(done.returncode, 0)
-        self.assertRegex(done.stdout, r"Example[^\n]*:\n  muster server --cluster .* --task_index 0\s*$")
+        self.assertRegex(done.stdout, r"Example[^\n]*:\n(  muster server --cluster .* --task_index 0\n)+$")
 
     def test_dump_names_a_file_that_is_not_there(self):
         done = muster("dump", self.folder / "nowhere")
