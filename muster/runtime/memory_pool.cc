@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 
 namespace muster {
@@ -72,33 +73,58 @@ void MemoryPool::copy_data(void* to, const void* from, std::size_t bytes) const 
 
 MemoryPool::Usage MemoryPool::usage() const {
   absl::MutexLock lock(&mu_);
-  return usage_;
+  Usage usage = usage_;
+  usage.sizes = kept_.size();
+  return usage;
+}
+
+std::vector<MemoryPool::Block*> MemoryPool::take_unwanted(size_t bytes) {
+  std::vector<Block*> unwanted;
+  while (bytes > 0 && !kept_.empty()) {
+    // One block that is large enough rather than many small ones, and none that is larger than it must be.
+    auto fits = kept_.lower_bound(bytes);
+    if (fits == kept_.end()) fits = std::prev(kept_.end());
+    const size_t size = fits->first;
+    if (!fits->second.empty()) {
+      unwanted.push_back(fits->second.back());
+      fits->second.pop_back();
+      usage_.kept -= size;
+      bytes -= std::min(bytes, size);
+    }
+    if (fits->second.empty()) kept_.erase(fits);
+  }
+  return unwanted;
 }
 
 MemoryPool::Block* MemoryPool::take(size_t bytes) {
   std::vector<Block*> unwanted;
-  Block* block = nullptr;
+  size_t live = 0;
   {
     absl::MutexLock lock(&mu_);
-    usage_.live += bytes;
-    usage_.peak = std::max(usage_.peak, usage_.live);
+    live = usage_.live += bytes;
     if (auto same = kept_.find(bytes); same != kept_.end() && !same->second.empty()) {
-      block = same->second.back();
+      Block* block = same->second.back();
       same->second.pop_back();
       usage_.kept -= bytes;
+      usage_.peak = std::max(usage_.peak, live);
       return block;
     }
     ++usage_.fresh;
-    for (auto& [size, blocks] : kept_) {
-      while (usage_.live + usage_.kept > usage_.peak && !blocks.empty()) {
-        unwanted.push_back(blocks.back());
-        blocks.pop_back();
-        usage_.kept -= size;
-      }
-    }
+    const size_t most = std::max(usage_.peak, live);
+    if (live + usage_.kept > most) unwanted = take_unwanted(live + usage_.kept - most);
   }
   for (Block* old : unwanted) c10::free_cpu(old);
-  return Block::make(bytes, /*pooled=*/true);
+  Block* block = nullptr;
+  try {
+    block = Block::make(bytes, /*pooled=*/true);
+  } catch (...) {
+    absl::MutexLock lock(&mu_);
+    usage_.live -= bytes;
+    throw;
+  }
+  absl::MutexLock lock(&mu_);
+  usage_.peak = std::max(usage_.peak, live);  // what could not be had was never in use
+  return block;
 }
 
 void MemoryPool::give_back(Block* block) {

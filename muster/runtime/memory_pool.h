@@ -2,11 +2,11 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
-#include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/Allocator.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace muster {
@@ -44,6 +44,7 @@ class MemoryPool : public c10::Allocator {
     size_t kept = 0;    // waiting for the next tensor
     size_t peak = 0;    // the most that was ever live
     int64_t fresh = 0;  // blocks that the system was asked for
+    size_t sizes = 0;   // that are looked through for one that fits
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -53,10 +54,13 @@ class MemoryPool : public c10::Allocator {
 
   static void release(void* data);
   Block* take(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes blocks of at least so many bytes out of `kept_`, if there are so many.
+  std::vector<Block*> take_unwanted(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void give_back(Block* block) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable absl::Mutex mu_;
-  absl::flat_hash_map<size_t, std::vector<Block*>> kept_ ABSL_GUARDED_BY(mu_);
+  // By size. A size without blocks is one whose blocks are all in use.
+  std::map<size_t, std::vector<Block*>> kept_ ABSL_GUARDED_BY(mu_);
   Usage usage_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -69,5 +69,27 @@ TEST(MemoryPool, AlignsAndResizesLikeLibtorchsOwn) {
   EXPECT_EQ(nothing.numel(), 0);
 }
 
+TEST(MemoryPool, DoesNotCountWhatCouldNotBeHad) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+  const MemoryPool::Usage before = pool.usage();
+
+  EXPECT_ANY_THROW(torch::empty({int64_t{1} << 50}));
+
+  EXPECT_EQ(pool.usage().peak, before.peak);
+  EXPECT_EQ(pool.usage().live, before.live);
+}
+
+TEST(MemoryPool, ForgetsTheSizesOfBlocksThatItNoLongerHas) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+  const size_t before = pool.usage().sizes;
+
+  for (int64_t size = 0; size < 2'000; ++size) static_cast<void>(torch::empty({200'000 + 64 * size}));
+
+  // So many blocks of their sizes at most have room in what was once in use.
+  EXPECT_LE(pool.usage().sizes, before + pool.usage().peak / 800'000 + 1);
+}
+
 }  // namespace
 }  // namespace muster
