@@ -52,7 +52,12 @@ TracedFunction::~TracedFunction() {
   absl::MutexLock lock(&mu_);
   for (auto& [signature, entry] : entries_) {
     absl::MutexLock entry_lock(&entry->mu);
-    if (entry->handle) local_worker().deregister_program(*entry->handle);
+    if (!entry->handle) continue;
+    try {
+      local_worker().deregister_program(*entry->handle);
+    } catch (const Error&) {
+      // A reset has dropped it together with the variables that it uses.
+    }
   }
 }
 
