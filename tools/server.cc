@@ -14,6 +14,7 @@ struct ServerFlags {
   std::string cluster, task_type, address, credentials;
   int task_index = 0;
   int threads = 0;
+  double lease = std::chrono::duration<double>(kUsualLease).count();
   bool insecure = false;
   std::vector<std::string> storage;
 };
@@ -35,6 +36,7 @@ int serve(const ServerFlags& flags) {
   ServerOptions options{.cluster = resolver.cluster_spec(), .task = *task, .address = flags.address};
   options.insecure = flags.insecure;
   options.worker.storage = flags.storage;
+  options.lease = std::chrono::milliseconds(static_cast<int64_t>(flags.lease * 1'000));
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
   }
@@ -58,6 +60,11 @@ void add_server(CLI::App& muster) {
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
   command->add_option("--threads", flags->threads, "Of libtorch's ops; 1 where several tasks share a machine");
   command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
+  command
+      ->add_option("--lease", flags->lease,
+                   "Seconds after which a client that is not heard of is gone, and what it has left here goes")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
   command->footer(
       "Example, two tasks on this machine, each in a terminal of its own:\n"

@@ -72,8 +72,12 @@ void InProcessCluster::start(const TaskId& task) {
   worker.devices.cpus = options_.devices_per_task;
   auto made = std::make_unique<Task>();
   if (options_.transport == Transport::kGrpc) {
-    made->server = std::make_unique<Server>(ServerOptions{
-        .cluster = spec_, .task = task, .worker = worker, .attempts = options_.attempts, .faults = options_.faults});
+    made->server = std::make_unique<Server>(ServerOptions{.cluster = spec_,
+                                                          .task = task,
+                                                          .worker = worker,
+                                                          .lease = worker.lease,
+                                                          .attempts = options_.attempts,
+                                                          .faults = options_.faults});
   } else {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();

@@ -56,6 +56,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   LocalWorkerOptions worker = options.worker;
   worker.devices.task = options.task.to_string();
   worker.peers = &peers;
+  worker.lease = options.lease;
   if (!worker.open_source) worker.open_source = muster::open_source;
   return worker;
 }
@@ -91,7 +92,7 @@ Server::Server(ServerOptions options)
       master_(std::make_shared<LocalMaster>(*worker_, LocalMasterOptions{.tasks = others(peers_->tasks(), task_),
                                                                          .peers = peers_.get(),
                                                                          .max_sessions = options.max_sessions,
-                                                                         .abandoned_after = options.abandoned_after})) {
+                                                                         .lease = options.lease})) {
   std::string address = options.address;
   if (address.empty()) address = options.cluster.task_address(options.task);
   if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");

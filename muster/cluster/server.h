@@ -29,8 +29,9 @@ struct ServerOptions {
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
   size_t max_sessions = 10'000;         // open at the same time
-  // A session that was not used for so long is ended when there is no room for a new one: its client may have died.
-  std::chrono::milliseconds abandoned_after{3'600'000};
+  // A client, or another task, that was not heard of for so long is gone. What it has left here goes: its sessions and
+  // programs, sequences of examples, values for parts of steps, the variables of its strategy. They tell each other.
+  std::chrono::milliseconds lease = kUsualLease;
   int attempts = 2;                     // to make a call to another task that was cut off
   std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
 };

@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/rpc/remote_master.h"
 #include "muster/rpc/remote_worker.h"
 #include "muster/runtime/restart.h"
 #include "muster/session/session.h"
@@ -229,22 +230,38 @@ TEST(Server, RefusesMoreSessionsThanItsLimitAndGoesOn) {
   EXPECT_NO_THROW(Session({.target = server.target()}).run(step, torch::ones({2})));
 }
 
-TEST(Server, EndsTheSessionThatWasNotUsedForLongestWhenThereIsNoRoom) {
+TEST(Server, EndsTheSessionsOfClientsThatAreGoneAndKeepsThoseThatAreIdle) {
   ServerOptions options = local();
-  options.max_sessions = 2;
-  options.abandoned_after = std::chrono::milliseconds(0);
+  options.lease = std::chrono::milliseconds(1'000);
   Server server(options);
   auto step = function([](at::Tensor x) { return x + 1; });
-  Session first({.target = server.target()}), second({.target = server.target()});
-  first.run(step, torch::ones({2}));
+  Session idle({.target = server.target()});
+  idle.run(step, torch::ones({2}));
+  RemoteMaster silent(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  RemoteWorker worker(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
 
-  Session third({.target = server.target()});
+  const std::string session = silent.create_session({});
+  silent.extend(session, step.program(torch::ones({2})));
+  EXPECT_EQ(worker.status().sessions, 2u);
 
-  EXPECT_NO_THROW(third.run(step, torch::ones({2})));
-  EXPECT_NO_THROW(first.run(step, torch::ones({2})));
-  const Status status = caught([&] { second.run(step, torch::ones({2})); });
+  EXPECT_TRUE(eventually([&] { return worker.status().sessions == 1; }));
+  EXPECT_TRUE(eventually([&] { return worker.status().programs == 1; }));
+  const Status status = caught([&] { silent.release(session, {1}); });
   EXPECT_EQ(status.code(), StatusCode::kAborted) << status;
   EXPECT_THAT(status.message(), HasSubstr("not used for long"));
+  EXPECT_NO_THROW(idle.run(step, torch::ones({2})));
+}
+
+TEST(Server, DropsWhatAClientThatGaveNoNameHasNotUsedForLong) {
+  ServerOptions options = local();
+  options.lease = std::chrono::milliseconds(40);
+  Server server(options);
+  RemoteWorker worker(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{}));
+  auto step = function([](at::Tensor x) { return x + 1; });
+
+  worker.register_program(step.program(torch::ones({2})));
+
+  EXPECT_TRUE(eventually([&] { return worker.status().programs == 0; }));
 }
 
 TEST(Server, RefusesMoreCallsOfAConnectionThanItsLimitAndGoesOn) {

@@ -20,13 +20,23 @@ std::shared_ptr<CoordinatorCore> core_of(const ParameterServerStrategy& strategy
   return core;
 }
 
-// Runs a small program at one worker.
-std::vector<at::Tensor> run_at(Worker& worker, const std::string& container, VariableProgram made) {
+// Runs a small program at one worker. Whatever comes of it, it does not stay there.
+std::vector<at::Tensor> run_at(Worker& worker, const std::string& container, const Owner& owner, VariableProgram made) {
   for (VariableRef& variable : made.program.variables) {
     variable.name = name_in_container(container, variable.name);
   }
-  const ProgramHandle handle = worker.register_program(made.program);
-  std::vector<at::Tensor> outputs = worker.run(handle, std::move(made.arguments));
+  const ProgramHandle handle = worker.register_program(made.program, owner);
+  std::vector<at::Tensor> outputs;
+  try {
+    outputs = worker.run(handle, std::move(made.arguments));
+  } catch (...) {
+    try {
+      worker.deregister_program(handle);
+    } catch (const Error&) {
+      // The first error is the one that counts.
+    }
+    throw;
+  }
   worker.deregister_program(handle);
   return outputs;
 }
@@ -36,9 +46,8 @@ class VariableResource : public PerWorkerResource {
   VariableResource(Variable variable, InitialValue initial, ParameterServerStrategy strategy)
       : variable_(std::move(variable)), initial_(std::move(initial)), strategy_(std::move(strategy)) {}
 
-  void create(Worker& worker, size_t index) override {
-    strategy_.variables()->used_by(strategy_.workers()[index]);
-    run_at(worker, strategy_.variables()->container(), initializing(*variable_.state(), initial_));
+  void create(Worker& worker, size_t, const Owner& owner) override {
+    run_at(worker, strategy_.variables()->container(), owner, initializing(*variable_.state(), initial_));
   }
   void drop(Worker&) override {}  // ends with the container
   const std::string& name() const override { return variable_.name(); }
@@ -161,7 +170,9 @@ std::vector<at::Tensor> ClusterCoordinator::values(const PerWorkerVariable& vari
   for (const auto& slot : core_->workers()) {
     auto read = [&] {
       slot->prepare_resource(variable.resource());
-      return run_at(*slot->worker(), strategy_.variables()->container(), reading(*variable.variable().state())).at(0);
+      PsVariables& home = *strategy_.variables();
+      return run_at(*slot->worker(), home.container(), home.leases().owner(), reading(*variable.variable().state()))
+          .at(0);
     };
     try {
       values.push_back(read());

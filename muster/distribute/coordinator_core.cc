@@ -66,8 +66,7 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
   if (options_.depth < 1)
     throw invalid_argument("ClusterCoordinator: depth is ", options_.depth, ", expected 1 or more");
   const ProgramSetting setting{.variables = variables_,
-                               .ps_devices = devices_of(*peers_, strategy.parameter_servers()),
-                               .owner = {"coordinator of " + variables_->container(), random_id()}};
+                               .ps_devices = devices_of(*peers_, strategy.parameter_servers())};
   for (const std::string& task : strategy.workers()) {
     workers_.push_back(std::make_unique<WorkerSlot>(workers_.size(), task, peers_, setting));
   }

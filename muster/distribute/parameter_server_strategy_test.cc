@@ -308,5 +308,55 @@ TEST_F(Strategies, RunFunctionsFromThisProcess) {
   EXPECT_FLOAT_EQ(sum.item<float>(), 0.9F);
 }
 
+// ---- Several at once
+TEST(ParameterServerStrategy, LeavesTheVariablesAndProgramsOfAnotherOneAlone) {
+  for (Transport transport : {Transport::kGrpc, Transport::kLocal}) {
+    InProcessCluster cluster({.workers = 1, .ps = 2, .transport = transport});
+    ParameterServerStrategy first = strategy_of(cluster, transport), second = strategy_of(cluster, transport);
+    auto make = [](const ParameterServerStrategy& strategy) {
+      auto scope = strategy.scope();
+      return Variable(torch::zeros({}), {.name = "v"});
+    };
+    Variable mine = make(first), theirs = make(second);
+    auto add = [](const Variable& v) { return function([&v] { Variable(v).assign_add(torch::ones({})); }); };
+    auto to_mine = add(mine), to_theirs = add(theirs);
+    ClusterCoordinator one(first), two(second);
+
+    for (int i = 0; i < 20; ++i) {
+      one.schedule(to_mine);
+      two.schedule(to_theirs);
+      mine.assign_add(torch::ones({}));
+      theirs.assign_add(torch::ones({}));
+      EXPECT_NO_THROW(mine.value());
+      EXPECT_NO_THROW(theirs.value());
+    }
+    one.join();
+    two.join();
+
+    EXPECT_EQ(mine.value().item<float>(), 40);
+    EXPECT_EQ(theirs.value().item<float>(), 40);
+  }
+}
+
+TEST(ParameterServerStrategy, LeavesNothingAtAnyTask) {
+  for (Transport transport : {Transport::kGrpc, Transport::kLocal}) {
+    InProcessCluster cluster({.workers = 1, .ps = 2, .transport = transport});
+    {
+      ParameterServerStrategy strategy = strategy_of(cluster, transport);
+      auto scope = strategy.scope();
+      Variable v(torch::zeros({}), {.name = "v"});
+      auto add = function([&] { v.assign_add(torch::ones({})); });
+      ClusterCoordinator coordinator(strategy);
+      coordinator.schedule(add);
+      coordinator.join();
+      EXPECT_EQ(cluster.worker({"worker", 0}).status().programs, 1u);
+    }
+    for (const TaskId& task : cluster.spec().all_tasks()) {
+      EXPECT_EQ(cluster.worker(task).status().programs, 0u) << task.to_string();
+      EXPECT_EQ(cluster.worker(task).status().variables, 0u) << task.to_string();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster

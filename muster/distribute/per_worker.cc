@@ -13,10 +13,10 @@ class SourceResource : public PerWorkerResource {
   SourceResource(uint64_t number, std::shared_ptr<const std::vector<std::string>> descriptions)
       : number_(number), descriptions_(std::move(descriptions)) {}
 
-  void create(Worker& worker, size_t index) override {
+  void create(Worker& worker, size_t index, const Owner& owner) override {
     // A worker that was lost and found may have it from before; the new one begins anew.
     worker.close_source(number_);
-    worker.open_source(number_, (*descriptions_)[descriptions_->size() == 1 ? 0 : index]);
+    worker.open_source(number_, (*descriptions_)[descriptions_->size() == 1 ? 0 : index], owner);
   }
   void drop(Worker& worker) override { worker.close_source(number_); }
   const std::string& name() const override { return name_; }

@@ -23,7 +23,8 @@ class Worker;
 class PerWorkerResource {
  public:
   virtual ~PerWorkerResource() = default;
-  virtual void create(Worker& worker, size_t index) = 0;
+  // `owner`: of what it leaves at the worker.
+  virtual void create(Worker& worker, size_t index, const Owner& owner) = 0;
   virtual void drop(Worker& worker) = 0;
   virtual const std::string& name() const = 0;
 };

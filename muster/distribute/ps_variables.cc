@@ -43,33 +43,17 @@ std::map<std::string, uint64_t> incarnations_of(const PsVariablesOptions& option
 PsVariables::PsVariables(PsVariablesOptions options)
     : options_(std::move(options)),
       container_(absl::StrCat("strategy-", absl::Hex(random_id()))),
+      leases_({{random_id(), container_}, {container_}}, *options_.peers),
       worker_(worker_options(options_)),
       master_(worker_, {.tasks = all_tasks(options_), .peers = options_.peers.get()}),
       session_(master_.create_session({.container = container_})) {
   accept_restarts();
+  for (const std::string& task : options_.ps_tasks) leases_.hold_at(task);
   absl::MutexLock lock(&mu_);
   bytes_.resize(options_.ps_tasks.size());
 }
 
-PsVariables::~PsVariables() {
-  std::vector<std::string> tasks = options_.ps_tasks;
-  {
-    absl::MutexLock lock(&mu_);
-    tasks.insert(tasks.end(), other_users_.begin(), other_users_.end());
-  }
-  for (const std::string& task : tasks) {
-    try {
-      options_.peers->worker(task)->reset({container_});
-    } catch (const Error& error) {
-      MUSTER_LOG(info) << task << ": the variables of " << container_ << " stay: " << error.what();
-    }
-  }
-}
-
-void PsVariables::used_by(const std::string& task) {
-  absl::MutexLock lock(&mu_);
-  other_users_.insert(task);
-}
+PsVariables::~PsVariables() { leases_.release(); }
 
 void PsVariables::accept_restarts() {
   std::map<std::string, uint64_t> now = incarnations_of(options_);

@@ -27,8 +27,9 @@ struct PsVariablesOptions {
 };
 
 // Makes variables on the parameter servers, whole or in parts, and reads and writes them there. They have a container
-// of their own, which ends with this object. A parameter server that was restarted since has lost them and is never
-// taken for the one that it was: the error restarted() names it. Thread-safe.
+// of their own, which ends with this object, or when it is not heard of for long (lease_holder.h). A parameter server
+// that was restarted since has lost them and is never taken for the one that it was: the error restarted() names it.
+// Thread-safe.
 class PsVariables : public VariableHome, public VariableCreator, public std::enable_shared_from_this<PsVariables> {
  public:
   // Waits for the parameter servers. Throws Error{kUnavailable} or {kDeadlineExceeded} for one that does not come.
@@ -44,8 +45,9 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   void write(const Variable::State& variable, Write how, const at::Tensor& value) override;
 
   const std::string& container() const { return container_; }
-  // A task that is no parameter server has variables of the container too.
-  void used_by(const std::string& task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whose the variables are, and all else that is left at tasks for this strategy. Before the first of it is left at
+  // another task than a parameter server, the lease begins there: hold_at.
+  LeaseHolder& leases() { return leases_; }
   // Asks a parameter server, or all where a program has variables, whether it is the one that it was. Throws
   // the error restarted() or, if it cannot be reached, Error{kUnavailable}, which names it. Asked after a program was
   // registered, it tells that this was done with the right ones.
@@ -73,6 +75,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
 
   const PsVariablesOptions options_;
   const std::string container_;
+  LeaseHolder leases_;
   LocalWorker worker_;  // this process, as a task of the cluster
   LocalMaster master_;
   const std::string session_;
@@ -83,7 +86,6 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);
   std::string checkpoint_ ABSL_GUARDED_BY(mu_);  // of fill_new_from
-  std::set<std::string> other_users_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<Variable::State>> made_ ABSL_GUARDED_BY(mu_);
 };
 

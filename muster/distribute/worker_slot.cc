@@ -62,6 +62,7 @@ void WorkerSlot::found() {
 
 void WorkerSlot::check_incarnation(Worker& worker) {
   const WorkerStatus status = worker.status();
+  setting_.variables->leases().hold_at(task_);
   absl::MutexLock lock(&mu_);
   if (status_.incarnation == 0) status_ = status;
   if (status.incarnation == status_.incarnation) return;
@@ -106,7 +107,7 @@ void WorkerSlot::create(Worker& worker, const std::shared_ptr<PerWorkerResource>
     if (resources_.contains(resource)) return;
   }
   try {
-    resource->create(worker, index_);
+    resource->create(worker, index_, setting_.variables->leases().owner());
   } catch (const Error& error) {
     if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) throw;
     throw Error(Status(error.code(),
@@ -140,7 +141,7 @@ void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entr
     if (programs_.contains(entry)) return;
   }
   const Program& program = entry->traced.program;
-  const ProgramHandle handle = worker.register_program(step_of(program), setting_.owner);
+  const ProgramHandle handle = worker.register_program(step_of(program), setting_.variables->leases().owner());
   try {
     setting_.variables->check_alive(program);
     check_incarnation(worker);

@@ -54,7 +54,6 @@ class ScheduledClosure : public Closure {
 struct ProgramSetting {
   std::shared_ptr<PsVariables> variables;
   std::vector<std::string> ps_devices;  // that programs may use besides the worker's own
-  ProgramOwner owner;
 };
 
 // Knows what one worker has been given, and gives it what is missing. Programs are placed and split with the worker as

@@ -1,6 +1,7 @@
 #include "muster/rpc/master_service.h"
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/lease_message.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {
@@ -14,7 +15,8 @@ void create(Master& master, RpcCall& call) {
                              .isolated = request.isolated(),
                              .device_filters = {request.device_filters().begin(), request.device_filters().end()},
                              .soft_placement = request.soft_placement(),
-                             .log_device_placement = request.log_device_placement()}));
+                             .log_device_placement = request.log_device_placement(),
+                             .leased = true}));
   call.answer(with_header(answer));
 }
 
@@ -45,6 +47,13 @@ void close(Master& master, RpcCall& call) {
   call.answer({});
 }
 
+void renew(Master& master, const std::shared_ptr<RpcCall>& call) {
+  const auto request = header_of<proto::SessionRequest>(call->request().envelope);
+  master.renew(request.session(), [call](const Status& status, const LeaseTerms& terms) {
+    status.ok() ? call->answer(lease_answer(terms)) : call->fail(status);
+  });
+}
+
 void devices(Master& master, RpcCall& call) {
   const ClusterDevices devices = master.list_devices();
   proto::DevicesAnswer answer;
@@ -69,6 +78,7 @@ std::vector<RpcServer::MethodEntry> master_methods(Master& master) {
       {master_rpc::kExtend, [&master](const Call& call) { extend(master, *call); }, true},
       {master_rpc::kRun, [&master](const Call& call) { run(master, *call); }, true, Pace::kRun},
       {master_rpc::kRelease, [&master](const Call& call) { release(master, *call); }, true},
+      {master_rpc::kRenew, [&master](const Call& call) { renew(master, call); }, false, Pace::kQuick},
       {master_rpc::kDevices, [&master](const Call& call) { devices(master, *call); }},
       {master_rpc::kReset, [&master](const Call& call) { reset(master, *call); }, true},
       {master_rpc::kClose, [&master](const Call& call) { close(master, *call); }, true},

@@ -1,6 +1,7 @@
 #include "muster/rpc/remote_master.h"
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/lease_message.h"
 #include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
 
@@ -55,6 +56,10 @@ std::vector<at::Tensor> RemoteMaster::run(const std::string& session, ProgramHan
 }
 
 void RemoteMaster::release(const std::string& session, ProgramHandle handle) {
+  {
+    absl::MutexLock lock(&mu_);
+    once_.erase(handle.id);
+  }
   proto::SessionRequest request;
   request.set_session(session);
   request.set_handle(handle.id);
@@ -65,6 +70,15 @@ void RemoteMaster::close_session(const std::string& session) {
   proto::SessionRequest request;
   request.set_session(session);
   channel_->call(master_rpc::kClose, with_header(request, random_id()), {.timeout = kCloseTimeout});
+}
+
+void RemoteMaster::renew(const std::string& session, RenewDone done) {
+  proto::SessionRequest request;
+  request.set_session(session);
+  channel_->start(master_rpc::kRenew, with_header(request), {.timeout = kCloseTimeout},
+                  [channel = channel_, done = std::move(done)](const Status& status, const Frame& answer) {
+                    tell(done, status, answer);
+                  });
 }
 
 ClusterDevices RemoteMaster::list_devices() {

@@ -22,6 +22,7 @@ class RemoteMaster : public Master {
                               const RunOptions& options = {}) override;
   void release(const std::string& session, ProgramHandle handle) override;
   void close_session(const std::string& session) override;
+  void renew(const std::string& session, RenewDone done) override;
   ClusterDevices list_devices() override;
   void reset(const std::vector<std::string>& containers) override;
 

@@ -1,6 +1,7 @@
 #include "muster/rpc/remote_worker.h"
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/lease_message.h"
 #include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
 #include "muster/runtime/restart.h"
@@ -8,7 +9,7 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::seconds kStatusTimeout(5);
+constexpr std::chrono::seconds kStatusTimeout(5), kRenewTimeout(10);
 
 CallOptions call_options(const RunOptions& options) {
   return {.timeout = options.timeout, .cancellation = options.cancellation};
@@ -58,11 +59,10 @@ std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
 
 }  // namespace
 
-ProgramHandle RemoteWorker::register_program(const Program& program, const ProgramOwner& owner) {
+ProgramHandle RemoteWorker::register_program(const Program& program, const Owner& owner) {
   proto::RegisterRequest request;
   request.set_program(serialize(program));
-  request.set_owner(owner.name);
-  request.set_owner_incarnation(owner.incarnation);
+  *request.mutable_owner() = to_proto(owner);
   const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request, random_id()));
   const auto answer = header_of<proto::RegisterAnswer>(frame.envelope);
   absl::MutexLock lock(&mu_);
@@ -163,10 +163,11 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
                   });
 }
 
-void RemoteWorker::open_source(uint64_t number, const std::string& description) {
+void RemoteWorker::open_source(uint64_t number, const std::string& description, const Owner& owner) {
   proto::SourceRequest request;
   request.set_number(number);
   request.set_description(description);
+  *request.mutable_owner() = to_proto(owner);
   channel_->call(worker_rpc::kOpenSource, with_header(request, random_id()));
 }
 
@@ -195,6 +196,18 @@ void RemoteWorker::abort(uint64_t meeting, const Status& why) {
   *request.mutable_why() = to_proto(why);
   channel_->start(worker_rpc::kAbort, with_header(request), {.timeout = std::chrono::seconds(10)},
                   [channel = channel_](const Status&, const Frame&) {});
+}
+
+void RemoteWorker::renew(const Lease& lease, RenewDone done) {
+  channel_->start(worker_rpc::kRenew, with_header(to_proto(lease)), {.timeout = kRenewTimeout},
+                  [channel = channel_, done = std::move(done)](const Status& status, const Frame& answer) {
+                    tell(done, status, answer);
+                  });
+}
+
+void RemoteWorker::release(const Lease& lease) {
+  channel_->call(worker_rpc::kReleaseOwner, with_header(to_proto(lease), random_id()),
+                 {.timeout = std::chrono::seconds(10)});
 }
 
 std::vector<VariableInfo> RemoteWorker::variables() {

@@ -16,16 +16,18 @@ class RemoteWorker : public Worker {
  public:
   explicit RemoteWorker(std::shared_ptr<RpcChannel> channel) : channel_(std::move(channel)) {}
 
-  ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) override;
+  ProgramHandle register_program(const Program& program, const Owner& owner = {}) override;
   void deregister_program(ProgramHandle handle) override;
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override;
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
   void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
-  void open_source(uint64_t number, const std::string& description) override;
+  void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) override;
   void close_source(uint64_t number) override;
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
+  void renew(const Lease& lease, RenewDone done) override;
+  void release(const Lease& lease) override;
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;

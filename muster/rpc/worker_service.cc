@@ -1,15 +1,35 @@
 #include "muster/rpc/worker_service.h"
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/lease_message.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {
 namespace {
 
+// Whoever gives no name has a lease all the same, for this one thing, which using it renews: nothing that comes over
+// the wire stays for ever.
+Owner owner_of(const proto::Owner& owner, const RpcCall& call) {
+  if (owner.id() != 0) return from_proto(owner);
+  return {random_id(), str_cat("somebody at ", call.peer())};
+}
+
+void renew(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
+  worker.renew(from_proto(header_of<proto::LeaseRequest>(call->request().envelope)),
+               [call](const Status& status, const LeaseTerms& terms) {
+                 status.ok() ? call->answer(lease_answer(terms)) : call->fail(status);
+               });
+}
+
+void release_owner(LocalWorker& worker, RpcCall& call) {
+  worker.release(from_proto(header_of<proto::LeaseRequest>(call.request().envelope)));
+  call.answer({});
+}
+
 void register_program(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::RegisterRequest>(call.request().envelope);
   const ProgramHandle handle =
-      worker.register_program(parse_program(request.program()), {request.owner(), request.owner_incarnation()});
+      worker.register_program(parse_program(request.program()), owner_of(request.owner(), call));
   proto::RegisterAnswer answer;
   answer.set_handle(handle.id);
   answer.set_incarnation(worker.incarnation());
@@ -60,7 +80,7 @@ void run_all(LocalWorker& worker, RpcCall& call) {
 
 void open_source(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::SourceRequest>(call.request().envelope);
-  worker.open_source(request.number(), request.description());
+  worker.open_source(request.number(), request.description(), owner_of(request.owner(), call));
   call.answer({});
 }
 
@@ -181,6 +201,8 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
       {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
       {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true, Pace::kQuick},
       {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }, false, Pace::kQuick},
+      {worker_rpc::kRenew, [&worker](const Call& call) { renew(worker, call); }, false, Pace::kQuick},
+      {worker_rpc::kReleaseOwner, [&worker](const Call& call) { release_owner(worker, *call); }, true},
       {worker_rpc::kVariables, [&worker](const Call& call) { variables(worker, *call); }},
       {worker_rpc::kSave, [&worker](const Call& call) { save(worker, *call); }, true},
       {worker_rpc::kRestore, [&worker](const Call& call) { restore(worker, *call); }, true},

@@ -39,24 +39,27 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
     : options_(std::move(options)),
       devices_(options_.devices),
       catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
-      kernels_(std::make_unique<KernelTable>()) {
+      kernels_(std::make_unique<KernelTable>()),
+      holder_(options_.peers == nullptr
+                  ? nullptr
+                  : std::make_unique<LeaseHolder>(Lease{{incarnation_, devices_.task()}, {}}, *options_.peers)) {
   if (options_.keep_memory) MemoryPool::instance();
 }
 
-LocalWorker::~LocalWorker() = default;
+LocalWorker::~LocalWorker() {
+  ending_ = true;
+  std::optional<DeadlineTimer::Alarm> tick;  // destroyed without the lock: that waits for one that looks at leases
+  absl::MutexLock lock(&mu_);
+  if (tick_) tick.emplace(std::move(*tick_));
+  tick_.reset();
+}
 
-ProgramHandle LocalWorker::register_program(const Program& program, const ProgramOwner& owner) {
-  std::vector<Registered> forgotten;  // destroyed without the lock
+ProgramHandle LocalWorker::register_program(const Program& program, const Owner& owner) {
   {
     absl::MutexLock lock(&mu_);
     if (programs_.size() >= options_.max_programs) {
       throw resource_exhausted(devices_.task(), " has ", programs_.size(), " programs registered, which is its limit");
     }
-    forgotten = take_those_of_earlier(owner);
-  }
-  if (!forgotten.empty()) {
-    MUSTER_LOG(info) << devices_.task() << ": " << owner.name << " was restarted; dropped the " << forgotten.size()
-                     << " programs that it had registered before";
   }
   check(program, options_.limits);
   Program ready = program;
@@ -70,45 +73,33 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Progra
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
   ready.parts = program.parts;
-  ExecutorLinks links{.rendezvous = &rendezvous_};
+  ExecutorLinks links{.rendezvous = &rendezvous_, .owner = owner.id};
   links.source = [this](uint64_t number) { return source(number); };
   if (options_.peers != nullptr) {
-    links.parts =
-        std::make_shared<RemoteParts>(program.parts, *options_.peers, ProgramOwner{devices_.task(), incarnation_});
+    links.parts = std::make_shared<RemoteParts>(program.parts, *options_.peers, *this, devices_.task(), *holder_);
   } else if (!program.parts.empty()) {
     throw failed_precondition("program \"", program.name, "\" has parts on other tasks, but ", devices_.task(),
                               " is not in a cluster");
   }
   auto executor = std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_,
                                              options_.exact ? nullptr : kernels_.get(), std::move(links));
+  std::shared_ptr<LeaseTable::Entry> lease = lease_of(owner);
   absl::MutexLock lock(&mu_);
   ProgramHandle handle{next_handle_++};
-  programs_[handle.id] = {std::move(executor), owner};
+  programs_[handle.id] = {std::move(executor), std::move(lease)};
   return handle;
-}
-
-std::vector<LocalWorker::Registered> LocalWorker::take_those_of_earlier(const ProgramOwner& owner) {
-  std::vector<Registered> taken;
-  if (owner.name.empty()) return taken;
-  auto [known, is_new] = incarnations_.try_emplace(owner.name, owner.incarnation);
-  if (is_new || known->second == owner.incarnation) return taken;
-  known->second = owner.incarnation;
-  absl::erase_if(programs_, [&](auto& entry) {
-    if (entry.second.owner.name != owner.name) return false;
-    taken.push_back(std::move(entry.second));
-    return true;
-  });
-  return taken;
 }
 
 std::shared_ptr<Executor> LocalWorker::executor(ProgramHandle handle) const {
   absl::MutexLock lock(&mu_);
   auto it = programs_.find(handle.id);
   if (it == programs_.end()) throw not_found("program ", handle.id, " is not registered at ", devices_.task());
+  if (it->second.lease) it->second.lease->heard();
   return it->second.executor;
 }
 
 void LocalWorker::deregister_program(ProgramHandle handle) {
+  if (ending_) return;  // a program that goes with the rest has parts here
   std::shared_ptr<Executor> last = executor(handle);
   absl::MutexLock lock(&mu_);
   programs_.erase(handle.id);
@@ -203,14 +194,15 @@ std::optional<uint32_t> LocalWorker::fitting(const ProgramRun& run, const Status
   return std::nullopt;
 }
 
-void LocalWorker::open_source(uint64_t number, const std::string& description) {
+void LocalWorker::open_source(uint64_t number, const std::string& description, const Owner& owner) {
   if (!options_.open_source) throw failed_precondition(devices_.task(), " opens no sequences of examples");
-  add_source(number, options_.open_source(description, *this));
+  add_source(number, options_.open_source(description, *this), owner);
 }
 
-void LocalWorker::add_source(uint64_t number, std::shared_ptr<ElementSource> source) {
+void LocalWorker::add_source(uint64_t number, std::shared_ptr<ElementSource> source, const Owner& owner) {
+  std::shared_ptr<LeaseTable::Entry> lease = lease_of(owner);
   absl::MutexLock lock(&mu_);
-  if (!sources_.try_emplace(number, std::make_shared<SharedSource>(std::move(source))).second) {
+  if (!sources_.try_emplace(number, std::make_shared<SharedSource>(std::move(source)), std::move(lease)).second) {
     throw already_exists(devices_.task(), " has a sequence of examples with number ", number);
   }
 }
@@ -220,7 +212,7 @@ void LocalWorker::close_source(uint64_t number) {
   absl::MutexLock lock(&mu_);
   auto it = sources_.find(number);
   if (it == sources_.end()) return;
-  closed = std::move(it->second);
+  closed = std::move(it->second.source);
   sources_.erase(it);
 }
 
@@ -230,7 +222,8 @@ std::shared_ptr<SharedSource> LocalWorker::source(uint64_t number) const {
   if (it == sources_.end()) {
     throw not_found(devices_.task(), " has no sequence of examples with number ", number);
   }
-  return it->second;
+  if (it->second.lease) it->second.lease->heard();
+  return it->second.source;
 }
 
 void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
@@ -260,6 +253,88 @@ void LocalWorker::abort(uint64_t meeting, const Status& why) {
   if (aborted_.size() > kRemembered) aborted_.pop_front();
 }
 
+// ---- Leases
+std::shared_ptr<LeaseTable::Entry> LocalWorker::lease_of(const Owner& owner) {
+  if (owner.id == 0) return nullptr;
+  std::shared_ptr<LeaseTable::Entry> lease = leases_.of(owner);
+  wait_for_tick();
+  return lease;
+}
+
+void LocalWorker::wait_for_tick() {
+  absl::MutexLock lock(&mu_);
+  if (tick_ || ending_ || leases_.size() == 0) return;
+  tick_.emplace(timer_.after(absl::FromChrono(options_.lease) / LeaseTable::kTicks, [this] {
+    {
+      absl::MutexLock lock(&mu_);
+      tick_.reset();
+    }
+    look_at_leases();
+    wait_for_tick();
+  }));
+}
+
+void LocalWorker::look_at_leases() {
+  for (Lease& lease : leases_.tick()) {
+    // Its programs may have parts at tasks that do not answer.
+    pool_.submit([this, lease = std::move(lease)] {
+      const std::string dropped = drop(lease);
+      if (dropped.empty()) return;
+      MUSTER_LOG(info) << devices_.task() << ": " << lease.owner.name << " was not heard of for "
+                       << options_.lease.count() << " ms; dropped " << dropped << " that it had left";
+    });
+  }
+}
+
+std::string LocalWorker::drop(const Lease& lease) {
+  std::vector<Registered> programs;  // destroyed without the lock
+  std::vector<OpenSequence> sources;
+  auto of_owner = [&](const std::shared_ptr<LeaseTable::Entry>& entry) {
+    return entry != nullptr && entry->owner().id == lease.owner.id;
+  };
+  auto take = [&](auto& from, auto& to) {
+    absl::erase_if(from, [&](auto& entry) {
+      if (!of_owner(entry.second.lease)) return false;
+      to.push_back(std::move(entry.second));
+      return true;
+    });
+  };
+  {
+    absl::MutexLock lock(&mu_);
+    take(programs_, programs);
+    take(sources_, sources);
+  }
+  const size_t values = rendezvous_.drop(lease.owner.id);
+  const size_t variables = lease.containers.empty() ? 0 : drop_containers(lease.containers);
+  std::string words;
+  auto count = [&](size_t number, const char* what) {
+    if (number > 0) str_append(words, words.empty() ? "" : ", ", number, " ", what);
+  };
+  count(programs.size(), "programs");
+  count(variables, "variables");
+  count(sources.size(), "sequences of examples");
+  count(values, "values for parts of steps");
+  return words;
+}
+
+void LocalWorker::renew(const Lease& lease, RenewDone done) {
+  LeaseTerms terms{.length = options_.lease};
+  Status status;
+  try {
+    terms.lapsed = leases_.renew(lease);
+    wait_for_tick();
+  } catch (const Error& error) {
+    status = error.status();
+  }
+  done(status, terms);
+}
+
+void LocalWorker::release(const Lease& lease) {
+  Lease ended = leases_.end(lease.owner);
+  ended.containers.insert(ended.containers.end(), lease.containers.begin(), lease.containers.end());
+  drop(ended);
+}
+
 std::vector<VariableInfo> LocalWorker::variables() {
   std::vector<VariableInfo> infos;
   for (const auto& cell : store_.all()) {
@@ -279,7 +354,9 @@ void LocalWorker::restore(const std::string& checkpoint, const std::vector<Store
   restore_variables(store_, devices_, checkpoint, variables);
 }
 
-void LocalWorker::reset(const std::vector<std::string>& containers) {
+void LocalWorker::reset(const std::vector<std::string>& containers) { drop_containers(containers); }
+
+size_t LocalWorker::drop_containers(const std::vector<std::string>& containers) {
   const std::set<std::string> chosen(containers.begin(), containers.end());
   std::vector<Registered> dropped;  // destroyed without the lock
   {
@@ -293,9 +370,13 @@ void LocalWorker::reset(const std::vector<std::string>& containers) {
       return uses;
     });
   }
+  size_t variables = 0;
   for (const auto& cell : store_.all()) {
-    if (chosen.contains(container_of(cell->name()))) store_.erase(cell->name());
+    if (!chosen.contains(container_of(cell->name()))) continue;
+    store_.erase(cell->name());
+    ++variables;
   }
+  return variables;
 }
 
 WorkerStatus LocalWorker::status(bool) {

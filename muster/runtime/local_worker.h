@@ -5,14 +5,18 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/passes.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/element_source.h"
+#include "muster/runtime/lease_holder.h"
+#include "muster/runtime/lease_table.h"
 #include "muster/runtime/shared_source.h"
 #include "muster/runtime/variable_store.h"
 #include "muster/runtime/worker.h"
@@ -37,7 +41,9 @@ struct LocalWorkerOptions {
   bool keep_memory = true;
   bool soft_placement = true;
   size_t max_programs = 10'000;  // registered at the same time
-  Peers* peers = nullptr;        // outlives the worker; without it a program cannot have parts on other tasks
+  // An owner that was not heard of for so long is gone, and what it has left here goes.
+  std::chrono::milliseconds lease = kUsualLease;
+  Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
   // Checkpoints may be written and read below these directories; not given: anywhere.
   std::optional<std::vector<std::string>> storage{};
   OpenSource open_source{};  // without it programs cannot take examples from sequences
@@ -49,21 +55,26 @@ class LocalWorker : public Worker {
   explicit LocalWorker(LocalWorkerOptions options = {});
   ~LocalWorker() override;
 
-  ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) override
-      ABSL_LOCKS_EXCLUDED(mu_);
+  ProgramHandle register_program(const Program& program, const Owner& owner = {}) override ABSL_LOCKS_EXCLUDED(mu_);
   void deregister_program(ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
   void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
   std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
-  void open_source(uint64_t number, const std::string& description) override ABSL_LOCKS_EXCLUDED(mu_);
+  void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   // One that is made here and needs no description.
-  void add_source(uint64_t number, std::shared_ptr<ElementSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  void add_source(uint64_t number, std::shared_ptr<ElementSource> source, const Owner& owner = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
   void close_source(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<SharedSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
+  void renew(const Lease& lease, RenewDone done) override ABSL_LOCKS_EXCLUDED(mu_);
+  void release(const Lease& lease) override ABSL_LOCKS_EXCLUDED(mu_);
+  // What the timer does a few times in the length of a lease: drops what is left of owners that are gone.
+  void look_at_leases() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;
@@ -81,10 +92,19 @@ class LocalWorker : public Worker {
  private:
   struct Registered {
     std::shared_ptr<Executor> executor;
-    ProgramOwner owner;
+    std::shared_ptr<LeaseTable::Entry> lease;  // null: nobody's
+  };
+  struct OpenSequence {
+    std::shared_ptr<SharedSource> source;
+    std::shared_ptr<LeaseTable::Entry> lease;
   };
 
-  std::vector<Registered> take_those_of_earlier(const ProgramOwner& owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease of the owner. From the first one on, a timer looks at them.
+  std::shared_ptr<LeaseTable::Entry> lease_of(const Owner& owner) ABSL_LOCKS_EXCLUDED(mu_);
+  void wait_for_tick() ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops what an owner has left. Returns what that was, in words; nothing if there was nothing.
+  std::string drop(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
+  size_t drop_containers(const std::vector<std::string>& containers) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Executor> executor(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
   RunOutcome run_one(ProgramRun run, const RunOptions& options);
   // The number of the program of `run` that is for the elements that another one has found, as in RunOutcome::variant.
@@ -100,15 +120,20 @@ class LocalWorker : public Worker {
   const std::unique_ptr<const OpCatalog> catalog_;
   const std::unique_ptr<KernelTable> kernels_;
 
+  LeaseTable leases_;                          // of those who leave something here
+  const std::unique_ptr<LeaseHolder> holder_;  // of what is left for this worker's programs elsewhere
+  std::atomic<bool> ending_{false};
+
   mutable absl::Mutex mu_;
   // At random: a handle that another incarnation gave is unknown here.
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint64_t, std::shared_ptr<SharedSource>> sources_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, OpenSequence> sources_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
-  absl::flat_hash_map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // of the owners
-  ElasticPool pool_{"worker"};  // last: what it runs uses all of the above
+  std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);
+  ElasticPool pool_{"worker"};  // what it runs uses all of the above
+  DeadlineTimer timer_;         // last: it gives the pool work
 };
 
 // The worker that functions run on when they are called directly. It is made at the first use, with one CPU device and

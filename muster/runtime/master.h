@@ -14,6 +14,7 @@ struct SessionConfig {
   std::vector<std::string> device_filters{};  // it uses the devices that one of these matches; none: all
   bool soft_placement = true;
   bool log_device_placement = false;
+  bool leased = false;  // ends when its client is not heard of for as long as the master says
 };
 
 struct ClusterDevices {
@@ -33,6 +34,8 @@ class Master {
                                       std::vector<at::Tensor> arguments, const RunOptions& options = {}) = 0;
   virtual void release(const std::string& session, ProgramHandle handle) = 0;
   virtual void close_session(const std::string& session) = 0;
+  // Says that its client is there, as every other call of the session does. Throws nothing, waits for nothing.
+  virtual void renew(const std::string& session, RenewDone done) = 0;
 
   virtual ClusterDevices list_devices() = 0;
   // Drops the variables of these containers at all tasks and ends all sessions. None given: those without a container.

@@ -7,11 +7,17 @@
 
 namespace muster {
 
-RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, const ProgramOwner& owner) : peers_(peers) {
+RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker& here, const std::string& own_task,
+                         LeaseHolder& holder)
+    : peers_(peers) {
   try {
     for (const Program& part : parts) {
-      std::shared_ptr<Worker> worker = peers.worker(part.task);
-      const ProgramHandle handle = worker->register_program(part, owner);
+      // The worker has the program that has this: it must not keep itself.
+      const bool own = part.task == own_task;
+      std::shared_ptr<Worker> worker =
+          own ? std::shared_ptr<Worker>(std::shared_ptr<void>(), &here) : peers.worker(part.task);
+      if (!own) holder.hold_at(part.task);
+      const ProgramHandle handle = worker->register_program(part, own ? Owner{} : holder.owner());
       parts_.push_back({part.task, std::move(worker), handle});
     }
   } catch (...) {
@@ -27,8 +33,9 @@ void RemoteParts::deregister_all() {
     try {
       part.worker->deregister_program(part.handle);
     } catch (const Error& error) {
-      // A task that is gone has forgotten its programs anyway.
+      // A task that is gone has forgotten its programs anyway, and one that was reset has dropped them.
       if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) continue;
+      if (error.code() == StatusCode::kNotFound) continue;
       MUSTER_LOG(warning) << part.task << ": program " << part.handle.id << " stays registered: " << error.what();
     }
   }

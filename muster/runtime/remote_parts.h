@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/runtime/lease_holder.h"
 #include "muster/runtime/worker.h"
 
 namespace muster {
@@ -14,8 +15,10 @@ namespace muster {
 // destructor. Immutable after construction, so free to share between threads.
 class RemoteParts {
  public:
-  // `peers` outlives this. Throws what the workers throw; nothing stays registered then.
-  RemoteParts(const std::vector<Program>& parts, Peers& peers, const ProgramOwner& owner);
+  // `here` runs those of `own_task`; the others belong to `holder`. These and `peers` outlive this. Throws what the
+  // workers throw; nothing stays registered then.
+  RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker& here, const std::string& own_task,
+              LeaseHolder& holder);
   ~RemoteParts();
   RemoteParts(const RemoteParts&) = delete;
   RemoteParts& operator=(const RemoteParts&) = delete;

@@ -9,7 +9,7 @@ constexpr size_t kAbortedRemembered = 1024;
 
 }  // namespace
 
-void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value) {
+void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value, uint64_t owner) {
   ReceiveDone waiter;
   {
     absl::MutexLock lock(&mu_);
@@ -18,6 +18,7 @@ void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value) {
     auto [it, is_new] = edges.try_emplace(edge);
     if (is_new) {
       it->second.value = std::move(value);
+      it->second.owner = owner;
       return;
     }
     if (!it->second.waiter) throw already_exists("edge ", edge, " of step ", step, " was sent twice");
@@ -89,6 +90,20 @@ void Rendezvous::abort(uint64_t step, const Status& why) {
   for (auto& [number, edge] : edges) {
     if (edge.waiter) edge.waiter(why, {});
   }
+}
+
+size_t Rendezvous::drop(uint64_t owner) {
+  std::vector<at::Tensor> dropped;  // destroyed without the lock
+  absl::MutexLock lock(&mu_);
+  absl::erase_if(steps_, [&](auto& step) {
+    absl::erase_if(step.second, [&](auto& edge) {
+      if (edge.second.owner != owner || edge.second.waiter) return false;
+      dropped.push_back(std::move(edge.second.value));
+      return true;
+    });
+    return step.second.empty();
+  });
+  return dropped.size();
 }
 
 size_t Rendezvous::waiting_values() const {

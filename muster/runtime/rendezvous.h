@@ -23,8 +23,9 @@ using ReceiveDone = std::function<void(const Status&, at::Tensor)>;
 // Thread-safe. Waiters are called on the thread that sends or aborts, with no lock held.
 class Rendezvous {
  public:
-  // Throws Error{kAlreadyExists} if the edge has a value, the reason if the step was aborted.
-  void send(uint64_t step, int64_t edge, at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
+  // Throws Error{kAlreadyExists} if the edge has a value, the reason if the step was aborted. `owner`: of the value,
+  // while it waits.
+  void send(uint64_t step, int64_t edge, at::Tensor value, uint64_t owner = 0) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `done` once, at once if the value is there. Error{kAlreadyExists} if somebody else waits for it. Returns the
   // number of the waiter; 0 if it does not wait.
   uint64_t receive(uint64_t step, int64_t edge, ReceiveDone done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -33,6 +34,9 @@ class Rendezvous {
   // Whoever waits is told, and whoever comes later. REQUIRES: `why` is not ok.
   void abort(uint64_t step, const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Nobody will come for the values of this owner. Returns how many there were.
+  size_t drop(uint64_t owner) ABSL_LOCKS_EXCLUDED(mu_);
+
   size_t waiting_values() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -40,6 +44,7 @@ class Rendezvous {
     at::Tensor value{};
     ReceiveDone waiter{};
     uint64_t number = 0;  // of the waiter
+    uint64_t owner = 0;   // of the value
   };
   using Step = absl::flat_hash_map<int64_t, Edge>;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
+#include "muster/runtime/owner.h"
 #include "muster/runtime/rendezvous.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/variable_files.h"
@@ -21,13 +22,6 @@ namespace muster {
 struct ProgramHandle {
   uint64_t id = 0;
   bool operator==(const ProgramHandle&) const = default;
-};
-
-// Who registers a program. When a task comes back with another incarnation, what the one before it had registered is
-// dropped.
-struct ProgramOwner {
-  std::string name{};
-  uint64_t incarnation = 0;
 };
 
 struct VariableInfo {
@@ -77,8 +71,9 @@ class Worker {
  public:
   virtual ~Worker() = default;
 
-  // Checks, places and prepares the program, once for any number of runs. Its parts are registered with their tasks.
-  virtual ProgramHandle register_program(const Program& program, const ProgramOwner& owner = {}) = 0;
+  // Checks, places and prepares the program, once for any number of runs. Its parts are registered with their tasks. It
+  // goes when the lease of its owner ends; nobody's stays.
+  virtual ProgramHandle register_program(const Program& program, const Owner& owner = {}) = 0;
   // Runs that are under way end as they would have. NotFound if there is no such program.
   virtual void deregister_program(ProgramHandle handle) = 0;
 
@@ -97,14 +92,21 @@ class Worker {
   virtual void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) = 0;
 
   // Opens a sequence of examples, which programs take from by muster::next under this number. AlreadyExists if the
-  // number is taken.
-  virtual void open_source(uint64_t number, const std::string& description) = 0;
+  // number is taken. It goes with its owner as a program does.
+  virtual void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) = 0;
   virtual void close_source(uint64_t number) = 0;  // nothing happens if there is none
 
   // Fetches what a part of a step has left here, or will. Throws nothing.
   virtual void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) = 0;
   // Ends a step that has failed elsewhere: nobody waits for its values any more. Throws nothing, waits for nothing.
   virtual void abort(uint64_t meeting, const Status& why) = 0;
+
+  // Says that the owner is there. Whoever is not heard of for as long as the task says in its answer loses what it has
+  // left there: programs, sequences, values for parts, and the variables of the containers. Every run renews, too.
+  // Throws nothing, waits for nothing.
+  virtual void renew(const Lease& lease, RenewDone done) = 0;
+  // Drops all of that now.
+  virtual void release(const Lease& lease) = 0;
 
   virtual std::vector<VariableInfo> variables() = 0;
   // Writes variables into a file of this task's own, and reads them from a whole checkpoint (variable_files.h).

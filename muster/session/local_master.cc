@@ -32,6 +32,7 @@ struct LocalMaster::SessionState {
   SessionConfig config;
   Cancellation ended{};
   std::atomic<Clock::time_point> used = Clock::now();  // the last time
+  std::optional<LeaseHolder> variables{};              // of an isolated session, at other tasks
   absl::Mutex mu;
   std::set<uint64_t> programs ABSL_GUARDED_BY(mu);
   bool closed ABSL_GUARDED_BY(mu) = false;
@@ -45,10 +46,14 @@ LocalMaster::LocalMaster(LocalWorker& worker, LocalMasterOptions options)
 }
 
 LocalMaster::~LocalMaster() {
+  std::optional<DeadlineTimer::Alarm> tick;  // destroyed without the lock: that waits for one that looks at sessions
   absl::flat_hash_map<std::string, std::shared_ptr<SessionState>> sessions;
   {
     absl::MutexLock lock(&mu_);
+    stopping_ = true;
     sessions.swap(sessions_);
+    if (tick_) tick.emplace(std::move(*tick_));
+    tick_.reset();
   }
   for (auto& [id, session] : sessions) end(*session, Status(StatusCode::kUnavailable, "the master stops"));
 }
@@ -60,38 +65,68 @@ std::string LocalMaster::create_session(const SessionConfig& config) {
   auto session = std::make_shared<SessionState>();
   session->id = absl::StrCat(absl::Hex(random_id()));
   session->config = config;
-  if (config.isolated) session->config.container = "session " + session->id;
-  std::shared_ptr<SessionState> abandoned;
-  {
-    absl::MutexLock lock(&mu_);
-    if (sessions_.size() >= options_.max_sessions) abandoned = take_abandoned();
-    if (sessions_.size() >= options_.max_sessions) {
-      throw resource_exhausted(worker_.devices().task(), " has ", sessions_.size(), " sessions, and no more than ",
-                               options_.max_sessions, " are allowed; close some, or reset it");
+  if (config.isolated) {
+    session->config.container = "session " + session->id;
+    if (options_.peers != nullptr) {
+      session->variables.emplace(
+          Lease{{random_id(), str_cat("session ", session->id, " of ", worker_.devices().task())},
+                {session->config.container}},
+          *options_.peers);
     }
-    sessions_[session->id] = session;
   }
-  if (abandoned) {
-    MUSTER_LOG(warning) << "session " << abandoned->id
-                        << " ends: there is no room for another one, and nobody has used "
-                        << "it for longest";
-    end(*abandoned, Status(StatusCode::kAborted, str_cat("session ", abandoned->id, " was not used for long")));
+  absl::MutexLock lock(&mu_);
+  if (sessions_.size() >= options_.max_sessions) {
+    throw resource_exhausted(worker_.devices().task(), " has ", sessions_.size(), " sessions, and no more than ",
+                             options_.max_sessions, " are allowed; close some, or reset it");
   }
+  sessions_[session->id] = session;
+  if (config.leased) wait_for_tick();
   return session->id;
 }
 
-std::shared_ptr<LocalMaster::SessionState> LocalMaster::take_abandoned() {
-  const auto latest = SessionState::Clock::now() - options_.abandoned_after;
-  auto oldest = sessions_.end();
-  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    const bool busy = it->second.use_count() > 1;  // a call has it
-    if (busy || it->second->used.load() > latest) continue;
-    if (oldest == sessions_.end() || it->second->used.load() < oldest->second->used.load()) oldest = it;
+void LocalMaster::wait_for_tick() {
+  constexpr int kTicks = 4;  // in the length of a lease
+  if (tick_ || stopping_) return;
+  tick_.emplace(timer_.after(absl::FromChrono(options_.lease) / kTicks, [this] { end_abandoned(); }));
+}
+
+void LocalMaster::end_abandoned() {
+  std::vector<std::shared_ptr<SessionState>> abandoned;
+  {
+    absl::MutexLock lock(&mu_);
+    tick_.reset();
+    const auto latest = SessionState::Clock::now() - options_.lease;
+    bool leased = false;
+    absl::erase_if(sessions_, [&](auto& entry) {
+      if (!entry.second->config.leased) return false;
+      const bool busy = entry.second.use_count() > 1;  // a call has it
+      if (busy || entry.second->used.load() > latest) {
+        leased = true;
+        return false;
+      }
+      abandoned.push_back(std::move(entry.second));
+      return true;
+    });
+    if (leased) wait_for_tick();
   }
-  if (oldest == sessions_.end()) return nullptr;
-  std::shared_ptr<SessionState> taken = std::move(oldest->second);
-  sessions_.erase(oldest);
-  return taken;
+  for (auto& session : abandoned) {
+    // Its programs may have parts at tasks that do not answer.
+    pool_.submit([this, session = std::move(session)] {
+      MUSTER_LOG(info) << worker_.devices().task() << ": the client of session " << session->id
+                       << " was not heard of for " << options_.lease.count() << " ms; the session ends";
+      end(*session, Status(StatusCode::kAborted, str_cat("session ", session->id, " was not used for long")));
+    });
+  }
+}
+
+void LocalMaster::renew(const std::string& session, RenewDone done) {
+  Status status;
+  try {
+    find(session);
+  } catch (const Error& error) {
+    status = error.status();
+  }
+  done(status, {.length = options_.lease});
 }
 
 std::shared_ptr<LocalMaster::SessionState> LocalMaster::find(const std::string& session) const {
@@ -110,10 +145,9 @@ WorkerStatus LocalMaster::ask(const std::string& task, bool wait) {
   return options_.peers->worker(task)->status(wait);
 }
 
-std::vector<std::string> LocalMaster::devices_for(const Program& program, const SessionConfig& config) {
-  const std::string& here = worker_.devices().task();
-  std::set<std::string> named{here};
-  const DeviceSpec own = DeviceSpec::parse(here);
+std::set<std::string> LocalMaster::tasks_of(const Program& program) const {
+  std::set<std::string> named;
+  const DeviceSpec own = DeviceSpec::parse(worker_.devices().task());
   for_each_device(program, [&](const std::string& device) {
     DeviceSpec spec = DeviceSpec::parse(device);
     if (!spec.job && !spec.task) return;
@@ -122,6 +156,14 @@ std::vector<std::string> LocalMaster::devices_for(const Program& program, const 
     if (!spec.job) task.task = spec.task;
     named.insert(task.to_string());
   });
+  named.erase(worker_.devices().task());
+  return named;
+}
+
+std::vector<std::string> LocalMaster::devices_for(const Program& program, const SessionConfig& config) {
+  const std::string& here = worker_.devices().task();
+  std::set<std::string> named = tasks_of(program);
+  named.insert(here);
   const std::vector<std::string> others = tasks();
   const std::set<std::string> known(others.begin(), others.end());
   std::vector<std::string> missing, devices;
@@ -177,6 +219,9 @@ ProgramHandle LocalMaster::extend(const std::string& id, const Program& program)
                                   .soft_placement = session->config.soft_placement,
                                   .log_placement = session->config.log_device_placement},
                                  worker_.devices().task());
+  if (session->variables) {
+    for (const std::string& task : tasks_of(program)) session->variables->hold_at(task);
+  }
   const ProgramHandle handle = worker_.register_program(step);
   bool closed = false;
   {
@@ -249,22 +294,9 @@ void LocalMaster::end(SessionState& session, const Status& why) {
     }
   }
   if (!session.config.isolated) return;
-  // Its variables end with it, here and at the tasks that it may have used.
+  // Its variables end with it, here and at the tasks that it has used.
   worker_.reset({session.config.container});
-  std::vector<std::string> used;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const std::string& task : tasks_) {
-      if (devices_.contains(task)) used.push_back(task);
-    }
-  }
-  for (const std::string& task : used) {
-    try {
-      options_.peers->worker(task)->reset({session.config.container});
-    } catch (const Error& error) {
-      MUSTER_LOG(warning) << task << ": the variables of session " << session.id << " stay: " << error.what();
-    }
-  }
+  if (session.variables) session.variables->release();
 }
 
 void LocalMaster::close_session(const std::string& id) {

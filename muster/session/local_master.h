@@ -7,10 +7,14 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "muster/base/deadline_timer.h"
+#include "muster/base/elastic_pool.h"
+#include "muster/runtime/lease_holder.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/master.h"
 
@@ -21,8 +25,8 @@ struct LocalMasterOptions {
   std::vector<std::string> tasks{};
   Peers* peers = nullptr;        // where they are found; outlives the master
   size_t max_sessions = 10'000;  // open at the same time
-  // One that was not used for so long is ended when there is no room for a new one: its client may have died.
-  std::chrono::milliseconds abandoned_after{3'600'000};
+  // One with a lease whose client was not heard of for so long ends: the client has died.
+  std::chrono::milliseconds lease = kUsualLease;
 };
 
 // The master of this task: it drives the steps of its sessions on its own worker, which has others run their parts.
@@ -39,6 +43,7 @@ class LocalMaster : public Master {
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
   void release(const std::string& session, ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
   void close_session(const std::string& session) override ABSL_LOCKS_EXCLUDED(mu_);
+  void renew(const std::string& session, RenewDone done) override ABSL_LOCKS_EXCLUDED(mu_);
   ClusterDevices list_devices() override ABSL_LOCKS_EXCLUDED(mu_);
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -49,10 +54,13 @@ class LocalMaster : public Master {
  private:
   struct SessionState;
 
-  // Takes the session away that was not used for longest; null if all of them may still be in use.
-  std::shared_ptr<SessionState> take_abandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the timer does a few times in the length of a lease.
+  void end_abandoned() ABSL_LOCKS_EXCLUDED(mu_);
+  void wait_for_tick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<SessionState> find(const std::string& session) const ABSL_LOCKS_EXCLUDED(mu_);
   void end(SessionState& session, const Status& why);
+  // The other tasks that the program names, whether they exist or not.
+  std::set<std::string> tasks_of(const Program& program) const;
   // The devices of the tasks that the program names, and their default devices; asks those that are not known yet.
   std::vector<std::string> devices_for(const Program& program, const SessionConfig& config) ABSL_LOCKS_EXCLUDED(mu_);
   WorkerStatus ask(const std::string& task, bool wait);
@@ -60,12 +68,15 @@ class LocalMaster : public Master {
 
   LocalWorker& worker_;
   const LocalMasterOptions options_;
-  DeadlineTimer timer_;
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<SessionState>> sessions_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> tasks_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::vector<std::string>> devices_ ABSL_GUARDED_BY(mu_);  // by task, of those that answered
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);
+  ElasticPool pool_{"master"};  // what it runs uses all of the above
+  DeadlineTimer timer_;         // last: it gives the pool work
 };
 
 }  // namespace muster

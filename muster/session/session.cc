@@ -1,7 +1,11 @@
 #include "muster/session/session.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include "muster/base/log.h"
 #include "muster/rpc/remote_master.h"
+#include "muster/runtime/lease_holder.h"
 #include "muster/runtime/master.h"
 #include "muster/runtime/tensors.h"
 #include "muster/session/local_master.h"
@@ -41,7 +45,41 @@ Initializer make_initializer(const std::vector<Variable>& variables) {
   return {std::move(made.program), std::move(made.arguments)};
 }
 
-Session::Session(SessionOptions options) : Session(connect(options), options) {}
+// Tells the master again and again that this client is there.
+class Session::Renewal {
+ public:
+  Renewal(std::shared_ptr<Master> master, std::string id) : keeper_(LeaseKeeper::shared()) {
+    auto state = std::make_shared<State>(std::move(master), std::move(id));
+    number_ = keeper_->add([state] {
+      state->master->renew(state->id, [state](const Status& status, const LeaseTerms& terms) {
+        if (status.ok()) state->next = renewal_after(terms.length);
+      });
+      // Until the master has said how long it waits, soon again.
+      constexpr std::chrono::milliseconds kSoon(5);
+      const std::chrono::milliseconds next = state->next;
+      return next > std::chrono::milliseconds(0) ? next : kSoon;
+    });
+  }
+  ~Renewal() { keeper_->remove(number_); }
+  Renewal(const Renewal&) = delete;
+  Renewal& operator=(const Renewal&) = delete;
+
+ private:
+  struct State {
+    State(std::shared_ptr<Master> m, std::string i) : master(std::move(m)), id(std::move(i)) {}
+    const std::shared_ptr<Master> master;
+    const std::string id;
+    std::atomic<std::chrono::milliseconds> next{};
+  };
+  const std::shared_ptr<LeaseKeeper> keeper_;
+  uint64_t number_ = 0;
+};
+
+Session::Session(SessionOptions options) : Session(connect(options), options) {
+  if (options_.target.empty()) return;  // a master of this process lives no longer than this client
+  absl::MutexLock lock(&mu_);
+  renewal_ = std::make_unique<Renewal>(master_, id_);
+}
 
 Session::Session(std::shared_ptr<Master> master, SessionOptions options)
     : options_(std::move(options)), master_(std::move(master)), id_(master_->create_session(config_of(options_))) {}
@@ -68,35 +106,61 @@ std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction
     if (auto it = programs_.find(entry); it != programs_.end()) handle = it->second;
   }
   if (handle.id == 0) {
-    handle = master_->extend(id_, entry->traced.program);
-    bool known = false;
+    release_unused();
+    const ProgramHandle made = master_->extend(id_, entry->traced.program);
     {
       absl::MutexLock lock(&mu_);
-      auto [it, is_new] = programs_.try_emplace(entry, handle);
-      known = !is_new;
-      if (known) std::swap(handle, it->second);  // another thread was faster: one of the two is enough
+      handle = programs_.try_emplace(entry, made).first->second;
     }
-    if (known) master_->release(id_, handle);
-    absl::MutexLock lock(&mu_);
-    handle = programs_.at(entry);
+    // Another thread was faster, and may be running its own already.
+    if (handle != made) master_->release(id_, made);
   }
   begin_at_their_memory(tensors);
   return master_->run(id_, handle, std::move(tensors), with_defaults(options));
 }
 
-void Session::run(const Initializer& initializer) {
-  const ProgramHandle handle = master_->extend(id_, initializer.program);
-  master_->run(id_, handle, initializer.values, with_defaults({}));
-  master_->release(id_, handle);
+void Session::release_unused() {
+  std::vector<ProgramHandle> unused;
+  {
+    absl::MutexLock lock(&mu_);
+    if (programs_.size() < look_again_at_) return;
+    absl::erase_if(programs_, [&](const auto& program) {
+      if (program.first.use_count() > 1) return false;
+      unused.push_back(program.second);
+      return true;
+    });
+    constexpr size_t kFew = 16;
+    look_again_at_ = std::max(kFew, 2 * programs_.size());
+  }
+  for (ProgramHandle handle : unused) {
+    try {
+      master_->release(id_, handle);
+    } catch (const Error&) {
+      // A reset has dropped it, or the master is gone: whoever runs something next is told.
+    }
+  }
 }
 
-at::Tensor Session::value(const Variable& variable) {
-  const Program program = reading(*variable.state()).program;
+std::vector<at::Tensor> Session::run_once(const Program& program, std::vector<at::Tensor> arguments) {
   const ProgramHandle handle = master_->extend(id_, program);
-  std::vector<at::Tensor> outputs = master_->run(id_, handle, {}, with_defaults({}));
+  std::vector<at::Tensor> outputs;
+  try {
+    outputs = master_->run(id_, handle, std::move(arguments), with_defaults({}));
+  } catch (...) {
+    try {
+      master_->release(id_, handle);
+    } catch (const Error&) {
+      // The first error is the one that counts.
+    }
+    throw;
+  }
   master_->release(id_, handle);
-  return outputs.at(0);
+  return outputs;
 }
+
+void Session::run(const Initializer& initializer) { run_once(initializer.program, initializer.values); }
+
+at::Tensor Session::value(const Variable& variable) { return run_once(reading(*variable.state()).program, {}).at(0); }
 
 std::vector<std::string> Session::list_devices() {
   const ClusterDevices devices = master_->list_devices();
@@ -107,12 +171,15 @@ std::vector<std::string> Session::list_devices() {
 }
 
 void Session::close() {
+  std::unique_ptr<Renewal> last;  // ends without the lock
   {
     absl::MutexLock lock(&mu_);
     if (is_closed_) return;
     is_closed_ = true;
     programs_.clear();
+    last = std::move(renewal_);
   }
+  last.reset();
   try {
     master_->close_session(id_);
   } catch (const Error& error) {

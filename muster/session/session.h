@@ -92,15 +92,22 @@ class Session {
                                      std::vector<at::Tensor> tensors, const RunOptions& options)
       ABSL_LOCKS_EXCLUDED(mu_);
   RunOptions with_defaults(RunOptions options) const;
+  class Renewal;
+  // Drops the programs of functions that are gone. Now and then: looking through all of them takes a while.
+  void release_unused() ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs a program once. Whatever comes of it, it does not stay with the master.
+  std::vector<at::Tensor> run_once(const Program& program, std::vector<at::Tensor> arguments);
 
   const SessionOptions options_;
   const std::shared_ptr<Master> master_;
   const std::string id_;
 
   absl::Mutex mu_;
-  // The entries are held, so that no other one gets the address.
+  // The entries are held, so that no other one gets the address, and given up once nobody else holds them.
   absl::flat_hash_map<std::shared_ptr<TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
+  size_t look_again_at_ ABSL_GUARDED_BY(mu_) = 1;  // so many programs
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);  // until it is closed
 };
 
 }  // namespace muster

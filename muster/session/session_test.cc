@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "muster/session/local_master.h"
 #include "muster/trace/control_flow.h"
 
 namespace muster {
@@ -132,6 +133,74 @@ TEST(Session, SaysThatAVariableOfAnotherTaskMustBeReadThere) {
 
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("/job:ps/task:0"));
+}
+
+TEST(Session, LeavesNoProgramBehindWhenAValueCannotBeRead) {
+  LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
+  auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
+  Variable v(torch::ones({}), {.name = "unread"});
+  Session session(master, {.container = "empty"});
+
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(failure_of([&] { session.value(v); }).code(), StatusCode::kFailedPrecondition);
+  }
+
+  EXPECT_EQ(worker.status().programs, 0u);
+}
+
+TEST(Session, LeavesNoProgramBehindWhenAnInitializerFails) {
+  LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
+  auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
+  Variable v(torch::ones({2}), {.name = "v"});
+  Session session(master, {.container = "some"});
+  Initializer broken = initializer(v);
+  broken.values = {torch::ones({3})};
+
+  EXPECT_FALSE(failure_of([&] { session.run(broken); }).ok());
+
+  EXPECT_EQ(worker.status().programs, 0u);
+}
+
+TEST(Session, DropsTheProgramsOfFunctionsThatAreGone) {
+  LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
+  auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
+  Session session(master, {});
+
+  for (int i = 0; i < 200; ++i) {
+    auto add = function([i](at::Tensor x) { return x + i; });
+    EXPECT_EQ(session.run(add, torch::zeros({})).item<float>(), static_cast<float>(i));
+  }
+
+  EXPECT_LE(worker.status().programs, 32u);
+}
+
+TEST(Session, RunsAFunctionThatTwoThreadsRunFirst) {
+  LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
+  auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
+  for (int round = 0; round < 50; ++round) {
+    Session session(master, {});
+    auto add = function([](at::Tensor x) { return x + 1; });
+    add.program(torch::zeros({}));
+    std::vector<Status> ends(4);
+    std::vector<std::thread> threads;
+    for (Status& end : ends) {
+      threads.emplace_back([&] { end = failure_of([&] { session.run(add, torch::zeros({})); }); });
+    }
+    for (std::thread& thread : threads) thread.join();
+
+    for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end;
+  }
+}
+
+TEST(Session, ToleratesAFunctionWhoseProgramAResetHasDropped) {
+  Variable v(torch::ones({}), {.name = "reset//with_its_function"});
+  {
+    auto read = function([&] { return v.value() + 1; });
+    read();
+    Session::reset({}, {"reset"});
+  }
+
+  EXPECT_EQ(local_worker().store().find("reset//with_its_function"), nullptr);
 }
 
 }  // namespace

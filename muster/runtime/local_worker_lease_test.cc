@@ -1,0 +1,93 @@
+// What is left at a worker goes with its owner.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/log.h"
+#include "muster/base/test_wait.h"
+#include "muster/graph/test_program.h"
+#include "muster/runtime/local_worker.h"
+
+namespace muster {
+namespace {
+
+using testing_support::Builder;
+using testing_support::eventually;
+
+class NoElements : public ElementSource {
+ public:
+  std::optional<Element> next() override { return std::nullopt; }
+};
+
+struct Fixture {
+  // The test is the timer.
+  LocalWorker worker{{.devices = {.cpus = 1, .gpus = false}, .lease = std::chrono::hours(1)}};
+  const Owner owner{random_id(), "a chief"};
+
+  ProgramHandle program(const Owner& of) {
+    Builder builder;
+    return worker.register_program(builder.finish({builder.relu(builder.argument())}), of);
+  }
+  void pass_a_lease() {
+    for (int64_t i = 0; i <= LeaseTable::kTicks; ++i) worker.look_at_leases();
+  }
+};
+
+TEST(LocalWorkerLeases, DropAllThatAnOwnerHasLeftWhenItIsNotHeardOf) {
+  Fixture f;
+  LogCapture log;
+  f.worker.renew({f.owner, {"theirs"}}, [](const Status&, const LeaseTerms&) {});
+  f.program(f.owner);
+  f.program({});
+  f.worker.add_source(1, std::make_shared<NoElements>(), f.owner);
+  f.worker.add_source(2, std::make_shared<NoElements>());
+  f.worker.store().declare("theirs//v", {DType::kFloat, {2}}, at::kCPU);
+  f.worker.store().declare("v", {DType::kFloat, {2}}, at::kCPU);
+
+  f.pass_a_lease();
+
+  EXPECT_TRUE(eventually([&] { return f.worker.status().variables == 1; }));
+  EXPECT_EQ(f.worker.status().programs, 1u);
+  EXPECT_EQ(f.worker.status().sources, 1u);
+  EXPECT_TRUE(eventually([&] {
+    return log.contains(
+        "a chief was not heard of for 3600000 ms; dropped 1 programs, 1 variables, 1 sequences of examples that it had "
+        "left");
+  }));
+}
+
+TEST(LocalWorkerLeases, AreRenewedByRuns) {
+  Fixture f;
+  const ProgramHandle handle = f.program(f.owner);
+
+  for (int i = 0; i < 20; ++i) {
+    f.worker.look_at_leases();
+    f.worker.run(handle, {torch::ones({2, 2})});
+  }
+
+  EXPECT_EQ(f.worker.status().programs, 1u);
+}
+
+TEST(LocalWorkerLeases, KeepOwnersOfOneNameApart) {
+  Fixture f;
+  const Owner other{random_id(), f.owner.name};
+  const ProgramHandle mine = f.program(f.owner), theirs = f.program(other);
+
+  f.worker.release({f.owner, {}});
+
+  EXPECT_THROW(f.worker.run(mine, {torch::ones({2, 2})}), Error);
+  EXPECT_EQ(f.worker.run(theirs, {torch::ones({2, 2})}).size(), 1u);
+}
+
+TEST(LocalWorkerLeases, HoldTheValuesThatNobodyHasFetched) {
+  Rendezvous rendezvous;
+  rendezvous.send(1, 1, torch::ones({2}), 7);
+  rendezvous.send(1, 2, torch::ones({2}), 8);
+  rendezvous.receive(2, 1, [](const Status&, const at::Tensor&) {});
+
+  EXPECT_EQ(rendezvous.drop(7), 1u);
+  EXPECT_EQ(rendezvous.waiting_values(), 1u);
+}
+
+}  // namespace
+}  // namespace muster
