@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/graph/placer.h"
 
 namespace muster {
 namespace {
@@ -78,7 +79,8 @@ std::string DeviceSet::resolve(const std::string& request, const std::string& he
   if (!full.job && !full.task) full.task = base.task;
   if (!full.job) full.job = base.job;
   if (!full.task) full.task = 0;
-  if (!full.replica) full.replica = base.replica;
+  const bool elsewhere = wish.job || wish.task;
+  if (!full.replica) full.replica = elsewhere && base.replica == kApart ? 0 : base.replica;
   const DeviceSpec* fallback = same_task(full, base) ? &base : default_of(full);
   if (!full.type && fallback) {
     full.type = fallback->type;

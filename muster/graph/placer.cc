@@ -9,6 +9,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
 #include "muster/graph/device_set.h"
+#include "muster/graph/device_spec.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/split.h"
 
@@ -144,6 +145,14 @@ class ProgramPlacer {
     if (count++ == 0) first = str_cat("program \"", in_.name, "\", ", who(number));
   }
 
+  // Memory of the task that begins the program, its variables included if they are apart.
+  bool of_this_task(Place place) const {
+    DeviceSpec device = DeviceSpec::parse(*place);
+    const DeviceSpec here = DeviceSpec::parse(*default_device_);
+    return device.job == here.job && device.task == here.task &&
+           (device.replica == here.replica || device.replica == kApart || here.replica == kApart);
+  }
+
   // Control flow runs where it wishes, else where the first memory is that its bodies write, if that is this task's: a
   // training loop belongs to its worker, not to a parameter server.
   void place_control(size_t number, Instruction instruction) {
@@ -153,7 +162,7 @@ class ProgramPlacer {
     bool found = instruction.device != 0;
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId id) {
-        if (found || !stays(id) || task_of_device(*where_[id]) != task_of_device(*default_device_)) return;
+        if (found || !stays(id) || !of_this_task(where_[id])) return;
         found = true;
         device = where_[id];
         why = "with its memory";
@@ -305,6 +314,7 @@ Program place(Program program, const PlacerOptions& options, std::vector<PlacedO
   const Place default_device = all.intern(all.devices.default_device());
   Program result = ProgramPlacer(std::move(program), default_device, {}, all).run(nullptr).program;
   for (const auto& [places, wishes] : all.overruled) {
+    if (options.quiet) break;
     MUSTER_LOG(info) << "placer: " << wishes.second
                      << (wishes.first > 1 ? str_cat(" and ", wishes.first - 1, " more") : "") << " asked for "
                      << places.first << ", but the memory that it works on is on " << places.second;

@@ -7,11 +7,16 @@
 
 namespace muster {
 
+// The replica of a task that stands for its variables, where they are placed as if they were another task's
+// (session/step_program.h).
+inline constexpr int kApart = 1 << 20;
+
 struct PlacerOptions {
   std::vector<std::string> devices;  // the full names of all that exist; empty: only the default device
   std::string default_device;        // a full name; empty: the first GPU of the first device's task, else its CPU:0
   bool soft_placement = true;        // a wish for a device that its task does not have is a wish, not an order
   bool log_placement = false;        // logs placement_table()
+  bool quiet = false;                // says nothing of wishes that were not met
 };
 
 // Why an instruction runs where it does.

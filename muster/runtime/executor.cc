@@ -42,14 +42,8 @@ void reseed(at::Generator& generator, uint64_t seed) {
 class Executor::Run {
  public:
   Run(Frame& frame, const std::string& task, const RunOptions& options, std::vector<at::Generator>& generators,
-      const ExecutorLinks& links, OrderTrial* trial)
-      : frame_(frame),
-        plan_(frame.plan),
-        task_(task),
-        options_(options),
-        generators_(generators),
-        links_(links),
-        trial_(trial) {}
+      const ExecutorLinks& links)
+      : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators), links_(links) {}
 
   // The outputs of the program, after its run.
   static void collect(const Frame& frame, std::vector<at::Tensor>& outputs) {
@@ -61,13 +55,25 @@ class Executor::Run {
     }
   }
 
-  void execute() {
+  // Waits for all that other parts have for this one. Before it takes a variable: a part that has one may be what they
+  // wait for.
+  void receive() {
+    if (plan_.receives.empty()) return;
+    join_others();
+    for (const Step* step : plan_.receives) begin_receive(*step);
+    await_calls();
+    leave_if_failed();
+  }
+
+  // `trial`: null if nothing is to be measured. REQUIRES: receive() has returned.
+  void execute(OrderTrial* trial) {
+    trial_ = trial;
     for (size_t i = 0; i < plan_.constants.size(); ++i) {
       if (plan_.constant_written[i]) frame_.values[plan_.program.constants[i].value] = plan_.constants[i].clone();
     }
     if (plan_.lanes.size() == 1 && !plan_.communicates) return run_lane(0);
-    ++frame_.epoch;
     if (plan_.communicates) return run_with_others();
+    ++frame_.epoch;
     run_lanes();
     if (const std::exception_ptr failure = first_failure()) std::rethrow_exception(failure);
   }
@@ -90,29 +96,41 @@ class Executor::Run {
     }
   }
 
-  // Other tasks take part: nothing that they send may arrive after the frame is used for something else.
-  void run_with_others() {
-    Cancellation others;
+  // Other tasks take part from now on.
+  void join_others() {
+    if (others_) return;
+    ++frame_.epoch;
+    others_.emplace();
     remote_options_ = options_;
-    remote_options_.cancellation = &others;
+    remote_options_.cancellation = &*others_;
     remote_options_.profile = nullptr;
     if (options_.meeting == 0) remote_options_.meeting = random_id();
-    others_ = &others;
-    Cancellation::Registration outer;
     if (options_.cancellation != nullptr) {
-      outer = options_.cancellation->on_cancel([&](const Status& why) { fail(std::make_exception_ptr(Error(why))); });
+      outer_ = options_.cancellation->on_cancel([&](const Status& why) { fail(std::make_exception_ptr(Error(why))); });
     }
-    run_lanes();
-    {
-      absl::MutexLock lock(&calls_mu_);
-      if (calls_ != 0) about_to_block();
-      calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
-    }
-    outer.reset();
+  }
+
+  // Nothing that they send may arrive after the frame is used for something else.
+  void await_calls() {
+    absl::MutexLock lock(&calls_mu_);
+    if (calls_ != 0) about_to_block();
+    calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
+  }
+
+  void leave_if_failed() {
     const std::exception_ptr failure = first_failure();
     if (!failure) return;
+    outer_.reset();
     links_.parts->abort(remote_options_.meeting, muster::status_of(failure));
     std::rethrow_exception(failure);
+  }
+
+  void run_with_others() {
+    join_others();
+    run_lanes();
+    await_calls();
+    outer_.reset();
+    leave_if_failed();
   }
 
   std::exception_ptr first_failure() {
@@ -133,7 +151,7 @@ class Executor::Run {
       }
     }
     failed_.store(true, std::memory_order_release);
-    if (others_ != nullptr) {
+    if (others_) {
       others_->cancel(Status(StatusCode::kCancelled, "another part of the step has failed"));
       links_.rendezvous->abort(remote_options_.meeting, why);
     }
@@ -205,7 +223,7 @@ class Executor::Run {
       case Step::Kind::kLoopGradient: return loop_gradient(step);
       case Step::Kind::kRemote: return begin_remote(step);
       case Step::Kind::kSend: return send(step);
-      case Step::Kind::kReceive: return begin_receive(step);
+      case Step::Kind::kReceive: return;  // came before the first step: receive()
     }
   }
 
@@ -345,7 +363,7 @@ class Executor::Run {
   }
 
   void send(const Step& step) {
-    links_.rendezvous->send(remote_options_.meeting, step.number, frame_.values[step.slots[0].value]);
+    links_.rendezvous->send(remote_options_.meeting, step.number, frame_.values[step.slots[0].value], links_.owner);
   }
 
   // ---- Control flow
@@ -388,7 +406,9 @@ class Executor::Run {
       }
       generators = &frame->generators;
     }
-    Run(*frame, task_, options_, *generators, links_, trial_).execute();
+    Run run(*frame, task_, options_, *generators, links_);
+    run.receive();
+    run.execute(trial_);
     std::vector<at::Tensor> outputs;
     collect(*frame, outputs);
     frame->clear();
@@ -453,9 +473,9 @@ class Executor::Run {
   const RunOptions& options_;
   std::vector<at::Generator>& generators_;
   const ExecutorLinks& links_;
-  OrderTrial* const trial_;  // null if nothing is to be measured
+  OrderTrial* trial_ = nullptr;
   RunOptions remote_options_;
-  Cancellation* others_ = nullptr;
+  std::optional<Cancellation> others_;
   absl::Mutex calls_mu_;
   int calls_ ABSL_GUARDED_BY(calls_mu_) = 0;
   uint64_t body_runs_ = 0;
@@ -463,6 +483,7 @@ class Executor::Run {
   absl::Mutex failure_mu_;
   std::exception_ptr failure_ ABSL_GUARDED_BY(failure_mu_);
   bool failure_cancelled_ ABSL_GUARDED_BY(failure_mu_) = false;
+  Cancellation::Registration outer_;  // last: it calls back
 };
 
 Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
@@ -544,12 +565,14 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   }
   std::vector<at::Tensor> outputs;
   {
+    Run run(*frame, task_, options, frame->generators, links_);
+    run.receive();
     HeldVariables held(*plan_, cells_, orders_);
-    held.take(cell_order_, frame->values);
+    held.take(cell_order_, frame->values, options.cancellation);
     frame->first_elements = elements.use();
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
-    Run(*frame, task_, options, frame->generators, links_, trial ? &*trial : nullptr).execute();
+    run.execute(trial ? &*trial : nullptr);
     Run::collect(*frame, outputs);
     frame->clear();
     held.complete();

@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// Takes the variables of a run and gives them back, written or not, however the run ends.
+// Takes the variables of a run and gives them back, written or not, however the run ends. What is waited for after that
+// may wait for one of them: a run has all that comes from others before it takes the first.
 class HeldVariables {
  public:
   HeldVariables(const Plan& plan, const std::vector<std::shared_ptr<VariableCell>>& cells,
@@ -22,19 +23,19 @@ class HeldVariables {
   HeldVariables(const HeldVariables&) = delete;
   HeldVariables& operator=(const HeldVariables&) = delete;
 
-  void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values) {
+  void take(const std::vector<size_t>& order, std::vector<at::Tensor>& values, const Cancellation* cancellation) {
     for (size_t i : order) {
       at::Tensor& value = values[plan_.program.variables[i].value];
       const VariableUses& uses = plan_.variable_uses[i];
       const MatrixOrder order = orders_[i].load(std::memory_order_relaxed);
       if (uses.written) {
-        value = cells_[i]->begin_write(uses.overwritten, uses.by_rows, order);
+        value = cells_[i]->begin_write(uses.overwritten, uses.by_rows, order, cancellation);
         written_.push_back(i);
       } else if (plan_.variable_held[i]) {
-        value = cells_[i]->begin_read(uses.by_rows, order);
+        value = cells_[i]->begin_read(uses.by_rows, order, cancellation);
         read_.push_back(i);
       } else {
-        value = cells_[i]->read(uses.by_rows, order);
+        value = cells_[i]->read(uses.by_rows, order, cancellation);
       }
       if (uses.read_whole) cells_[i]->count_whole_read();
     }

@@ -207,6 +207,7 @@ class Planner {
     find_last_uses();
     for (auto& lane : plan_.lanes) {
       for (size_t i = 0; i < lane.size(); ++i) {
+        if (lane[i].kind == Step::Kind::kReceive) plan_.receives.push_back(&lane[i]);
         if (lane[i].kind != Step::Kind::kRemote) continue;
         const auto* next = i + 1 < lane.size() ? &lane[i + 1].awaits : nullptr;
         lane[i].waits = next == nullptr || std::find(next->begin(), next->end(), lane[i].signals) != next->end();

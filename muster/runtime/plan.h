@@ -97,6 +97,7 @@ struct Plan {
   ElementSpecs element_specs{};          // of first_elements
   std::vector<bool> output_unordered{};  // as Step::unordered, for outputs
   std::vector<bool> output_constant{};   // the receiver may write to it, so it gets a copy
+  std::vector<const Step*> receives{};   // of all lanes, not counting bodies
   int32_t num_events = 0;
   bool random = false;        // has a random op, bodies included
   bool communicates = false;  // has a kRemote, kSend or kReceive, not counting bodies

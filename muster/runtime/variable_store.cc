@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/runtime/row_table.h"
@@ -31,6 +32,11 @@ bool VariableCell::initialized() const {
 uint64_t VariableCell::version() const {
   absl::MutexLock lock(&mu_);
   return version_;
+}
+
+int VariableCell::waiting_writers() const {
+  absl::MutexLock lock(&mu_);
+  return waiting_writers_;
 }
 
 void VariableCell::throw_uninitialized() const {
@@ -63,15 +69,32 @@ const at::Tensor& VariableCell::readable_value(bool by_rows, MatrixOrder order) 
   return value_;
 }
 
-at::Tensor VariableCell::read(bool by_rows, MatrixOrder order) {
+void VariableCell::wait_until(Free free, const Cancellation* cancellation, Cancellation::Registration& woken) {
+  if ((this->*free)()) return;
+  mu_.Unlock();
+  about_to_block();
+  if (cancellation != nullptr) {
+    woken = cancellation->on_cancel([this](const Status&) { absl::MutexLock looks_again(&mu_); });
+  }
+  mu_.Lock();
+  const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return (this->*free)() || (cancellation != nullptr && cancellation->cancelled());
+  };
+  mu_.Await(absl::Condition(&over));
+  if (!(this->*free)()) throw Error(cancellation->status());
+}
+
+at::Tensor VariableCell::read(bool by_rows, MatrixOrder order, const Cancellation* cancellation) {
+  Cancellation::Registration woken;
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(this, &VariableCell::idle));
+  wait_until(&VariableCell::idle, cancellation, woken);
   return readable_value(by_rows, order);
 }
 
-at::Tensor VariableCell::begin_read(bool by_rows, MatrixOrder order) {
+at::Tensor VariableCell::begin_read(bool by_rows, MatrixOrder order, const Cancellation* cancellation) {
+  Cancellation::Registration woken;
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(this, &VariableCell::readable));
+  wait_until(&VariableCell::readable, cancellation, woken);
   at::Tensor value = readable_value(by_rows, order);
   ++readers_;
   return value;
@@ -116,10 +139,16 @@ at::Tensor VariableCell::new_memory() const {
   return at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
 }
 
-at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order) {
+at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order, const Cancellation* cancellation) {
+  Cancellation::Registration woken;
   absl::MutexLock lock(&mu_);
   ++waiting_writers_;
-  mu_.Await(absl::Condition(this, &VariableCell::writable));
+  try {
+    wait_until(&VariableCell::writable, cancellation, woken);
+  } catch (...) {
+    --waiting_writers_;
+    throw;
+  }
   --waiting_writers_;
   if (!initialized_ && !whole) throw_uninitialized();
   PlainTensors plain;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/cancellation.h"
 #include "muster/graph/program.h"
 
 namespace muster {
@@ -22,7 +23,9 @@ enum class MatrixOrder : int8_t { kRows, kColumns, kEither };
 // One variable: a tensor that programs read and write.
 // A reader takes a reference and never blocks a writer; a writer works in place when nobody holds a reference and on a
 // copy otherwise, so that what a reader holds never changes. A run that writes has the variable to itself until it
-// ends: nobody sees half an update. Thread-safe. Whoever needs several cells at once takes them in the order of `id()`.
+// ends: nobody sees half an update. Thread-safe. Whoever needs several cells at once takes them in the order of `id()`,
+// and waits for nothing else until it has given them back. Whoever waits for a cell stops when its call is cancelled,
+// and throws why.
 class VariableCell {
  public:
   VariableCell(std::string name, TensorSpec spec, at::Device device);
@@ -33,6 +36,7 @@ class VariableCell {
   uint64_t id() const { return id_; }
   bool initialized() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t version() const ABSL_LOCKS_EXCLUDED(mu_);  // counts the writes
+  int waiting_writers() const ABSL_LOCKS_EXCLUDED(mu_);
 
   uint64_t whole_reads() const { return whole_reads_.load(std::memory_order_relaxed); }
   void count_whole_read() { whole_reads_.fetch_add(1, std::memory_order_relaxed); }
@@ -44,20 +48,22 @@ class VariableCell {
   // have, but one that is turned back again and again before it has been worth while stays in rows.
 
   // The value as it is now. Waits for a writer. Throws Error{kFailedPrecondition} if there was never a value.
-  at::Tensor read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
+                  const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
   // The same without a copy: nobody else writes to `value` from now on.
   void replace(at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As `read`, but writers wait until `end_read` instead of making a copy: for a run that is short and takes parts of a
   // large variable. A writer that waits goes first.
-  at::Tensor begin_read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows) ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
+                        const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void end_read() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
-  at::Tensor begin_write(bool whole = false, bool by_rows = false, MatrixOrder order = MatrixOrder::kRows)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  at::Tensor begin_write(bool whole = false, bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
+                         const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   // `keep` false (the run failed before it wrote): the variable stays as it was, with its value or without one.
   void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -66,6 +72,11 @@ class VariableCell {
   bool incomplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool readable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && waiting_writers_ == 0; }
   bool writable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_ && readers_ == 0; }
+  using Free = bool (VariableCell::*)() const;
+  // Returns when the cell is free in that sense; throws when the call is cancelled first. Lets go of `mu_` meanwhile.
+  // REQUIRES: `woken` ends when `mu_` is not held, since its end waits for a callback that takes it.
+  void wait_until(Free free, const Cancellation* cancellation, Cancellation::Registration& woken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   [[noreturn]] void throw_uninitialized() const;
   // The value for somebody who reads.
   const at::Tensor& readable_value(bool by_rows, MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

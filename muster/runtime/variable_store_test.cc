@@ -202,5 +202,46 @@ TEST_F(VariableInColumns, IsTurnedAgainAndAgainIfManyWritesComeInBetween) {
   }
 }
 
+// The failure of what waits for a cell that somebody else writes to, once that is cancelled.
+Status cancelled_wait(const std::function<void(VariableCell&, const Cancellation*)>& wait) {
+  VariableCell cell("v", {DType::kFloat, {2}}, at::kCPU);
+  cell.assign(torch::ones({2}));
+  cell.begin_write();
+  Cancellation cancellation;
+  Status status;
+  std::thread waiter([&] {
+    try {
+      wait(cell, &cancellation);
+    } catch (const Error& error) {
+      status = error.status();
+    }
+  });
+  cancellation.cancel(Status(StatusCode::kDeadlineExceeded, "late"));
+  waiter.join();
+  cell.end_write();
+  cell.begin_read();  // nobody waits for it any more
+  cell.end_read();
+  return status;
+}
+
+TEST(VariableCell, LetsAWriterGoWhoseCallIsCancelled) {
+  const Status status = cancelled_wait([](VariableCell& cell, const Cancellation* cancellation) {
+    cell.begin_write(false, false, MatrixOrder::kRows, cancellation);
+  });
+
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
+}
+
+TEST(VariableCell, LetsReadersGoWhoseCallIsCancelled) {
+  const Status snapshot = cancelled_wait(
+      [](VariableCell& cell, const Cancellation* cancellation) { cell.read(false, MatrixOrder::kRows, cancellation); });
+  const Status held = cancelled_wait([](VariableCell& cell, const Cancellation* cancellation) {
+    cell.begin_read(false, MatrixOrder::kRows, cancellation);
+  });
+
+  EXPECT_EQ(snapshot.code(), StatusCode::kDeadlineExceeded) << snapshot;
+  EXPECT_EQ(held.code(), StatusCode::kDeadlineExceeded) << held;
+}
+
 }  // namespace
 }  // namespace muster
