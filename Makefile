@@ -75,6 +75,13 @@ soak: setup  ## 16 clients at one cluster for a minute (SOAK_SECONDS), under bot
 	@TSAN_OPTIONS=suppressions=tests/sanitizers/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1 OMP_NUM_THREADS=1 \
 	  $$(find build/tsan -name soak -type f) $(SOAK_SECONDS)
 
+SOAK_CHIEFS ?= 100
+SOAK_FUNCTIONS ?= 1000000
+.PHONY: soak-processes
+soak-processes: build  ## Kill chiefs, make functions, let clients come and go, and print what stays (SOAK_CHIEFS, SOAK_FUNCTIONS, SOAK_SECONDS).
+	@OMP_NUM_THREADS=1 tests/own_network python3 tests/soak/soak.py $$(find build/release -name muster -type f | head -1) \
+	  $$(find build/release -name soak -type f | head -1) --chiefs $(SOAK_CHIEFS) --functions $(SOAK_FUNCTIONS) --seconds $(SOAK_SECONDS)
+
 CUT_SECONDS ?= 60
 .PHONY: cut-hosts
 cut-hosts: build  ## Train across hosts whose packets vanish, for a minute each time (CUT_SECONDS).

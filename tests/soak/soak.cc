@@ -1,8 +1,17 @@
-// Sixteen clients at one cluster, for as long as asked: sessions come and go, steps run, time out and fail. In the end
-// every acknowledged increment is there, and nothing of the clients is left at the servers.
+// Clients that try to leave something behind. What they do is said by the first word:
+//   soak SECONDS                    sixteen clients at a cluster of this process: sessions come and go, steps run, time
+//                                   out and fail. In the end every acknowledged increment is there, and nothing of the
+//                                   clients is left at the servers.
+//   soak clients SECONDS --cluster  the same at servers that are processes, for soak.py to look at.
+//   soak functions COUNT --cluster  makes and drops so many functions.
+//   soak train --cluster            trains until it is killed, or its input ends.
+//   soak reset --cluster            drops the variables without a container.
+#include <poll.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <iostream>
 #include <random>
@@ -24,12 +33,8 @@ void expect(bool holds, const std::string& what) {
   std::exit(1);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto seconds = std::chrono::seconds(argc > 1 ? std::atoi(argv[1]) : 10);
-  at::set_num_threads(1);
-  muster::InProcessCluster cluster({.workers = 2, .ps = 2});
+// `target` names a worker by its number.
+void run_clients(std::chrono::seconds seconds, const std::function<std::string(int)>& target) {
   muster::Variable count(torch::zeros({}, torch::kLong),
                          {.name = "count", .trainable = false, .device = "/job:ps/task:0"});
   muster::Variable table(torch::zeros({256, 64}), {.name = "table", .device = "/job:ps/task:1"});
@@ -46,7 +51,7 @@ int main(int argc, char** argv) {
     muster::DeviceScope on("/job:ps/task:0");
     return torch::index_select(x, 0, index);
   });
-  muster::Session first({.target = cluster.target()});
+  muster::Session first({.target = target(0)});
   first.run(muster::initializer(count, table));
   first.run(fails, torch::ones({2}), torch::tensor({0}));  // a trace runs its function: once it must go well
 
@@ -55,7 +60,7 @@ int main(int argc, char** argv) {
   auto client = [&](int number) {
     std::mt19937 random(number);
     while (std::chrono::steady_clock::now() < end) {
-      muster::Session session({.target = cluster.target({"worker", number % 2})});
+      muster::Session session({.target = target(number % 2)});
       ++totals.sessions;
       for (int i = 0; i < 20 && std::chrono::steady_clock::now() < end; ++i) {
         const int what = static_cast<int>(random() % 20);
@@ -88,9 +93,76 @@ int main(int argc, char** argv) {
   std::cout << totals.sessions << " sessions, " << totals.acknowledged << " increments acknowledged, " << final_count
             << " applied, " << totals.timeouts << " timeouts, " << totals.failures << " failures\n";
   expect(final_count == totals.acknowledged, "the increments that were acknowledged are not those that were applied");
-  first.close();
+}
+
+void run_here(std::chrono::seconds seconds) {
+  muster::InProcessCluster cluster({.workers = 2, .ps = 2});
+  run_clients(seconds, [&](int worker) { return cluster.target({"worker", worker}); });
   for (const muster::TaskId& task : cluster.spec().all_tasks()) {
     expect(cluster.worker(task).rendezvous().waiting_values() == 0, task.to_string() + " keeps values of ended steps");
     expect(cluster.worker(task).status().programs == 0, task.to_string() + " keeps programs of ended sessions");
+  }
+}
+
+void make_functions(int64_t count, const muster::ClusterResolver& cluster, const std::string& target) {
+  muster::ParameterServerStrategy strategy(cluster);
+  auto sum = strategy.make<muster::Variable>(torch::zeros({}, torch::kLong));
+  muster::Session session({.target = target});
+  for (int64_t i = 0; i < count; ++i) {
+    auto here = muster::function([i](torch::Tensor x) { return x + i; });
+    expect(session.run(here, here(torch::zeros({}, torch::kLong))).item<int64_t>() == 2 * i, "a function is wrong");
+    if (i % 10 != 0) continue;
+    // Every coordinator gives programs to workers, and they give parts of them to the parameter servers.
+    muster::ClusterCoordinator coordinator(strategy);
+    coordinator.schedule(muster::function([&sum] { sum.assign_add(torch::ones({}, torch::kLong)); }));
+    coordinator.join();
+  }
+  expect(sum.value().item<int64_t>() == (count + 9) / 10, "closures were lost");
+}
+
+bool input_has_ended() {
+  pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&input, 1, 0) != 0;  // nobody writes anything
+}
+
+void train(const muster::ClusterResolver& cluster) {
+  const muster::ParameterServerStrategy strategy(cluster);
+  auto scope = strategy.scope();
+  muster::Variable weights(torch::zeros({1024, 1024}), {.name = "weights"}), bias(torch::zeros({1024}));
+  muster::ClusterCoordinator coordinator(strategy);
+  muster::PerWorkerDataset examples = coordinator.create_per_worker_dataset(
+      [] { return muster::Dataset::from_tensors({torch::ones({16, 1024})}).repeat(); });
+  const auto step = muster::function([&](muster::Iterator input) {
+    torch::Tensor loss = (torch::matmul(input.next<1>()[0], weights) + bias).pow(2).mean();
+    weights.assign_sub(0.1 * loss * weights.value());
+    bias.assign_sub(0.1 * loss * bias.value());
+  });
+  while (!input_has_ended()) {
+    for (int i = 0; i < 20; ++i) coordinator.schedule(step, examples);
+    coordinator.join();
+    std::cout << "trained" << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  at::set_num_threads(1);
+  try {
+    if (words.empty() || std::isdigit(words[0][0]) != 0) {
+      run_here(std::chrono::seconds(words.empty() ? 10 : std::stoi(words[0])));
+      return 0;
+    }
+    const muster::SimpleClusterResolver cluster = muster::resolver_from_flags(argc, argv);
+    auto target = [&](int worker) { return "grpc://" + cluster.cluster_spec().task_address({"worker", worker}); };
+    if (words[0] == "clients") run_clients(std::chrono::seconds(std::stoi(words.at(1))), target);
+    if (words[0] == "functions") make_functions(std::stoll(words.at(1)), cluster, target(0));
+    if (words[0] == "train") train(cluster);
+    if (words[0] == "reset") muster::Session::reset({.target = target(0)});
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "soak: " << error.what() << std::endl;
+    return 1;
   }
 }
