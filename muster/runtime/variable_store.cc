@@ -4,6 +4,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <atomic>
+#include <utility>
 
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
@@ -112,9 +113,12 @@ void VariableCell::assign(const at::Tensor& value) {
     throw invalid_argument("variable \"", name_, "\" is ", spec_.to_string(), "; cannot assign ", given.to_string());
   }
   at::Tensor target = begin_write(/*whole=*/true);
-  {
+  try {
     PlainTensors plain;
     target.copy_(value);
+  } catch (...) {
+    end_write(/*keep=*/false);
+    throw;
   }
   end_write();
 }
@@ -124,12 +128,13 @@ void VariableCell::replace(at::Tensor value) {
   if (given != spec_ || value.device().type() != device_.type()) {
     throw invalid_argument("variable \"", name_, "\" is ", spec_.to_string(), "; cannot be ", given.to_string());
   }
-  begin_write(/*whole=*/true, /*by_rows=*/true);
-  {
-    absl::MutexLock lock(&mu_);
-    value_ = std::move(value);
-  }
-  end_write();
+  absl::MutexLock lock(&mu_);
+  ++waiting_writers_;
+  mu_.Await(absl::Condition(this, &VariableCell::writable));
+  --waiting_writers_;
+  value_ = std::move(value);
+  initialized_ = true;
+  ++version_;
 }
 
 at::Tensor VariableCell::new_memory() const {
@@ -152,12 +157,13 @@ at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order
   --waiting_writers_;
   if (!initialized_ && !whole) throw_uninitialized();
   PlainTensors plain;
+  // What makes memory may throw; the variable then has the value that it had.
   if (!value_.defined() || (whole && incomplete())) {
-    before_ = std::move(value_);
-    value_ = new_memory();
+    at::Tensor memory = new_memory();
+    before_ = std::exchange(value_, std::move(memory));
   } else if (whole && value_.storage().use_count() > 1) {
-    before_ = std::move(value_);
-    value_ = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
+    at::Tensor memory = at::empty(spec_.sizes, at::TensorOptions(scalar_type_of(spec_.dtype)).device(device_));
+    before_ = std::exchange(value_, std::move(memory));
   } else if (incomplete()) {
     if (!by_rows) {
       value_ = RowTable::completed(value_);

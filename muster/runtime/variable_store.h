@@ -51,7 +51,7 @@ class VariableCell {
   at::Tensor read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
                   const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void assign(const at::Tensor& value) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same without a copy: nobody else writes to `value` from now on.
+  // The same without a copy, so that it cannot fail for lack of memory: nobody else writes to `value` from now on.
   void replace(at::Tensor value) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As `read`, but writers wait until `end_read` instead of making a copy: for a run that is short and takes parts of a

@@ -1,11 +1,16 @@
 #include "muster/runtime/variable_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "muster/base/status.h"
+#include "muster/runtime/row_ops.h"
+#include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -112,6 +117,76 @@ TEST(VariableCell, RefusesAValueOfAnotherShape) {
   } catch (const Error& error) {
     EXPECT_EQ(error.status().message(), "variable \"w\" is float32[2]; cannot assign float32[3]");
   }
+}
+
+// ---- Too little memory
+// No more memory than there is now, and a little for what is small.
+class [[nodiscard]] ScopedMemoryLimit {
+ public:
+  ScopedMemoryLimit() {
+    getrlimit(RLIMIT_AS, &before_);
+    std::ifstream file("/proc/self/statm");
+    rlim_t pages = 0;
+    file >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (64 << 20);
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~ScopedMemoryLimit() { setrlimit(RLIMIT_AS, &before_); }
+  ScopedMemoryLimit(const ScopedMemoryLimit&) = delete;
+  ScopedMemoryLimit& operator=(const ScopedMemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// Rows that are made on demand: a table that is large and takes no memory.
+class LargeVariable : public testing::Test {
+ protected:
+  LargeVariable() {
+    at::Tensor table = RowTable::zeros(cell_.spec());
+    RowTable::begin(table, {.a = 7});
+    cell_.replace(std::move(table));
+  }
+
+  void expect_its_value() {
+    ASSERT_TRUE(cell_.initialized());
+    EXPECT_EQ(rows::gather(cell_.read(/*by_rows=*/true), torch::tensor({int64_t{5}})).item<float>(), 7);
+  }
+
+  VariableCell cell_{"table", {DType::kFloat, {int64_t{1} << 28, 1}}, at::kCPU};
+};
+
+TEST_F(LargeVariable, KeepsItsValueWhenThereIsNoMemoryForAWholeWrite) {
+  {
+    ScopedMemoryLimit limit;
+    EXPECT_ANY_THROW(cell_.begin_write(/*whole=*/true));
+    EXPECT_ANY_THROW(cell_.begin_write());
+    EXPECT_ANY_THROW(cell_.read());
+  }
+
+  expect_its_value();
+}
+
+TEST_F(LargeVariable, IsReplacedWithoutMoreMemoryThanTheNewValueHas) {
+  at::Tensor other = RowTable::zeros(cell_.spec());
+  RowTable::begin(other, {.a = 7});
+  const at::Tensor held = cell_.read(/*by_rows=*/true);
+
+  ScopedMemoryLimit limit;
+  cell_.replace(std::move(other));
+
+  expect_its_value();
+}
+
+TEST(VariableCell, LetsOthersWriteAfterAnAssignmentThatFailed) {
+  VariableCell cell("w", kPair, at::kCPU);
+  cell.assign(torch::ones({2}));
+
+  EXPECT_ANY_THROW(cell.assign(torch::ones({2}, torch::kMeta)));  // which has no elements to copy
+  cell.assign(torch::zeros({2}));
+
+  EXPECT_TRUE(torch::equal(cell.read(), torch::zeros({2})));
 }
 
 class VariableInColumns : public testing::Test {
