@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -18,8 +17,10 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/io/checkpoint_reader.h"
+#include "muster/io/disk.h"
 #include "muster/io/file_error.h"
-#include "muster/io/mapped_file.h"
+#include "muster/io/input_file.h"
 #include "muster/io/output_file.h"
 #include "muster/io/safetensors.h"
 
@@ -30,11 +31,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "ckpt-";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kDamagedSuffix = ".damaged-";
+
+std::string new_number() {
+  std::random_device random;
+  return absl::StrFormat("%016x", uint64_t{random()} << 32 | random());
+}
 
 std::string temporary_path(const std::string& directory, int64_t step) {
-  std::random_device random;
-  const uint64_t number = uint64_t{random()} << 32 | random();
-  return str_cat(directory, "/", kTemporaryPrefix, step, "-", absl::StrFormat("%016x", number));
+  return str_cat(directory, "/", kTemporaryPrefix, step, "-", new_number());
 }
 
 // A descriptor that holds the lock of a directory until it is closed, also by a kill. Nothing when another holds it,
@@ -53,8 +58,30 @@ std::optional<int> lock_directory(const std::string& path) {
 }
 
 bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
+  struct stat found;
+  if (disk::repeated({}, [&] { return disk::stat(path, &found); }) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw file_error(path, "stat", errno);
+}
+
+// Tells whether a name is that of the same directory as before.
+ino_t number_of(const std::string& path) {
+  struct stat found;
+  if (disk::repeated({}, [&] { return disk::stat(path, &found); }) == 0) return found.st_ino;
+  throw file_error(path, "stat", errno);
+}
+
+void rename_directory(const std::string& from, const std::string& to) {
+  int calls = 0;
+  const int result = disk::repeated({}, [&] {
+    ++calls;
+    return disk::rename(from, to);
+  });
+  if (result == 0) return;
+  const int error = errno;
+  // The server of a network disk may have done what it was asked before its answer was lost.
+  if (calls > 1 && error == ENOENT && !exists(from) && exists(to)) return;
+  throw file_error(to, "rename", error);
 }
 
 void remove_tree(const std::string& path) {
@@ -64,18 +91,25 @@ void remove_tree(const std::string& path) {
 
 // The names in a directory; none when there is no directory.
 std::vector<std::string> names_in(const std::string& path) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
+  disk::Patience patience;
+  while (true) {
+    std::vector<std::string> names;
+    std::error_code error;
+    if (disk::list(path) != 0) error = std::error_code(errno, std::generic_category());
+    if (!error) {
+      for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+        names.push_back(it->path().filename().string());
+      }
+    }
+    if (!error) return names;
+    if (error == std::errc::no_such_file_or_directory) return {};
+    if (!disk::may_pass(error.value()) || !patience.wait()) throw file_error(path, "list", error.value());
   }
-  if (error && error != std::errc::no_such_file_or_directory) throw file_error(path, "list", error.value());
-  return names;
 }
 
-int64_t size_of(const std::string& path) {
+int64_t size_of(const std::string& path, disk::Patience patience = {}) {
   struct stat found;
-  if (stat(path.c_str(), &found) != 0) {
+  if (disk::repeated(patience, [&] { return disk::stat(path, &found); }) != 0) {
     const Error error = file_error(path, "stat", errno);
     if (error.code() != StatusCode::kNotFound) throw error;
     throw data_loss(error.status().message());
@@ -94,26 +128,89 @@ std::string file_of(std::string_view task) {
   return str_cat("shard-", name, ".safetensors");
 }
 
+CheckpointIndex read_index(const std::string& path, bool patient) {
+  constexpr int64_t kMaxIndexBytes = 100'000'000;  // as many as a safetensors header
+  const std::string name = str_cat(path, "/", kIndexFile);
+  try {
+    const InputFile file(name, InputFile::Links::kRefuse, patient);
+    if (file.size() > kMaxIndexBytes) {
+      throw data_loss("file \"", name, "\": ", file.size(), " bytes, at most ", kMaxIndexBytes, " are allowed");
+    }
+    std::string text(static_cast<size_t>(file.size()), '\0');
+    file.read(0, std::as_writable_bytes(std::span(text)));
+    return checkpoint_index_from_json(text, str_cat("file \"", name, "\""));
+  } catch (const Error& error) {
+    // A checkpoint without an index is damaged; only one without a directory is not there.
+    if (error.code() != StatusCode::kNotFound || !exists(path)) throw;
+    throw data_loss(error.status().message());
+  }
+}
+
+// Of "ckpt-7"; nothing for "ckpt-007", which is none of ours.
+std::optional<int64_t> step_of(std::string_view name) {
+  int64_t step = 0;
+  if (!name.starts_with(kPrefix) || !absl::SimpleAtoi(std::string(name.substr(kPrefix.size())), &step))
+    return std::nullopt;
+  if (step < 0 || name != str_cat(kPrefix, step)) return std::nullopt;
+  return step;
+}
+
+// Of "ckpt-7.damaged-0123456789abcdef".
+std::optional<int64_t> damaged_step(std::string_view name) {
+  const size_t suffix = name.find(kDamagedSuffix);
+  return suffix == std::string_view::npos ? std::nullopt : step_of(name.substr(0, suffix));
+}
+
 // What makes a checkpoint complete. Throws an Error that says what is not.
-CheckpointIndex complete_index(const std::string& path, int64_t step) {
-  CheckpointIndex index = read_checkpoint_index(path);
+CheckpointIndex complete_index(const std::string& path, int64_t step, bool patient = true) {
+  CheckpointIndex index = read_index(path, patient);
   if (index.step != step) throw data_loss("checkpoint \"", path, "\": its index is of step ", index.step);
   for (const auto& [file, bytes] : index.files) {
     const std::string name = str_cat(path, "/", file);
-    if (const int64_t size = size_of(name); size != bytes) {
-      throw data_loss("file \"", name, "\": ", size, " bytes, expected ", bytes);
-    }
+    const int64_t size = size_of(name, patient ? disk::Patience() : disk::Patience::none());
+    if (size != bytes) throw data_loss("file \"", name, "\": ", size, " bytes, expected ", bytes);
   }
   return index;
 }
 
-// Nothing when it is complete.
+// What is wrong with it; nothing when it is complete. Throws what is no word about what is in it.
 std::optional<Status> damage_of(const std::string& path, int64_t step) {
   try {
     complete_index(path, step);
     return std::nullopt;
   } catch (const Error& error) {
+    if (error.code() != StatusCode::kDataLoss) throw;
     return error.status();
+  }
+}
+
+// The same, after a look at all data.
+std::optional<Status> damage_in(const std::string& path, int64_t step) {
+  if (auto damage = damage_of(path, step)) return damage;
+  try {
+    const CheckpointReader reader(path);
+    for (const std::string& name : reader.names()) reader.check(name, 0, rows_of(reader.spec(name).sizes));
+    return std::nullopt;
+  } catch (const Error& error) {
+    if (error.code() != StatusCode::kDataLoss) throw;
+    return error.status();
+  }
+}
+
+// Calls `write` until it does not fail for a disk that is away.
+template <class Write>
+void write_patiently(const Write& write) {
+  disk::Patience patience;
+  std::optional<Error> first;
+  while (true) {
+    try {
+      return write();
+    } catch (const Error& error) {
+      // A file of the try before that could not be removed.
+      if (first && error.code() == StatusCode::kAlreadyExists) throw *first;
+      if (error.code() != StatusCode::kUnavailable || !patience.wait()) throw;
+      if (!first) first = error;
+    }
   }
 }
 
@@ -128,7 +225,7 @@ void take_stock(const std::string& directory, CheckpointIndex& index) {
     const std::string path = str_cat(directory, "/", entry.file);
     auto& file = files[entry.file];
     if (!file) {
-      file = std::make_unique<SafetensorsFile>(path);
+      file = std::make_unique<SafetensorsFile>(path, InputFile::Links::kRefuse);
       index.files[entry.file] = size_of(path);
     }
     const std::string name = entry.tensor_name();
@@ -158,10 +255,14 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
     tensors.push_back({entry.tensor_name(), entry.spec});
   }
   if (entries.empty()) return entries;
-  // By "pt" Python knows that these are tensors of PyTorch.
-  SafetensorsWriter writer(str_cat(temporary, "/", file), std::move(tensors), {{"format", "pt"}});
-  for (size_t i = 0; i < entries.size(); ++i) entries[i].crc = writer.write(entries[i].tensor_name(), sorted[i]->bytes);
-  writer.finish();
+  write_patiently([&] {
+    // By "pt" Python knows that these are tensors of PyTorch.
+    SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}});
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i].crc = writer.write(entries[i].tensor_name(), sorted[i]->bytes);
+    }
+    writer.finish();
+  });
   return entries;
 }
 
@@ -184,7 +285,9 @@ std::string CheckpointDirectory::begin(int64_t step) {
   // A second try: between its making and its lock, somebody's keep() may take the directory for a dead one's.
   for (int tries = 0;; ++tries) {
     const std::string temporary = temporary_path(path_, step);
-    if (mkdir(temporary.c_str(), 0777) != 0) throw file_error(temporary, "create", errno);
+    if (disk::repeated({}, [&] { return disk::mkdir(temporary, 0777); }) != 0) {
+      throw file_error(temporary, "create", errno);
+    }
     auto lock = lock_directory(temporary);
     if (!lock && tries < 3) {
       remove_tree(temporary);
@@ -202,22 +305,36 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
   }
   const std::string path = path_of(index.step);
   take_stock(temporary, index);
+  std::string aside;
+  ino_t damaged = 0;
   if (exists(path)) {
-    // One of a later version, or one that we may not read, is not damaged.
-    const auto damage = damage_of(path, index.step);
-    if (!damage || damage->code() != StatusCode::kDataLoss) {
-      throw already_exists("checkpoint \"", path, "\": there is one already");
-    }
-    remove(index.step);
+    damaged = number_of(path);
+    // Only what was read and is wrong gives way: not what a disk does not give us now, nor one of a later version.
+    const auto damage = damage_in(path, index.step);
+    if (!damage) throw already_exists("checkpoint \"", path, "\": there is one already");
+    aside = str_cat(path, kDamagedSuffix, new_number());
+    MUSTER_LOG(warning) << "checkpoint " << path << " is damaged, becomes " << aside
+                        << " and gives way to a new one: " << damage->message();
   }
   const std::string text = to_json(index);
   const std::string index_path = str_cat(temporary, "/", kIndexFile);
-  OutputFile file(index_path);
-  file.write(std::as_bytes(std::span(text)));
-  file.finish();
+  write_patiently([&] {
+    OutputFile file(index_path);
+    file.write(std::as_bytes(std::span(text)));
+    file.finish();
+  });
   try {
     sync_directory(temporary);  // the tasks have synced what is in their files
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) throw file_error(path, "rename", errno);
+    if (!aside.empty()) rename_directory(path, aside);
+    try {
+      if (!aside.empty() && number_of(aside) != damaged) {
+        throw already_exists("checkpoint \"", path, "\": somebody else has just written one");
+      }
+      rename_directory(temporary, path);
+    } catch (...) {
+      if (!aside.empty()) disk::rename(aside, path);
+      throw;
+    }
   } catch (...) {
     unlink(index_path.c_str());
     throw;
@@ -228,7 +345,10 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
 }
 
 void CheckpointDirectory::abandon(const std::string& temporary) {
-  begun(temporary);
+  {
+    absl::MutexLock hold(&mu_);
+    if (!begun_.contains(temporary)) return;
+  }
   remove_tree(temporary);
   end(temporary);
 }
@@ -236,20 +356,29 @@ void CheckpointDirectory::abandon(const std::string& temporary) {
 std::optional<Checkpoint> CheckpointDirectory::latest() const {
   const auto steps = this->steps();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::string path = path_of(*step);
-    const auto damage = damage_of(path, *step);
-    if (!damage) return Checkpoint{*step, path};
-    MUSTER_LOG(warning) << "checkpoint " << path << " is damaged and not used: " << damage->message();
+    if (is_complete(*step)) return Checkpoint{*step, path_of(*step)};
   }
   return std::nullopt;
 }
 
-std::vector<Checkpoint> CheckpointDirectory::all() const {
-  std::vector<Checkpoint> complete;
-  for (int64_t step : steps()) {
-    if (!damage_of(path_of(step), step)) complete.push_back({step, path_of(step)});
+bool CheckpointDirectory::is_complete(int64_t step) const {
+  const auto damage = damage_of(path_of(step), step);
+  if (damage) {
+    MUSTER_LOG(warning) << "checkpoint " << path_of(step) << " is damaged and not used: " << damage->message();
   }
+  return !damage;
+}
+
+std::vector<Checkpoint> CheckpointDirectory::all() const {
+  std::vector<Checkpoint> complete = present();
+  std::erase_if(complete, [this](const Checkpoint& checkpoint) { return !is_complete(checkpoint.step); });
   return complete;
+}
+
+std::vector<Checkpoint> CheckpointDirectory::present() const {
+  std::vector<Checkpoint> present;
+  for (int64_t step : steps()) present.push_back({step, path_of(step)});
+  return present;
 }
 
 CheckpointIndex CheckpointDirectory::index(int64_t step) const {
@@ -259,18 +388,29 @@ CheckpointIndex CheckpointDirectory::index(int64_t step) const {
 
 void CheckpointDirectory::keep(int count) {
   if (count < 1) throw invalid_argument("checkpoint \"", path_, "\": expected to keep at least 1, got ", count);
-  const auto complete = all();
-  if (complete.size() > static_cast<size_t>(count)) {
-    const int64_t oldest = complete[complete.size() - count].step;
-    for (int64_t step : steps()) {
+  const std::vector<int64_t> steps = this->steps();
+  // Without patience and from the newest on: one that cannot be read must not hold up every save, and stays.
+  int complete = 0;
+  int64_t oldest = 0;
+  for (auto step = steps.rbegin(); step != steps.rend() && complete < count; ++step) {
+    try {
+      complete_index(path_of(*step), *step, /*patient=*/false);
+      ++complete;
+      oldest = *step;
+    } catch (const Error&) {
+    }
+  }
+  if (complete == count) {
+    for (int64_t step : steps) {
       if (step < oldest) remove(step);
     }
   }
   for (const std::string& name : names_in(path_)) {
+    const std::string path = str_cat(path_, "/", name);
+    if (const auto step = damaged_step(name); complete == count && step && *step < oldest) remove_tree(path);
     if (!name.starts_with(kTemporaryPrefix)) continue;
-    const std::string temporary = str_cat(path_, "/", name);
-    if (auto lock = lock_directory(temporary)) {  // nobody writes there
-      remove_tree(temporary);
+    if (auto lock = lock_directory(path)) {  // nobody writes there
+      remove_tree(path);
       close(*lock);
     }
   }
@@ -280,9 +420,12 @@ void CheckpointDirectory::remove(int64_t step) {
   // First the name, so that a kill does not leave half a checkpoint under it.
   const std::string path = path_of(step);
   const std::string temporary = temporary_path(path_, step);
-  if (std::rename(path.c_str(), temporary.c_str()) != 0) {
-    if (errno == ENOENT) return;
-    throw file_error(path, "rename", errno);
+  if (!exists(path)) return;
+  try {
+    rename_directory(path, temporary);
+  } catch (const Error& error) {
+    if (error.code() == StatusCode::kNotFound) return;  // somebody else was faster
+    throw;
   }
   remove_tree(temporary);
 }
@@ -292,9 +435,7 @@ std::string CheckpointDirectory::path_of(int64_t step) const { return str_cat(pa
 std::vector<int64_t> CheckpointDirectory::steps() const {
   std::vector<int64_t> steps;
   for (const std::string& name : names_in(path_)) {
-    int64_t step = 0;
-    if (!name.starts_with(kPrefix) || !absl::SimpleAtoi(name.substr(kPrefix.size()), &step)) continue;
-    if (step >= 0 && name == str_cat(kPrefix, step)) steps.push_back(step);  // not ckpt-007
+    if (const auto step = step_of(name)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -314,18 +455,6 @@ void CheckpointDirectory::end(const std::string& temporary) {
   begun_.erase(it);
 }
 
-CheckpointIndex read_checkpoint_index(const std::string& path) {
-  const std::string name = str_cat(path, "/", kIndexFile);
-  try {
-    const MappedFile file(name);
-    const auto bytes = file.bytes();
-    return checkpoint_index_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                                      str_cat("file \"", name, "\""));
-  } catch (const Error& error) {
-    // A checkpoint without an index is damaged; only one without a directory is not there.
-    if (error.code() != StatusCode::kNotFound || !exists(path)) throw;
-    throw data_loss(error.status().message());
-  }
-}
+CheckpointIndex read_checkpoint_index(const std::string& path) { return read_index(path, /*patient=*/true); }
 
 }  // namespace muster

@@ -29,8 +29,8 @@ struct Slice {
 };
 
 // Stores the slices of one task in a file of its own in `temporary`, and gives what commit() wants to know of them. The
-// file is on the disk when this returns; when it throws there is none. No slices: no file. A task stores once: the
-// second time is Error{kAlreadyExists}.
+// file is on the disk when this returns; when it throws there is none. A disk that was away for a moment gets the whole
+// file again. No slices: no file. A task stores once: the second time is Error{kAlreadyExists}.
 std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_view task,
                                     const std::vector<Slice>& slices);
 
@@ -60,23 +60,28 @@ class CheckpointDirectory {
   std::string begin(int64_t step);
 
   // Makes a temporary directory of begin() the checkpoint of its step, and gives its path. index.entries is all that
-  // the tasks gave, in any order; index.files is filled in here. A damaged checkpoint of the same step is replaced.
-  // Throws Error{kInvalidArgument} when rows are missing or twice, Error{kDataLoss} when a file is not as its entries
-  // say, Error{kAlreadyExists} when the step has a checkpoint. The temporary directory is then as it was.
+  // the tasks gave, in any order; index.files is filled in here. A checkpoint of the same step that is damaged, which
+  // is found out by reading all of it, gives way: it is kept beside, as ckpt-<step>.damaged-<number>. Throws
+  // Error{kInvalidArgument} when rows are missing or twice, Error{kDataLoss} when a file is not as its entries say,
+  // Error{kAlreadyExists} when the step has a checkpoint, and what says that the disk fails. The temporary directory is
+  // then as it was, unless only the last sync has failed: the checkpoint is there, but a power cut may take it.
   std::string commit(const std::string& temporary, CheckpointIndex index);
 
-  // Removes a temporary directory of begin().
+  // Removes a temporary directory of begin(). Nothing happens when it was committed.
   void abandon(const std::string& temporary);
 
   // Complete are those with an index in order and files of the right sizes. What is in the files is checked when it is
-  // read, for that takes time. The damaged are left out; latest() also logs what is wrong with them.
+  // read, for that takes time. The damaged are left out, with a line in the log that says what is wrong with them.
+  // Throws what says that one cannot be read now, or not by us: that says nothing about what is in it.
   std::optional<Checkpoint> latest() const;
-  std::vector<Checkpoint> all() const;  // by step
+  std::vector<Checkpoint> all() const;      // by step
+  std::vector<Checkpoint> present() const;  // by step, complete or not
 
   // Throws Error{kNotFound} when there is none, Error{kDataLoss} when it is damaged.
   CheckpointIndex index(int64_t step) const;
 
-  // Removes what is older than the newest `count` complete checkpoints, at least one, and what killed writers left.
+  // Removes what is older than the newest `count` complete checkpoints, at least one, and what killed writers left. One
+  // that cannot be read now does not count.
   void keep(int count);
 
   // Does nothing when there is none.
@@ -90,6 +95,7 @@ class CheckpointDirectory {
 
   std::string path_of(int64_t step) const;
   std::vector<int64_t> steps() const;  // rising, complete or not
+  bool is_complete(int64_t step) const;
   Begun begun(const std::string& temporary) const;
   void end(const std::string& temporary);
 

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
+#include <optional>
 #include <thread>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/io/disk.h"
 #include "muster/io/safetensors.h"
 #include "muster/io/test_checkpoints.h"
 #include "muster/io/test_files.h"
@@ -17,6 +20,7 @@ namespace {
 
 using namespace ::muster::testing_support;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -84,6 +88,7 @@ TEST(CheckpointDirectory, PassesOverTheDamagedAndSaysSo) {
 }
 
 TEST(CheckpointDirectory, ReplacesADamagedCheckpointButNotASoundOne) {
+  LogCapture quiet;
   ScopedDirectory scratch;
   CheckpointDirectory directory(scratch.path());
   save(directory, 1);
@@ -96,6 +101,39 @@ TEST(CheckpointDirectory, ReplacesADamagedCheckpointButNotASoundOne) {
   EXPECT_EQ(latest_intact_step(directory), 2);
   EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
   EXPECT_THAT(status.message(), HasSubstr("ckpt-1"));
+  EXPECT_THAT(names_in(scratch.path()), Contains(HasSubstr("ckpt-2.damaged-"))) << "nothing is thrown away";
+}
+
+// Index and sizes are right: the damage is found when the data is read.
+TEST(CheckpointDirectory, ReplacesACheckpointWhoseDataIsDamaged) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  const std::string file = save(directory, 2) + "/shard-job-ps-task-1.safetensors";
+  std::string damaged = read_file(file);
+  damaged.back() ^= 1;
+  write_file(file, damaged);
+  LogCapture log;
+
+  save(directory, 2);
+
+  EXPECT_EQ(latest_intact_step(directory), 2);
+  EXPECT_TRUE(log.contains("gives way to a new one: variable \"w\": file"));
+}
+
+TEST(CheckpointDirectory, RemovesWhatWasPutAsideWithTheOthersOfItsTime) {
+  LogCapture quiet;
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  save(directory, 2);
+  write_file(scratch.path("ckpt-2/index.json"), "{}");
+  save(directory, 2);
+  save(directory, 3);
+
+  directory.keep(2);
+  EXPECT_EQ(names_in(scratch.path()).size(), 3u);
+  directory.keep(1);
+
+  EXPECT_THAT(names_in(scratch.path()), ElementsAre("ckpt-3"));
 }
 
 TEST(CheckpointDirectory, DoesNotReplaceACheckpointOfALaterVersion) {
@@ -105,8 +143,8 @@ TEST(CheckpointDirectory, DoesNotReplaceACheckpointOfALaterVersion) {
   std::filesystem::create_directory(scratch.path("ckpt-1"));
   write_file(scratch.path("ckpt-1/index.json"), later);
 
-  EXPECT_EQ(caught([&] { save(directory, 1); }).code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(directory.latest(), std::nullopt);
+  EXPECT_EQ(caught([&] { save(directory, 1); }).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(caught([&] { (void)directory.latest(); }).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(read_file(scratch.path("ckpt-1/index.json")), later);
 }
 
@@ -140,8 +178,9 @@ TEST(CheckpointDirectory, SurvivesAFullDisk) {
   CheckpointDirectory directory(scratch.path());
   save(directory, 1);
   const std::string temporary = directory.begin(2);
-  std::filesystem::create_symlink("/dev/full", temporary + "/shard-full.safetensors");
-  std::filesystem::create_symlink("/dev/full", temporary + "/index.json");
+  auto faults = std::make_optional<disk::ScopedFaults>([](std::string_view call, const std::string& path) {
+    return call == "write" && (path.ends_with("shard-full.safetensors") || path.ends_with("index.json")) ? ENOSPC : 0;
+  });
 
   Status shard = caught([&] { write_rows(temporary, "full", 2, 0, 4, 4); });
   Status index = caught([&] { directory.commit(temporary, write_shards(temporary, 2, 4, 2)); });
@@ -153,11 +192,13 @@ TEST(CheckpointDirectory, SurvivesAFullDisk) {
   EXPECT_EQ(latest_intact_step(directory), 1);
   directory.abandon(temporary);
   EXPECT_THAT(names_in(scratch.path()), ElementsAre("ckpt-1"));
+  faults.reset();
   save(directory, 2);
   EXPECT_EQ(latest_intact_step(directory), 2);
 }
 
 TEST(CheckpointDirectory, KeepsTheNewest) {
+  LogCapture quiet;
   ScopedDirectory scratch;
   CheckpointDirectory directory(scratch.path());
   for (int64_t step = 1; step <= 6; ++step) save(directory, step);

@@ -3,7 +3,6 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "muster/base/status.h"
@@ -31,27 +30,41 @@ TensorSpec CheckpointReader::spec(const std::string& variable) const {
   return {entry.spec.dtype, entry.full_sizes};
 }
 
-void CheckpointReader::read(const std::string& variable, int64_t first_row, int64_t rows,
-                            std::span<std::byte> out) const {
+template <class Use>
+void CheckpointReader::for_slices(const std::string& variable, int64_t first_row, int64_t rows, const Use& use) const {
   const TensorSpec full = spec(variable);
   const int64_t full_rows = rows_of(full.sizes);
   if (first_row < 0 || rows < 0 || rows > full_rows || first_row > full_rows - rows) {
     throw out_of_range("checkpoint \"", path_, "\": variable \"", variable, "\": ", rows, " rows from row ", first_row,
                        " on are not in ", full.to_string());
   }
+  for (const ShardEntry* entry : shards_of(variable)) {
+    const int64_t begin = std::max(first_row, entry->row_offset);
+    const int64_t end = std::min(first_row + rows, entry->row_offset + rows_of(entry->spec.sizes));
+    if (begin < end) use(*entry, begin, end);
+  }
+}
+
+void CheckpointReader::read(const std::string& variable, int64_t first_row, int64_t rows,
+                            std::span<std::byte> out) const {
+  const TensorSpec full = spec(variable);
+  const int64_t full_rows = rows_of(full.sizes);
   const int64_t row_bytes = full_rows == 0 ? 0 : full.bytes() / full_rows;
+  for_slices(variable, first_row, rows, [&](const ShardEntry&, int64_t, int64_t) {});
   if (static_cast<int64_t>(out.size()) != rows * row_bytes) {
     throw invalid_argument("checkpoint \"", path_, "\": variable \"", variable, "\": room for ", out.size(),
                            " bytes, expected ", rows * row_bytes);
   }
-  for (const ShardEntry* entry : shards_of(variable)) {
-    const int64_t begin = std::max(first_row, entry->row_offset);
-    const int64_t end = std::min(first_row + rows, entry->row_offset + rows_of(entry->spec.sizes));
-    if (begin >= end || row_bytes == 0) continue;
-    const auto bytes = checked_bytes_of(*entry);
-    std::memcpy(out.data() + (begin - first_row) * row_bytes, bytes.data() + (begin - entry->row_offset) * row_bytes,
-                static_cast<size_t>((end - begin) * row_bytes));
-  }
+  if (out.empty()) return;
+  for_slices(variable, first_row, rows, [&](const ShardEntry& entry, int64_t begin, int64_t end) {
+    read_slice(entry, (begin - entry.row_offset) * row_bytes,
+               out.subspan(static_cast<size_t>((begin - first_row) * row_bytes),
+                           static_cast<size_t>((end - begin) * row_bytes)));
+  });
+}
+
+void CheckpointReader::check(const std::string& variable, int64_t first_row, int64_t rows) const {
+  for_slices(variable, first_row, rows, [&](const ShardEntry& entry, int64_t, int64_t) { read_slice(entry, 0, {}); });
 }
 
 const std::vector<const ShardEntry*>& CheckpointReader::shards_of(const std::string& variable) const {
@@ -62,7 +75,7 @@ const std::vector<const ShardEntry*>& CheckpointReader::shards_of(const std::str
   return it->second;
 }
 
-std::span<const std::byte> CheckpointReader::checked_bytes_of(const ShardEntry& entry) const {
+void CheckpointReader::read_slice(const ShardEntry& entry, int64_t begin, std::span<std::byte> out) const {
   const std::string about = str_cat("variable \"", entry.variable, "\": ");
   const std::string name = entry.tensor_name();
   std::shared_ptr<const SafetensorsFile> file;
@@ -76,25 +89,47 @@ std::span<const std::byte> CheckpointReader::checked_bytes_of(const ShardEntry& 
   if (!file->has(name) || file->spec(name) != entry.spec) {
     throw data_loss(about, "file \"", file->path(), "\": expected tensor \"", name, "\" as ", entry.spec.to_string());
   }
-  const auto bytes = file->bytes(name);
+  bool intact = false;
   {
     absl::MutexLock hold(&mu_);
-    if (intact_.contains(&entry)) return bytes;
+    intact = intact_.contains(&entry);
+  }
+  if (intact) {
+    file->read(name, begin, out);
+    return;
   }
   // Without the lock: two threads may both sum, which is better than that one waits for a slice that it does not want.
-  if (const uint32_t crc = crc32c(bytes); crc != entry.crc) {
+  constexpr int64_t kPieceBytes = 1 << 20;  // stays in the cache between being read and its sum
+  const int64_t size = entry.spec.bytes(), end = begin + static_cast<int64_t>(out.size());
+  std::vector<std::byte> unwanted;
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < size;) {
+    const bool wanted = at >= begin && at < end;
+    const int64_t until = wanted ? end : at < begin ? begin : size;
+    const auto bytes = static_cast<size_t>(std::min(kPieceBytes, until - at));
+    std::span<std::byte> piece;
+    if (wanted) {
+      piece = out.subspan(static_cast<size_t>(at - begin), bytes);
+    } else {
+      unwanted.resize(bytes);
+      piece = unwanted;
+    }
+    file->read(name, at, piece);
+    crc = crc32c(piece, crc);
+    at += static_cast<int64_t>(bytes);
+  }
+  if (crc != entry.crc) {
     throw data_loss(about, "file \"", file->path(), "\": tensor \"", name, "\": CRC-32C ", absl::StrFormat("%08x", crc),
                     ", expected ", absl::StrFormat("%08x", entry.crc));
   }
   absl::MutexLock hold(&mu_);
   intact_.insert(&entry);
-  return bytes;
 }
 
 std::shared_ptr<const SafetensorsFile> CheckpointReader::file(const std::string& name) const {
   absl::MutexLock hold(&mu_);
   auto& file = files_[name];
-  if (!file) file = std::make_shared<const SafetensorsFile>(str_cat(path_, "/", name));
+  if (!file) file = std::make_shared<const SafetensorsFile>(str_cat(path_, "/", name), InputFile::Links::kRefuse);
   return file;
 }
 

@@ -20,9 +20,8 @@ namespace muster {
 
 // Reads the variables of one checkpoint, whole or any rows of them, whatever the shards were in which they were stored.
 // Opens a file when something of it is first wanted, and checks the sum of a slice when it is first used.
-// Invariant: bytes that are given out had the right sum. Everything wrong with what is on the disk is an
-// Error{kDataLoss} that names file and variable.
-// Thread-safe.
+// Invariant: bytes that are given out are of slices that had the right sum. Everything wrong with what is on the disk
+// is an Error{kDataLoss} that names file and variable; a disk that cannot be read is not (file_error.h). Thread-safe.
 class CheckpointReader {
  public:
   // `path` is that of one checkpoint, as in Checkpoint::path. Throws Error{kNotFound} when there is none.
@@ -37,11 +36,18 @@ class CheckpointReader {
   // variable does not have.
   void read(const std::string& variable, int64_t first_row, int64_t rows, std::span<std::byte> out) const;
 
+  // Throws what read() of these rows would, without memory for them.
+  void check(const std::string& variable, int64_t first_row, int64_t rows) const;
+
  private:
   using Shards = std::map<std::string, std::vector<const ShardEntry*>>;
 
   const std::vector<const ShardEntry*>& shards_of(const std::string& variable) const;
-  std::span<const std::byte> checked_bytes_of(const ShardEntry& entry) const;
+  // Calls `use(entry, begin, end)` for each slice that has some of these rows.
+  template <class Use>
+  void for_slices(const std::string& variable, int64_t first_row, int64_t rows, const Use& use) const;
+  // Bytes of a slice; the sum of all of it is checked if it was not before.
+  void read_slice(const ShardEntry& entry, int64_t begin, std::span<std::byte> out) const;
   std::shared_ptr<const SafetensorsFile> file(const std::string& name) const;
 
   const std::string path_;

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "muster/io/disk.h"
+
 namespace muster {
 namespace {
 
@@ -24,7 +26,8 @@ StatusCode code_of(int error) {
     case EISDIR:
     case ELOOP:
     case ENAMETOOLONG: return StatusCode::kInvalidArgument;
-    default: return StatusCode::kDataLoss;
+    // Nothing here says that what is on the disk is damaged.
+    default: return disk::may_pass(error) ? StatusCode::kUnavailable : StatusCode::kUnknown;
   }
 }
 

@@ -1,12 +1,12 @@
 #include "muster/io/output_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "muster/io/disk.h"
 #include "muster/io/file_error.h"
 
 namespace muster {
@@ -14,30 +14,25 @@ namespace {
 
 void sync(int descriptor, const std::string& path) {
   // EINVAL: not a kind of file that can be synced, or a file system that has no such call.
-  if (fsync(descriptor) != 0 && errno != EINVAL) throw file_error(path, "fsync", errno);
+  if (disk::fsync(descriptor, path) != 0 && errno != EINVAL) throw file_error(path, "fsync", errno);
 }
 
 }  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  remove_ = descriptor_ >= 0;
-  if (descriptor_ < 0 && errno == EEXIST) {
-    struct stat found;
-    if (stat(path_.c_str(), &found) != 0 || S_ISREG(found.st_mode)) throw file_error(path_, "create", EEXIST);
-    descriptor_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-  }
+  descriptor_ = disk::repeated({}, [&] { return disk::open(path_, O_WRONLY | O_CREAT | O_EXCL, 0666); });
   if (descriptor_ < 0) throw file_error(path_, "create", errno);
+  remove_ = true;
 }
 
 OutputFile::~OutputFile() {
-  if (descriptor_ >= 0) close(descriptor_);
+  if (descriptor_ >= 0) disk::close(descriptor_, path_);
   if (remove_) unlink(path_.c_str());
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    const ssize_t written = disk::write(descriptor_, bytes.data(), bytes.size(), path_);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw file_error(path_, "write", errno);
     if (written == 0) throw file_error(path_, "write", EIO);
@@ -48,20 +43,22 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 void OutputFile::finish() {
   sync(descriptor_, path_);
   // Some network file systems say only here that the server had no room.
-  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) throw file_error(path_, "close", errno);
+  if (disk::close(std::exchange(descriptor_, -1), path_) != 0 && errno != EINTR) {
+    throw file_error(path_, "close", errno);
+  }
   remove_ = false;
 }
 
 void sync_directory(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = disk::repeated({}, [&] { return disk::open(path, O_RDONLY | O_DIRECTORY); });
   if (descriptor < 0) throw file_error(path, "open", errno);
   try {
     sync(descriptor, path);
   } catch (...) {
-    close(descriptor);
+    disk::close(descriptor, path);
     throw;
   }
-  close(descriptor);
+  disk::close(descriptor, path);
 }
 
 }  // namespace muster

@@ -12,14 +12,15 @@ namespace muster {
 // For one thread at a time.
 class OutputFile {
  public:
-  // Throws Error{kAlreadyExists} rather than overwrite a file, so that two writers never mix theirs. What is there and
-  // no plain file (/dev/full, a pipe) is written to.
+  // Throws Error{kAlreadyExists} rather than write to what is there, whatever it is, so that two writers never mix
+  // theirs.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Both throw Error{kResourceExhausted} for a full disk and Error{kDataLoss} for one that fails.
+  // Both throw Error{kResourceExhausted} for a full disk and Error{kUnavailable} for one that fails. What is in the
+  // file is not known then, and syncing again would not tell: whoever tries again writes another one.
   void write(std::span<const std::byte> bytes);
   void finish();
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <string_view>
 
-#include "muster/io/mapped_file.h"
+#include "muster/io/disk.h"
+#include "muster/io/input_file.h"
 #include "muster/io/test_files.h"
 
 namespace muster {
@@ -52,11 +54,25 @@ TEST(OutputFile, NeverOverwritesAFile) {
 }
 
 TEST(OutputFile, NamesFileAndCauseOfAFullDisk) {
-  Status status = caught([] { OutputFile("/dev/full").write(file_bytes("x")); });
+  ScopedDirectory directory;
+  disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "write" ? ENOSPC : 0; });
+
+  Status status = caught([&] { OutputFile(directory.path("a")).write(file_bytes("x")); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("\"/dev/full\": write: No space left on device"));
-  EXPECT_TRUE(std::filesystem::exists("/dev/full"));
+  EXPECT_THAT(status.message(), HasSubstr("/a\": write: No space left on device"));
+  EXPECT_THAT(names_in(directory.path()), IsEmpty());
+}
+
+TEST(OutputFile, WritesToNothingThatIsThere) {
+  ScopedDirectory directory;
+  std::filesystem::create_symlink("/dev/null", directory.path("link"));
+  std::filesystem::create_symlink(directory.path("none"), directory.path("dangling"));
+
+  for (const std::string& path : {directory.path("link"), directory.path("dangling"), std::string("/dev/null")}) {
+    EXPECT_EQ(caught([&] { OutputFile file(path); }).code(), StatusCode::kAlreadyExists) << path;
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory.path("none")));
 }
 
 TEST(OutputFile, NamesTheDirectoryThatIsMissing) {
@@ -66,24 +82,48 @@ TEST(OutputFile, NamesTheDirectoryThatIsMissing) {
   EXPECT_THAT(status.message(), HasSubstr("\"/no/such/file\": create: No such file"));
 }
 
-TEST(MappedFile, GivesTheBytesAlsoAfterTheFileIsRemoved) {
+std::string text_of(const InputFile& file) {
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+TEST(InputFile, GivesTheBytesAlsoAfterTheFileIsRemoved) {
   ScopedDirectory directory;
   write_file(directory.path("a"), "text");
   write_file(directory.path("empty"), "");
 
-  MappedFile file(directory.path("a"));
+  InputFile file(directory.path("a"));
   std::filesystem::remove(file.path());
 
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()), "text");
-  EXPECT_THAT(MappedFile(directory.path("empty")).bytes(), IsEmpty());
+  EXPECT_EQ(text_of(file), "text");
+  EXPECT_EQ(text_of(InputFile(directory.path("empty"))), "");
 }
 
-TEST(MappedFile, RefusesWhatIsNoPlainFile) {
+TEST(InputFile, SaysThatItWasShortenedMeanwhile) {
   ScopedDirectory directory;
+  write_file(directory.path("a"), "text");
+  InputFile file(directory.path("a"));
+  std::filesystem::resize_file(file.path(), 1);
 
-  EXPECT_EQ(caught([&] { MappedFile file(directory.path()); }).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(caught([&] { MappedFile file("/dev/zero"); }).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(caught([&] { MappedFile file(directory.path("none")); }).code(), StatusCode::kNotFound);
+  Status status = caught([&] { text_of(file); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("ends at 1 of 4 bytes"));
+}
+
+TEST(InputFile, RefusesWhatIsNoPlainFile) {
+  ScopedDirectory directory;
+  write_file(directory.path("a"), "text");
+  std::filesystem::create_symlink(directory.path("a"), directory.path("link"));
+
+  EXPECT_EQ(caught([&] { InputFile file(directory.path()); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { InputFile file("/dev/zero"); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { InputFile file(directory.path("none")); }).code(), StatusCode::kNotFound);
+  EXPECT_EQ(text_of(InputFile(directory.path("link"))), "text");
+  Status status = caught([&] { InputFile file(directory.path("link"), InputFile::Links::kRefuse); });
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("link\": is a symbolic link"));
 }
 
 }  // namespace

@@ -126,12 +126,13 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
 }
 
 std::optional<int64_t> checked_bytes(const TensorSpec& spec) {
-  int64_t bytes = 1;
+  int64_t bytes = bytes_per_element(spec.dtype);
+  bool empty = false;
   for (int64_t size : spec.sizes) {
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+    if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) return std::nullopt;
+    empty = empty || size == 0;
   }
-  if (__builtin_mul_overflow(bytes, bytes_per_element(spec.dtype), &bytes)) return std::nullopt;
-  return bytes;
+  return empty ? 0 : bytes;
 }
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors,
@@ -170,21 +171,21 @@ void SafetensorsWriter::finish() {
   file_.finish();
 }
 
-SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
-  const auto bytes = file_.bytes();
+SafetensorsFile::SafetensorsFile(std::string path, InputFile::Links links) : file_(std::move(path), links) {
   const std::string where = str_cat("file \"", this->path(), "\"");
   uint64_t length = 0;
-  if (bytes.size() < sizeof(length)) throw data_loss(where, ": ", bytes.size(), " bytes are no safetensors file");
-  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (file_.size() < kLengthBytes) throw data_loss(where, ": ", file_.size(), " bytes are no safetensors file");
+  file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaxHeaderBytes) {
     throw data_loss(where, ": a header of ", length, " bytes, at most ", kMaxHeaderBytes, " are allowed");
   }
-  if (length > bytes.size() - kLengthBytes) {
-    throw data_loss(where, ": a header of ", length, " bytes in a file of ", bytes.size());
+  if (static_cast<int64_t>(length) > file_.size() - kLengthBytes) {
+    throw data_loss(where, ": a header of ", length, " bytes in a file of ", file_.size());
   }
-  data_ = bytes.subspan(kLengthBytes + length);
-  const json header = parse_header(
-      {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, static_cast<size_t>(length)}, this->path());
+  data_begin_ = kLengthBytes + static_cast<int64_t>(length);
+  std::string text(length, '\0');
+  file_.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  const json header = parse_header(text, this->path());
 
   for (const auto& [name, value] : header.items()) {
     const std::string about = str_cat(where, ": tensor \"", name, "\"");
@@ -220,8 +221,8 @@ SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
     }
     end = tensor.end;
   }
-  if (end != static_cast<int64_t>(data_.size())) {
-    throw data_loss(where, ": ", data_.size(), " bytes of data, the tensors have ", end);
+  if (const int64_t data = file_.size() - data_begin_; end != data) {
+    throw data_loss(where, ": ", data, " bytes of data, the tensors have ", end);
   }
 }
 
@@ -233,9 +234,21 @@ std::vector<std::string> SafetensorsFile::names() const {
 
 const TensorSpec& SafetensorsFile::spec(std::string_view name) const { return find(name)->second.spec; }
 
-std::span<const std::byte> SafetensorsFile::bytes(std::string_view name) const {
+std::vector<std::byte> SafetensorsFile::bytes(std::string_view name) const {
   const Tensor& tensor = find(name)->second;
-  return data_.subspan(static_cast<size_t>(tensor.begin), static_cast<size_t>(tensor.end - tensor.begin));
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.end - tensor.begin));
+  read(name, 0, bytes);
+  return bytes;
+}
+
+void SafetensorsFile::read(std::string_view name, int64_t offset, std::span<std::byte> out) const {
+  const Tensor& tensor = find(name)->second;
+  const int64_t size = tensor.end - tensor.begin, wanted = static_cast<int64_t>(out.size());
+  if (offset < 0 || wanted > size || offset > size - wanted) {
+    throw out_of_range("file \"", path(), "\": tensor \"", name, "\": ", wanted, " bytes from ", offset,
+                       " on are not in its ", size);
+  }
+  file_.read(data_begin_ + tensor.begin + offset, out);
 }
 
 SafetensorsFile::Tensors::const_iterator SafetensorsFile::find(std::string_view name) const {

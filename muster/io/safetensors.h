@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
-#include "muster/io/mapped_file.h"
+#include "muster/io/input_file.h"
 #include "muster/io/output_file.h"
 
 namespace muster {
@@ -22,7 +22,8 @@ namespace muster {
 std::optional<std::string_view> safetensors_name(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 
-// TensorSpec::bytes() for sizes that come from a stranger. Nothing when one is negative or the product is too large.
+// TensorSpec::bytes() for sizes that come from a stranger. Nothing when one is negative or the product is too large,
+// also where another one is 0: strides are products, too.
 std::optional<int64_t> checked_bytes(const TensorSpec& spec);
 
 struct NamedSpec {
@@ -62,15 +63,17 @@ class SafetensorsFile {
 
   // Throws Error{kDataLoss} for a file that is not as the format says, Error{kUnimplemented} for an element type that
   // we do not have, Error{kNotFound} for no file.
-  explicit SafetensorsFile(std::string path);
+  explicit SafetensorsFile(std::string path, InputFile::Links links = InputFile::Links::kFollow);
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   std::vector<std::string> names() const;  // in the order of the data
 
   bool has(std::string_view name) const { return tensors_.contains(name); }
-  const TensorSpec& spec(std::string_view name) const;            // throws Error{kNotFound}
-  std::span<const std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}; valid while this lives
+  const TensorSpec& spec(std::string_view name) const;        // throws Error{kNotFound}
+  std::vector<std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}
+  // Fills `out` from byte `offset` of the tensor on. Throws Error{kOutOfRange} when it has not so many.
+  void read(std::string_view name, int64_t offset, std::span<std::byte> out) const;
 
  private:
   struct Tensor {
@@ -83,10 +86,10 @@ class SafetensorsFile {
   Tensors::const_iterator find(std::string_view name) const;
   std::vector<Tensors::const_iterator> by_place() const;
 
-  const MappedFile file_;
+  const InputFile file_;
   std::map<std::string, std::string> metadata_;
   Tensors tensors_;
-  std::span<const std::byte> data_;
+  int64_t data_begin_ = 0;
 };
 
 }  // namespace muster

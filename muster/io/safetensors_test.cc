@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "muster/base/status.h"
 #include "muster/io/crc32c.h"
+#include "muster/io/disk.h"
 #include "muster/io/test_files.h"
 
 namespace muster {
@@ -178,11 +180,31 @@ TEST(Safetensors, NamesTheTensorThatIsMissing) {
   EXPECT_THAT(status.message(), HasSubstr("tensor \"w\""));
 }
 
+TEST(Safetensors, GivesAnyBytesOfATensorAndNoOthers) {
+  ScopedDirectory directory;
+  write_file(directory.path("a"), python_file());
+  SafetensorsFile file(directory.path("a"));
+  const std::vector<float> w = {1, 2, 3, 4};
+  std::vector<std::byte> two(8);
+  const auto code = [&](int64_t offset) { return caught([&] { file.read("w", offset, two); }).code(); };
+
+  file.read("w", 4, two);
+
+  EXPECT_THAT(two, ElementsAreArray(bytes_of(w).subspan(4, 8)));
+  EXPECT_EQ(code(9), StatusCode::kOutOfRange);
+  EXPECT_EQ(code(-1), StatusCode::kOutOfRange);
+  EXPECT_EQ(code(INT64_MAX), StatusCode::kOutOfRange);
+}
+
 TEST(Safetensors, SaysThatTheDiskIsFull) {
-  Status status = caught([] { SafetensorsWriter("/dev/full", {}); });
+  ScopedDirectory directory;
+  disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "write" ? ENOSPC : 0; });
+
+  Status status = caught([&] { SafetensorsWriter(directory.path("a"), {}); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("\"/dev/full\": write: No space left on device"));
+  EXPECT_THAT(status.message(), HasSubstr("/a\": write: No space left on device"));
+  EXPECT_THAT(names_in(directory.path()), IsEmpty());
 }
 
 TEST(CheckedBytes, IsNothingForSizesThatNoTensorHas) {
@@ -190,7 +212,8 @@ TEST(CheckedBytes, IsNothingForSizesThatNoTensorHas) {
 
   EXPECT_EQ(checked_bytes({DType::kFloat, {2, 3}}), 24);
   EXPECT_EQ(checked_bytes({DType::kFloat, {}}), 4);
-  EXPECT_EQ(checked_bytes({DType::kFloat, {0, kHuge, kHuge}}), 0);
+  EXPECT_EQ(checked_bytes({DType::kFloat, {0, 3}}), 0);
+  EXPECT_EQ(checked_bytes({DType::kFloat, {0, kHuge, kHuge}}), std::nullopt);
   EXPECT_EQ(checked_bytes({DType::kFloat, {-1}}), std::nullopt);
   EXPECT_EQ(checked_bytes({DType::kFloat, {kHuge}}), std::nullopt);
   EXPECT_EQ(checked_bytes({DType::kByte, {kHuge, kHuge}}), std::nullopt);
