@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
+#include <future>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -30,6 +31,40 @@ std::vector<std::string> all_tasks(const PsVariablesOptions& options) {
   return tasks;
 }
 
+using StoredByTask = std::map<std::string, std::vector<StoredVariable>>;
+
+// Asks all tasks at once, and waits for all of them.
+template <class Ask>
+auto ask_all(Peers& peers, const StoredByTask& by_task, const Ask& ask) {
+  using Answer = std::invoke_result_t<Ask, Worker&, const std::vector<StoredVariable>&>;
+  std::vector<std::future<Answer>> answers;
+  for (const auto& [task, variables] : by_task) {
+    answers.push_back(std::async(std::launch::async,
+                                 [&ask, &variables, worker = peers.worker(task)] { return ask(*worker, variables); }));
+  }
+  for (auto& answer : answers) answer.wait();
+  return answers;
+}
+
+// Some of them, in quotes.
+std::string listed(const std::set<std::string>& names) {
+  constexpr size_t kMost = 10;
+  std::string text;
+  size_t count = 0;
+  for (const std::string& name : names) {
+    if (++count > kMost) return str_cat(text, " and ", names.size() - kMost, " more");
+    str_append(text, count == 1 ? "\"" : ", \"", name, "\"");
+  }
+  return text;
+}
+
+Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
+                   const std::set<std::string>& unused) {
+  return not_found("checkpoint ", checkpoint, " has no values for ", listed(missing),
+                   unused.empty() ? "" : str_cat(", but for ", listed(unused), ", which nobody has asked for"),
+                   "; RestoreOptions::allow_missing lets variables begin anew");
+}
+
 std::map<std::string, uint64_t> incarnations_of(const PsVariablesOptions& options) {
   std::map<std::string, uint64_t> incarnations;
   for (const std::string& task : options.ps_tasks) {
@@ -47,19 +82,14 @@ PsVariables::PsVariables(PsVariablesOptions options)
       worker_(worker_options(options_)),
       master_(worker_, {.tasks = all_tasks(options_), .peers = options_.peers.get()}),
       session_(master_.create_session({.container = container_})) {
-  accept_restarts();
+  std::map<std::string, uint64_t> incarnations = incarnations_of(options_);
   for (const std::string& task : options_.ps_tasks) leases_.hold_at(task);
   absl::MutexLock lock(&mu_);
+  incarnations_ = std::move(incarnations);
   bytes_.resize(options_.ps_tasks.size());
 }
 
 PsVariables::~PsVariables() { leases_.release(); }
-
-void PsVariables::accept_restarts() {
-  std::map<std::string, uint64_t> now = incarnations_of(options_);
-  absl::MutexLock lock(&mu_);
-  incarnations_ = std::move(now);
-}
 
 void PsVariables::check_alive(const std::string& task) const {
   uint64_t incarnation = 0;
@@ -152,11 +182,6 @@ std::shared_ptr<Variable::State> PsVariables::create_beside(const Variable::Stat
   return create_on(other.options.device, initial, std::move(options));
 }
 
-void PsVariables::fill_new_from(std::string checkpoint) {
-  absl::MutexLock lock(&mu_);
-  checkpoint_ = std::move(checkpoint);
-}
-
 StoredVariable PsVariables::stored(const Variable::State& state) const {
   // Of parts that are alike a checkpoint has one, for all.
   const auto part_of = state.part_of && state.part_of->alike
@@ -170,20 +195,99 @@ StoredVariable PsVariables::stored(const Variable::State& state) const {
           .first_row = part_of ? part_of->first_row : 0};
 }
 
-void PsVariables::fill(const std::vector<std::shared_ptr<Variable::State>>& parts) {
-  std::string checkpoint;
+std::vector<ShardEntry> PsVariables::save(const std::string& directory) const {
+  StoredByTask by_task;
+  for (const auto& state : all()) {
+    const auto& part = state->part_of;
+    if (part && part->alike && part->first_row > 0) continue;  // the first one is stored, for all
+    by_task[task_of_device(state->options.device)].push_back(stored(*state));
+  }
+  std::vector<ShardEntry> entries;
+  for (auto& answer :
+       ask_all(*options_.peers, by_task, [&](Worker& worker, const std::vector<StoredVariable>& variables) {
+         return worker.save(directory, variables);
+       })) {
+    for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+void PsVariables::restore(const std::string& checkpoint, const std::vector<std::shared_ptr<Variable::State>>& states,
+                          RestoreStage stage) const {
+  StoredByTask by_task;
+  for (const auto& state : states) by_task[task_of_device(state->options.device)].push_back(stored(*state));
+  for (auto& answer :
+       ask_all(*options_.peers, by_task, [&](Worker& worker, const std::vector<StoredVariable>& variables) {
+         worker.restore(checkpoint, variables, stage);
+       })) {
+    answer.get();
+  }
+}
+
+void PsVariables::restore(Source source) {
+  std::set<std::string> missing, unused = source.variables;
+  std::vector<std::shared_ptr<Variable::State>> states = all();
+  std::erase_if(states, [&](const auto& state) {
+    const std::string name = stored(*state).whole;
+    unused.erase(name);
+    const bool has = source.variables.contains(name);
+    if (!has) missing.insert(name);
+    return !has;
+  });
+  if (!missing.empty()) {
+    if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
+    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << listed(missing)
+                        << ", which stay as they are";
+  }
+  std::map<std::string, uint64_t> incarnations = incarnations_of(options_);
+  restore(source.checkpoint, states, RestoreStage::kCheck);
   {
     absl::MutexLock lock(&mu_);
-    checkpoint = checkpoint_;
+    incarnations_ = std::move(incarnations);
   }
-  if (checkpoint.empty()) return;
-  try {
-    for (const auto& part : parts) {
-      options_.peers->worker(task_of_device(part->options.device))->restore(checkpoint, {stored(*part)});
-    }
-  } catch (const Error& error) {
-    if (error.code() != StatusCode::kNotFound) throw;  // a variable that the checkpoint has not is a new one
+  restore(source.checkpoint, states, RestoreStage::kApply);
+  MUSTER_LOG(info) << "restored " << states.size() << " variables from " << source.checkpoint
+                   << (unused.empty()
+                           ? ""
+                           : str_cat("; it also has values for ", listed(unused), ", which are not made yet"));
+  absl::MutexLock lock(&mu_);
+  source_ = std::make_shared<const Source>(std::move(source));
+  unused_ = std::move(unused);
+}
+
+void PsVariables::end_filling() {
+  std::shared_ptr<const Source> source;
+  std::set<std::string> unused;
+  {
+    absl::MutexLock lock(&mu_);
+    std::swap(source, source_);
+    std::swap(unused, unused_);
   }
+  if (unused.empty()) return;
+  MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has values for " << listed(unused)
+                      << ", for which no variable was made: later checkpoints lack them";
+}
+
+void PsVariables::fill(const std::vector<std::shared_ptr<Variable::State>>& parts) {
+  std::shared_ptr<const Source> source;
+  std::set<std::string> unused;
+  {
+    absl::MutexLock lock(&mu_);
+    source = source_;
+    unused = unused_;
+  }
+  if (!source) return;
+  const std::string name = stored(*parts.at(0)).whole;
+  if (!source->variables.contains(name)) {
+    if (!source->allow_missing) throw missing_from(source->checkpoint, {name}, unused);
+    MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has no value for \"" << name
+                        << "\", which begins anew";
+    return;
+  }
+  restore(source->checkpoint, parts, RestoreStage::kCheck);
+  restore(source->checkpoint, parts, RestoreStage::kApply);
+  absl::MutexLock lock(&mu_);
+  unused_.erase(name);
 }
 
 at::Tensor PsVariables::read(const Variable::State& variable) { return run(reading(variable)).at(0); }

@@ -53,13 +53,19 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   // registered, it tells that this was done with the right ones.
   void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;
-  // Waits for the parameter servers and takes them for what they are from now on: their variables are about to be given
-  // values anew.
-  void accept_restarts() ABSL_LOCKS_EXCLUDED(mu_);
-  // Variables that are made from now on get the values that they have in this checkpoint, if it has them; "": no more.
-  void fill_new_from(std::string checkpoint) ABSL_LOCKS_EXCLUDED(mu_);
-  // How a variable or part is stored in checkpoints.
-  StoredVariable stored(const Variable::State& state) const;
+  // Has every parameter server write its variables into this directory, all at once.
+  std::vector<ShardEntry> save(const std::string& directory) const;
+  // Gives all variables the values that they have in a checkpoint, and those that are made from now on, until
+  // end_filling(), too. All or none: every parameter server first looks whether it can (RestoreStage). Waits for those
+  // that are being restarted, and takes them for what they are from now on. Throws Error{kNotFound} that names the
+  // variables which the checkpoint has not, now or when they are made, unless `allow_missing`.
+  struct Source {
+    std::string checkpoint{};
+    std::set<std::string> variables{};  // that it has
+    bool allow_missing = false;
+  };
+  void restore(Source source) ABSL_LOCKS_EXCLUDED(mu_);
+  void end_filling() ABSL_LOCKS_EXCLUDED(mu_);
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -72,6 +78,10 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   std::shared_ptr<Variable::State> create_on(const std::string& device, const InitialValue& initial,
                                              VariableOptions options) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(VariableProgram made);
+  // How a variable or part is stored in checkpoints.
+  StoredVariable stored(const Variable::State& state) const;
+  void restore(const std::string& checkpoint, const std::vector<std::shared_ptr<Variable::State>>& states,
+               RestoreStage stage) const;
 
   const PsVariablesOptions options_;
   const std::string container_;
@@ -85,7 +95,8 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);
-  std::string checkpoint_ ABSL_GUARDED_BY(mu_);  // of fill_new_from
+  std::shared_ptr<const Source> source_ ABSL_GUARDED_BY(mu_);  // of what is made; null: nowhere
+  std::set<std::string> unused_ ABSL_GUARDED_BY(mu_);          // what it has and nobody has asked for
   std::vector<std::weak_ptr<Variable::State>> made_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -10,6 +10,8 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kStatusTimeout(5), kRenewTimeout(10);
+// Of what takes as long as it takes: that a task is gone is found out by pings, not by the time.
+constexpr std::chrono::hours kNoLimit(24 * 365);
 
 CallOptions call_options(const RunOptions& options) {
   return {.timeout = options.timeout, .cancellation = options.cancellation};
@@ -222,8 +224,8 @@ std::vector<VariableInfo> RemoteWorker::variables() {
 }
 
 std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  const Frame frame =
-      channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()));
+  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()),
+                                     {.timeout = kNoLimit});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {
@@ -237,8 +239,11 @@ std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const s
   return entries;
 }
 
-void RemoteWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) {
-  channel_->call(worker_rpc::kRestore, with_header(storage_request(checkpoint, variables), random_id()));
+void RemoteWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
+                           RestoreStage stage) {
+  proto::StorageRequest request = storage_request(checkpoint, variables);
+  request.set_only_check(stage == RestoreStage::kCheck);
+  channel_->call(worker_rpc::kRestore, with_header(request, random_id()), {.timeout = kNoLimit});
 }
 
 void RemoteWorker::reset(const std::vector<std::string>& containers) {

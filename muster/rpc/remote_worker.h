@@ -30,7 +30,8 @@ class RemoteWorker : public Worker {
   void release(const Lease& lease) override;
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
-  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;
+  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
+               RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override;
   WorkerStatus status(bool wait = false) override;
 

@@ -158,7 +158,8 @@ void save(LocalWorker& worker, RpcCall& call) {
 
 void restore(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::StorageRequest>(call.request().envelope);
-  worker.restore(request.path(), variables_of(request));
+  worker.restore(request.path(), variables_of(request),
+                 request.only_check() ? RestoreStage::kCheck : RestoreStage::kApply);
   call.answer({});
 }
 

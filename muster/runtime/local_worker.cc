@@ -345,13 +345,12 @@ std::vector<VariableInfo> LocalWorker::variables() {
 }
 
 std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  if (options_.storage) check_below(*options_.storage, directory);
-  return save_variables(store_, devices_.task(), directory, variables);
+  return save_variables(store_, devices_.task(), path_below(options_.storage, directory), variables);
 }
 
-void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) {
-  if (options_.storage) check_below(*options_.storage, checkpoint);
-  restore_variables(store_, devices_, checkpoint, variables);
+void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
+                          RestoreStage stage) {
+  restore_variables(store_, devices_, path_below(options_.storage, checkpoint), variables, stage);
 }
 
 void LocalWorker::reset(const std::vector<std::string>& containers) { drop_containers(containers); }

@@ -44,8 +44,8 @@ struct LocalWorkerOptions {
   // An owner that was not heard of for so long is gone, and what it has left here goes.
   std::chrono::milliseconds lease = kUsualLease;
   Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
-  // Checkpoints may be written and read below these directories; not given: anywhere.
-  std::optional<std::vector<std::string>> storage{};
+  // Checkpoints may be written and read below these directories, at a client's wish; none: nowhere.
+  std::vector<std::string> storage{};
   OpenSource open_source{};  // without it programs cannot take examples from sequences
   bool log_device_placement = false;
 };
@@ -77,7 +77,8 @@ class LocalWorker : public Worker {
   void look_at_leases() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
-  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables) override;
+  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
+               RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
   WorkerStatus status(bool wait = false) override ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -83,7 +83,7 @@ class WeightsInColumns : public testing::Test {
   void descend_eagerly() { expected_.sub_((x_.mm(expected_.t()) - wanted_).t().mm(x_), kRate); }
 
   const int threads_ = at::get_num_threads();
-  LocalWorker worker_{{.devices = {.gpus = false}}};
+  LocalWorker worker_{{.devices = {.gpus = false}, .storage = {testing::TempDir()}}};
   std::shared_ptr<VariableCell> cell_;
   at::Tensor x_, wanted_, expected_;
 };
@@ -143,7 +143,7 @@ TEST_F(WeightsInColumns, AreInRowsForAllOthers) {
   EXPECT_TRUE(torch::equal(cell_->read(), expected_));
 
   train();
-  worker_.restore(checkpoint, {stored});
+  worker_.restore(checkpoint, {stored}, RestoreStage::kApply);
   expected_ = saved.clone();
   train();
   EXPECT_TRUE(torch::equal(cell_->read(), expected_));

@@ -1,15 +1,22 @@
 #include "muster/runtime/variable_files.h"
 
 #include <ATen/ops/empty.h>
+#include <absl/strings/numbers.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
 
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
+#include "muster/io/safetensors.h"
 #include "muster/runtime/row_ops.h"
 #include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
@@ -21,10 +28,35 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+at::Tensor empty_of(const TensorSpec& spec) {
+  return at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
+}
+
 // ---- Tables whose rows are made on demand: only those that were written are stored, with their numbers in the whole
 // table, and the rule for all others. Each part of the table stores under names of its own: table#rule@first_row.
+constexpr const char* kRule = "rule";
+constexpr const char* kRows = "rows";
+constexpr const char* kIds = "ids";
+
 std::string name_of(const std::string& table, const char* what, int64_t first_row) {
   return str_cat(table, "#", what, "@", first_row);
+}
+
+struct NameOnDemand {
+  std::string table;
+  std::string what;
+  int64_t first_row;
+};
+
+// What such a name says; nothing for the name of an ordinary variable.
+std::optional<NameOnDemand> name_on_demand(const std::string& name) {
+  const size_t at = name.rfind('@'), hash = name.rfind('#', at);
+  if (at == std::string::npos || hash == std::string::npos) return std::nullopt;
+  NameOnDemand parts{name.substr(0, hash), name.substr(hash + 1, at - hash - 1), 0};
+  if (parts.what != kRule && parts.what != kRows && parts.what != kIds) return std::nullopt;
+  if (!absl::SimpleAtoi(name.substr(at + 1), &parts.first_row) || parts.first_row < 0) return std::nullopt;
+  if (name_of(parts.table, parts.what.c_str(), parts.first_row) != name) return std::nullopt;  // not "@007"
+  return parts;
 }
 
 enum RuleField { kKind, kA, kB, kSeed, kType, kSizes };
@@ -42,34 +74,42 @@ at::Tensor rule_as_numbers(const RowRule& rule, DType type, const std::vector<in
   return as_numbers(numbers);
 }
 
-at::Tensor read_all(const CheckpointReader& reader, const std::string& name) {
-  const TensorSpec spec = reader.spec(name);
-  at::Tensor value = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
-  reader.read(name, 0, rows_of(spec.sizes), bytes_of(value));
-  return value;
+// Whether this number can be an element: what is not is no number in C++.
+bool is_element(DType type, double number) {
+  const auto in = [number]<class T>(T) {
+    // The end is not a T, but it is a double, where the largest T may not be one.
+    return number >= static_cast<double>(std::numeric_limits<T>::min()) &&
+           number < std::ldexp(1.0, std::numeric_limits<T>::digits);
+  };
+  switch (type) {
+    case DType::kByte: return in(uint8_t{});
+    case DType::kChar: return in(int8_t{});
+    case DType::kShort: return in(int16_t{});
+    case DType::kInt: return in(int32_t{});
+    case DType::kLong: return in(int64_t{});
+    case DType::kHalf:
+    case DType::kBFloat16:
+    case DType::kFloat:
+    case DType::kDouble: return true;
+    default: return false;
+  }
+}
+
+bool is_floating(DType type) {
+  return type == DType::kHalf || type == DType::kBFloat16 || type == DType::kFloat || type == DType::kDouble;
 }
 
 // Calls `store(name, tensor)` for all that there is of such a table.
 template <class Store>
 void save_on_demand(const StoredVariable& variable, const at::Tensor& value, const Store& store) {
   const RowTable& table = *RowTable::of(value);
-  store(name_of(variable.whole, "rule", variable.first_row),
+  store(name_of(variable.whole, kRule, variable.first_row),
         rule_as_numbers(table.rule(), variable.spec.dtype, variable.whole_sizes));
   std::vector<int64_t> written = table.written_rows();
   if (written.empty()) return;
-  store(name_of(variable.whole, "rows", variable.first_row), rows::gather(value, as_numbers(written)));
+  store(name_of(variable.whole, kRows, variable.first_row), rows::gather(value, as_numbers(written)));
   for (int64_t& row : written) row += variable.first_row;
-  store(name_of(variable.whole, "ids", variable.first_row), as_numbers(written));
-}
-
-// The parts, by their first rows, in which a checkpoint has such a table; none if it has not.
-std::vector<int64_t> parts_on_demand(const CheckpointReader& reader, const std::string& table) {
-  std::vector<int64_t> firsts;
-  const std::string prefix = table + "#rule@";
-  for (const std::string& name : reader.names()) {
-    if (name.starts_with(prefix)) firsts.push_back(std::stoll(name.substr(prefix.size())));
-  }
-  return firsts;
+  store(name_of(variable.whole, kIds, variable.first_row), as_numbers(written));
 }
 
 void check_spec(const std::string& checkpoint, const StoredVariable& variable, const TensorSpec& found) {
@@ -79,35 +119,127 @@ void check_spec(const std::string& checkpoint, const StoredVariable& variable, c
                          " has it as ", found.to_string());
 }
 
-at::Tensor restore_on_demand(const CheckpointReader& reader, const std::string& checkpoint,
-                             const StoredVariable& variable, const std::vector<int64_t>& firsts) {
-  const at::Tensor stored = read_all(reader, name_of(variable.whole, "rule", firsts.at(0)));
-  const int64_t* rule = stored.const_data_ptr<int64_t>();
-  const auto type = stored.numel() > kSizes ? dtype_from_number(rule[kType]) : std::nullopt;
-  if (!type || rule[kKind] < RowRule::kConstant || rule[kKind] > RowRule::kNormal) {
-    throw Error(Status(StatusCode::kDataLoss,
-                       str_cat("checkpoint ", checkpoint, ": the rule of \"", variable.whole, "\" is none")));
+// A table by rows on demand, as a checkpoint has it. Once made, all but the numbers of its rows is known to fit.
+class StoredTable {
+ public:
+  StoredTable(const CheckpointReader& reader, const std::string& checkpoint, const StoredVariable& variable,
+              const std::vector<int64_t>& parts)
+      : reader_(reader), checkpoint_(checkpoint), variable_(variable), parts_(parts) {
+    std::optional<std::vector<int64_t>> rule;
+    for (int64_t part : parts_) {
+      std::vector<int64_t> numbers = numbers_of(name_of(variable.whole, kRule, part));
+      if (rule && *rule != numbers) fail("has two rules");
+      rule = std::move(numbers);
+    }
+    if (rule->size() <= kSizes) fail("has a rule of ", rule->size(), " numbers");
+    const auto type = dtype_from_number((*rule)[kType]);
+    const int64_t kind = (*rule)[kKind];
+    rule_ = {RowRule::kConstant, std::bit_cast<double>((*rule)[kA]), std::bit_cast<double>((*rule)[kB]),
+             static_cast<uint64_t>((*rule)[kSeed]), variable.first_row};
+    if (!type || kind < RowRule::kConstant || kind > RowRule::kNormal || !is_element(*type, rule_.a) ||
+        (kind != RowRule::kConstant && !is_floating(*type))) {
+      fail("has a rule that is none");
+    }
+    rule_.kind = static_cast<RowRule::Kind>(kind);
+    check_spec(checkpoint, variable, {*type, {rule->begin() + kSizes, rule->end()}});
+    for (int64_t part : parts_) check_part(part);
   }
-  check_spec(checkpoint, variable, {*type, {rule + kSizes, rule + stored.numel()}});
-  at::Tensor table = RowTable::zeros(variable.spec);
-  RowTable::begin(table, {static_cast<RowRule::Kind>(rule[kKind]), std::bit_cast<double>(rule[kA]),
-                          std::bit_cast<double>(rule[kB]), static_cast<uint64_t>(rule[kSeed]), variable.first_row});
-  auto* memory = static_cast<char*>(table.mutable_data_ptr());
-  for (int64_t first : firsts) {
-    const std::string ids_name = name_of(variable.whole, "ids", first);
-    if (!reader.has(ids_name)) continue;  // a part of which no row was written
-    const at::Tensor ids = read_all(reader, ids_name);
-    const at::Tensor rows = read_all(reader, name_of(variable.whole, "rows", first));
-    const size_t bytes = rows.nbytes() / static_cast<size_t>(rows.size(0));
-    for (int64_t i = 0; i < ids.numel(); ++i) {
-      const int64_t row = ids.const_data_ptr<int64_t>()[i] - variable.first_row;
-      if (row < 0 || row >= variable.spec.sizes[0]) continue;
-      RowTable::of(table)->write(row);
-      std::memcpy(memory + static_cast<size_t>(row) * bytes,
-                  static_cast<const char*>(rows.const_data_ptr()) + static_cast<size_t>(i) * bytes, bytes);
+
+  // Calls `use(row, bytes)` for every row of this variable that was written.
+  template <class Use>
+  void for_rows(const Use& use) const {
+    const int64_t first = variable_.first_row, end = first + variable_.spec.sizes[0];
+    const int64_t row_bytes = bytes_of_a_row();
+    constexpr int64_t kPieceBytes = 1 << 20;
+    for (int64_t part : parts_) {
+      const std::string ids_name = name_of(variable_.whole, kIds, part);
+      if (!reader_.has(ids_name)) continue;  // a part of which no row was written
+      const int64_t stored = reader_.spec(ids_name).sizes[0];
+      const int64_t at_once = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes, 8), 1, stored);
+      std::vector<int64_t> ids;
+      std::vector<std::byte> rows;
+      int64_t before = -1;
+      for (int64_t at = 0; at < stored; at += at_once) {
+        const int64_t count = std::min(at_once, stored - at);
+        ids.resize(static_cast<size_t>(count));
+        rows.resize(static_cast<size_t>(count * row_bytes));
+        reader_.read(ids_name, at, count, std::as_writable_bytes(std::span(ids)));
+        reader_.read(name_of(variable_.whole, kRows, part), at, count, rows);
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t id = ids[static_cast<size_t>(i)];
+          if (id <= before || id >= variable_.whole_sizes[0]) fail("has row ", id, " after row ", before);
+          before = id;
+          if (id < first || id >= end) continue;
+          use(id - first, rows.data() + i * row_bytes);
+        }
+      }
     }
   }
-  return table;
+
+  at::Tensor value() const {
+    at::Tensor table = RowTable::zeros(variable_.spec);
+    RowTable::begin(table, rule_);
+    auto* memory = static_cast<std::byte*>(table.mutable_data_ptr());
+    const auto row_bytes = static_cast<size_t>(bytes_of_a_row());
+    for_rows([&](int64_t row, const std::byte* bytes) {
+      RowTable::of(table)->write(row);
+      if (row_bytes > 0) std::memcpy(memory + static_cast<size_t>(row) * row_bytes, bytes, row_bytes);
+    });
+    return table;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... what) const {
+    throw data_loss("checkpoint ", checkpoint_, ": table \"", variable_.whole, "\" ", what...);
+  }
+
+  int64_t bytes_of_a_row() const {
+    int64_t bytes = bytes_per_element(variable_.spec.dtype);
+    for (size_t i = 1; i < variable_.spec.sizes.size(); ++i) bytes *= variable_.spec.sizes[i];
+    return bytes;
+  }
+
+  std::vector<int64_t> numbers_of(const std::string& name) const {
+    const TensorSpec spec = reader_.spec(name);
+    if (spec.dtype != DType::kLong || spec.sizes.size() != 1) fail("has \"", name, "\" as ", spec.to_string());
+    constexpr int64_t kMost = 64;  // a tensor has no more dimensions
+    if (spec.sizes[0] > kSizes + kMost) fail("has a rule of ", spec.sizes[0], " numbers");
+    std::vector<int64_t> numbers(static_cast<size_t>(spec.sizes[0]));
+    reader_.read(name, 0, spec.sizes[0], std::as_writable_bytes(std::span(numbers)));
+    return numbers;
+  }
+
+  void check_part(int64_t part) const {
+    const std::string ids = name_of(variable_.whole, kIds, part), rows = name_of(variable_.whole, kRows, part);
+    if (reader_.has(ids) != reader_.has(rows)) fail("lacks \"", reader_.has(ids) ? rows : ids, "\"");
+    if (!reader_.has(ids)) return;
+    const TensorSpec numbers = reader_.spec(ids);
+    if (numbers.dtype != DType::kLong || numbers.sizes.size() != 1 || numbers.sizes[0] == 0) {
+      fail("has \"", ids, "\" as ", numbers.to_string());
+    }
+    TensorSpec expected{variable_.spec.dtype, variable_.whole_sizes};
+    expected.sizes[0] = numbers.sizes[0];
+    if (reader_.spec(rows) != expected) {
+      fail("has \"", rows, "\" as ", reader_.spec(rows).to_string(), ", expected ", expected.to_string());
+    }
+  }
+
+  const CheckpointReader& reader_;
+  const std::string& checkpoint_;
+  const StoredVariable& variable_;
+  const std::vector<int64_t> parts_;  // by their first rows
+  RowRule rule_;
+};
+
+// The parts, by their first rows, in which a checkpoint has such a table; none if it has not.
+std::vector<int64_t> parts_on_demand(const CheckpointReader& reader, const std::string& table) {
+  std::vector<int64_t> firsts;
+  for (const std::string& name : reader.names()) {
+    const auto parts = name_on_demand(name);
+    if (parts && parts->table == table && parts->what == kRule) firsts.push_back(parts->first_row);
+  }
+  return firsts;
 }
 
 // Holds a table while its rows are looked at, so that nobody copies it meanwhile.
@@ -125,16 +257,57 @@ class Held {
   const at::Tensor value;
 };
 
+// Throws unless every variable is a part of its whole.
+void check_request(const std::vector<StoredVariable>& variables) {
+  std::set<std::string> names;
+  for (const StoredVariable& variable : variables) {
+    const auto& [name, spec, device, whole, whole_sizes, first_row] = variable;
+    if (const auto complaint =
+            complaint_about(ShardEntry{whole, spec, whole_sizes, first_row, "shard-.safetensors", 0})) {
+      throw invalid_argument(*complaint);
+    }
+    if (!names.insert(name).second) throw invalid_argument("variable \"", name, "\" is named twice");
+    if (name_on_demand(whole)) {
+      throw invalid_argument("variable \"", whole, "\": checkpoints keep such a name for rows on demand");
+    }
+  }
+}
+
+// Its value in the checkpoint, which has it; none if it is only to be checked.
+at::Tensor stored_value(const CheckpointReader& reader, const std::string& checkpoint, const StoredVariable& variable,
+                        RestoreStage stage) {
+  if (!reader.has(variable.whole)) {
+    const StoredTable table(reader, checkpoint, variable, parts_on_demand(reader, variable.whole));
+    if (stage == RestoreStage::kApply) return table.value();
+    table.for_rows([](int64_t, const std::byte*) {});
+    return {};
+  }
+  check_spec(checkpoint, variable, reader.spec(variable.whole));
+  const int64_t rows = rows_of(variable.spec.sizes);
+  if (stage == RestoreStage::kCheck) {
+    reader.check(variable.whole, variable.first_row, rows);
+    return {};
+  }
+  at::Tensor value = empty_of(variable.spec);
+  reader.read(variable.whole, variable.first_row, rows, bytes_of(value));
+  return value;
+}
+
 }  // namespace
 
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables) {
   PlainTensors plain;
+  check_request(variables);
   std::deque<at::Tensor> values;  // references: whoever writes meanwhile makes a copy
   std::vector<Slice> slices;
   for (const StoredVariable& variable : variables) {
     const std::shared_ptr<VariableCell> cell = store.find(variable.name);
     if (!cell) throw not_found("variable \"", variable.whole, "\" is not at ", task, "; was the task restarted?");
+    if (cell->spec() != variable.spec) {
+      throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " at ", task,
+                             ", cannot be saved as ", variable.spec.to_string());
+    }
     if (Held held(*cell); RowTable::of(held.value) != nullptr) {
       save_on_demand(variable, held.value, [&](const std::string& name, at::Tensor stored) {
         values.push_back(std::move(stored));
@@ -145,7 +318,7 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
     }
     values.push_back(cell->read().to(at::kCPU).contiguous());
     slices.push_back({.variable = variable.whole,
-                      .spec = cell->spec(),
+                      .spec = variable.spec,
                       .full_sizes = variable.whole_sizes,
                       .row_offset = variable.first_row,
                       .bytes = bytes_of(values.back())});
@@ -154,38 +327,91 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
 }
 
 void restore_variables(VariableStore& store, const LocalDevices& devices, const std::string& checkpoint,
-                       const std::vector<StoredVariable>& variables) {
+                       const std::vector<StoredVariable>& variables, RestoreStage stage) {
   PlainTensors plain;
+  check_request(variables);
   const CheckpointReader reader(checkpoint);
-  std::vector<at::Tensor> values;
+  // What takes no time first, for all of them.
   for (const StoredVariable& variable : variables) {
-    if (!reader.has(variable.whole)) {
-      if (const auto parts = parts_on_demand(reader, variable.whole); !parts.empty()) {
-        values.push_back(restore_on_demand(reader, checkpoint, variable, parts));
-        continue;
-      }
+    const at::Device device = devices.device(variable.device);
+    const auto cell = store.find(variable.name);
+    const bool same_device = !cell || cell->device() == device || (cell->device().is_cpu() && device.is_cpu());
+    if (cell && (cell->spec() != variable.spec || !same_device)) {
+      throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " on ",
+                             cell->device().str(), " at ", devices.task(), ", cannot be restored as ",
+                             variable.spec.to_string(), " on ", device.str());
+    }
+    if (reader.has(variable.whole)) continue;
+    if (parts_on_demand(reader, variable.whole).empty()) {
       throw not_found("checkpoint ", checkpoint, " has no variable \"", variable.whole, "\"");
     }
-    check_spec(checkpoint, variable, reader.spec(variable.whole));
-    values.push_back(at::empty(variable.spec.sizes, at::TensorOptions(scalar_type_of(variable.spec.dtype))));
-    reader.read(variable.whole, variable.first_row, rows_of(variable.spec.sizes), bytes_of(values.back()));
+    if (!device.is_cpu() || variable.spec.sizes.empty()) {
+      throw invalid_argument("variable \"", variable.whole, "\" is ", variable.spec.to_string(), " on ", device.str(),
+                             ", but checkpoint ", checkpoint, " has rows on demand, which need rows on a CPU");
+    }
   }
-  for (size_t i = 0; i < variables.size(); ++i) {
-    auto cell = store.declare(variables[i].name, variables[i].spec, devices.device(variables[i].device));
-    RowTable::of(values[i]) == nullptr ? cell->assign(values[i]) : cell->replace(std::move(values[i]));
+  size_t applied = 0;
+  try {
+    for (const StoredVariable& variable : variables) {
+      at::Tensor value = stored_value(reader, checkpoint, variable, stage);
+      if (stage == RestoreStage::kCheck) continue;
+      const at::Device device = devices.device(variable.device);
+      store.declare(variable.name, variable.spec, device)->replace(device.is_cpu() ? value : value.to(device));
+      ++applied;
+    }
+  } catch (...) {
+    if (applied == 0) throw;
+    const Status status = status_of(std::current_exception());
+    throw Error(Status(
+        status.code(),
+        str_cat(applied, " of ", variables.size(), " variables at ", devices.task(), " have values of checkpoint ",
+                checkpoint, " and the others not, so restore again: ", status.message()),
+        status.task(), status.detail()));
   }
 }
 
-void check_below(const std::vector<std::string>& roots, const std::string& path) {
-  namespace fs = std::filesystem;
-  const fs::path wanted = fs::weakly_canonical(path);
-  for (const std::string& root : roots) {
-    const fs::path allowed = fs::weakly_canonical(root);
-    if (std::mismatch(allowed.begin(), allowed.end(), wanted.begin(), wanted.end()).first == allowed.end()) return;
+std::set<std::string> variables_in(const CheckpointIndex& index) {
+  std::set<std::string> names;
+  for (const ShardEntry& entry : index.entries) {
+    const auto parts = name_on_demand(entry.variable);
+    names.insert(parts ? parts->table : entry.variable);
   }
-  throw Error(Status(StatusCode::kPermissionDenied,
-                     str_cat("this task may not use the directory ", path,
-                             " for checkpoints; start it with --storage and a directory above it")));
+  return names;
+}
+
+std::string path_below(const std::vector<std::string>& roots, const std::string& path) {
+  namespace fs = std::filesystem;
+  const auto denied = [&](const auto&... why) {
+    return Error(Status(StatusCode::kPermissionDenied, str_cat("directory \"", path, "\": ", why...)));
+  };
+  const auto canonical = [](const std::string& text) {
+    fs::path found = fs::weakly_canonical(text);
+    return found.has_filename() ? found : found.parent_path();  // without a slash at the end
+  };
+  if (path.empty() || path.find('\0') != std::string::npos) throw denied("expected the path of a directory");
+  const fs::path given(path);
+  if (std::find(given.begin(), given.end(), "..") != given.end())
+    throw denied("checkpoints have no \"..\" in their path");
+  if (roots.empty()) {
+    throw denied(
+        "this task may use no directory for checkpoints; whoever starts it allows one by `muster server --storage`, or "
+        "by LocalWorkerOptions::storage in the options of a Server or an InProcessCluster");
+  }
+  std::string allowed;
+  try {
+    const fs::path wanted = canonical(path);
+    for (const std::string& root : roots) {
+      const fs::path above = canonical(root);
+      if (std::mismatch(above.begin(), above.end(), wanted.begin(), wanted.end()).first == above.end()) {
+        return wanted.string();
+      }
+      str_append(allowed, allowed.empty() ? "" : ", ", root);
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw denied(error.code().message());
+  }
+  throw denied("this task may use only what is below ", allowed,
+               " for checkpoints (--storage, LocalWorkerOptions::storage)");
 }
 
 }  // namespace muster

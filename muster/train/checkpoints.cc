@@ -1,92 +1,77 @@
 #include "muster/train/checkpoints.h"
 
-#include <future>
+#include <algorithm>
+#include <filesystem>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/distribute/ps_variables.h"
-#include "muster/graph/split.h"
 
 namespace muster {
-namespace {
-
-using ByTask = std::map<std::string, std::vector<StoredVariable>>;
-
-// Parts that are alike: all of them, or only the first, for all.
-enum class Alike { kAll, kFirst };
-
-ByTask variables_by_task(const PsVariables& variables, Alike alike) {
-  ByTask by_task;
-  for (const auto& state : variables.all()) {
-    const auto& part = state->part_of;
-    if (alike == Alike::kFirst && part && part->alike && part->first_row > 0) continue;
-    by_task[task_of_device(state->options.device)].push_back(variables.stored(*state));
-  }
-  return by_task;
-}
-
-// Asks all tasks at once. Throws the first error.
-template <class Ask>
-auto ask_all(Peers& peers, const ByTask& by_task, const Ask& ask) {
-  using Answer = std::invoke_result_t<Ask, Worker&, const std::vector<StoredVariable>&>;
-  std::vector<std::future<Answer>> answers;
-  for (const auto& [task, variables] : by_task) {
-    answers.push_back(std::async(std::launch::async,
-                                 [&ask, &variables, worker = peers.worker(task)] { return ask(*worker, variables); }));
-  }
-  for (auto& answer : answers) answer.wait();
-  return answers;
-}
-
-}  // namespace
 
 Checkpoints::Checkpoints(const ParameterServerStrategy& strategy, CheckpointsOptions options)
-    : strategy_(strategy), options_(std::move(options)), directory_(options_.directory) {
+    : strategy_(strategy),
+      options_(std::move(options)),
+      directory_(options_.directory.empty() ? "" : std::filesystem::absolute(options_.directory).string()) {
   if (options_.keep < 1) throw invalid_argument("Checkpoints: keep is ", options_.keep, ", expected 1 or more");
 }
 
 std::string Checkpoints::save(int64_t step, const std::map<std::string, std::string>& metadata) {
+  PsVariables& variables = *strategy_.variables();
   const std::string temporary = directory_.begin(step);
+  std::string path;
   try {
-    CheckpointIndex index{.step = step, .metadata = metadata};
-    for (auto& answer : ask_all(*strategy_.peers(), variables_by_task(*strategy_.variables(), Alike::kFirst),
-                                [&](Worker& worker, const std::vector<StoredVariable>& variables) {
-                                  return worker.save(temporary, variables);
-                                })) {
-      for (ShardEntry& entry : answer.get()) index.entries.push_back(std::move(entry));
-    }
-    const std::string path = directory_.commit(temporary, std::move(index));
-    strategy_.variables()->fill_new_from("");
-    directory_.keep(options_.keep);
-    return path;
+    path = directory_.commit(temporary,
+                             {.step = step, .metadata = metadata, .entries = variables.save(temporary), .files = {}});
   } catch (...) {
     directory_.abandon(temporary);
     throw;
   }
-}
-
-void Checkpoints::restore_from(const std::string& path) {
-  strategy_.variables()->accept_restarts();
-  for (auto& answer : ask_all(
-           *strategy_.peers(), variables_by_task(*strategy_.variables(), Alike::kAll),
-           [&](Worker& worker, const std::vector<StoredVariable>& variables) { worker.restore(path, variables); })) {
-    answer.get();
+  variables.end_filling();
+  try {
+    directory_.keep(options_.keep);
+  } catch (const Error& error) {  // what was saved is saved; the next one tries again
+    MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }
-  strategy_.variables()->fill_new_from(path);
+  return path;
 }
 
-std::optional<int64_t> Checkpoints::restore() {
-  std::vector<Checkpoint> all = directory_.all();
-  for (auto newest = all.rbegin(); newest != all.rend(); ++newest) {
+void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOptions& options) {
+  strategy_.variables()->restore({.checkpoint = checkpoint.path,
+                                  .variables = variables_in(directory_.index(checkpoint.step)),
+                                  .allow_missing = options.allow_missing});
+}
+
+std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
+  std::vector<Checkpoint> candidates = directory_.present();
+  std::reverse(candidates.begin(), candidates.end());
+  if (options.step) {
+    std::erase_if(candidates, [&](const Checkpoint& checkpoint) { return checkpoint.step != *options.step; });
+    if (candidates.empty()) throw not_found(directory_.path(), " has no checkpoint of step ", *options.step);
+  }
+  if (candidates.empty()) {
+    MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
+    return std::nullopt;
+  }
+  std::string damage;
+  for (const Checkpoint& candidate : candidates) {
     try {
-      restore_from(newest->path);
-      return newest->step;
+      restore_from(candidate, options);
+      return candidate.step;
     } catch (const Error& error) {
-      if (error.code() != StatusCode::kDataLoss || std::next(newest) == all.rend()) throw;
-      MUSTER_LOG(warning) << newest->path << " is damaged, the one before it is taken: " << error.what();
+      // Only what is proven to be damaged is passed over.
+      if (error.code() != StatusCode::kDataLoss) throw;
+      MUSTER_LOG(warning) << candidate.path << " is damaged and passed over: " << error.status().message();
+      str_append(damage, "; step ", candidate.step, ": ", error.status().message());
     }
   }
-  return std::nullopt;
+  if (options.begin_anew && !options.step) {
+    MUSTER_LOG(warning) << "all checkpoints in " << directory_.path() << " are damaged: nothing is restored";
+    return std::nullopt;
+  }
+  throw data_loss(candidates.size() == 1 ? "the only checkpoint" : "all checkpoints", " in ", directory_.path(),
+                  candidates.size() == 1 ? " is" : " are", " damaged; RestoreOptions::begin_anew begins without one",
+                  damage);
 }
 
 }  // namespace muster

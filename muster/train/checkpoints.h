@@ -11,8 +11,17 @@
 namespace muster {
 
 struct CheckpointsOptions {
-  std::string directory;  // which all parameter servers see under this name
+  std::string directory;  // which all parameter servers see under this name, and may use (LocalWorkerOptions::storage)
   int keep = 3;           // the newest ones; older ones are removed
+};
+
+struct RestoreOptions {
+  std::optional<int64_t> step{};  // this one and no other; else the newest that is sound
+  // Variables that the checkpoint has not keep their values, and those that are made later begin with their initial
+  // ones. Else they are an error that names them, since a job that goes on without them computes something else.
+  bool allow_missing = false;
+  // Where there are checkpoints and all of them are damaged, begin as if there were none. Else that is an error.
+  bool begin_anew = false;
 };
 
 // The checkpoints of a training job: all variables that were made in the strategy's scope and still are, with what
@@ -24,17 +33,22 @@ class Checkpoints {
  public:
   Checkpoints(const ParameterServerStrategy& strategy, CheckpointsOptions options);
 
-  // Returns the path. Throws Error{kAlreadyExists} if the step has one; if a server fails, nothing is left behind.
+  // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
+  // left behind. Takes as long as it takes.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {});
 
-  // Gives the variables the values of the newest complete checkpoint and returns its step; nothing if there is none.
-  // Waits for parameter servers that are being restarted, as long as the strategy's connect_timeout. One that is
-  // damaged is logged, and the one before it is taken. Variables that are made later, until the next save(), begin with
-  // the values that this checkpoint has for their names.
-  std::optional<int64_t> restore();
+  // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
+  // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers
+  // that are being restarted, as long as the strategy's connect_timeout. Variables that are made later, until the next
+  // save(), begin with the values that this checkpoint has for their names.
+  // Throws Error{kDataLoss} if all are damaged, Error{kNotFound} for variables that the checkpoint has not,
+  // Error{kUnavailable} for a disk or a server that does not answer: a checkpoint that cannot be read now is never
+  // passed over. Limit: a disk or server that fails after all have looked and while they change their variables leaves
+  // some changed and some not, and the error says so: restore again.
+  std::optional<int64_t> restore(const RestoreOptions& options = {});
 
  private:
-  void restore_from(const std::string& path);
+  void restore_from(const Checkpoint& checkpoint, const RestoreOptions& options);
 
   const ParameterServerStrategy strategy_;
   const CheckpointsOptions options_;

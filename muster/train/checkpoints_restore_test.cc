@@ -1,0 +1,390 @@
+// What restore takes and what it refuses: damaged checkpoints, disks that fail, variables that do not fit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "muster/base/log.h"
+#include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/io/disk.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class RestoreTest : public testing::Test {
+ protected:
+  ~RestoreTest() override { std::filesystem::remove_all(directory_); }
+
+  // A variable that is 1 in every place at step 1, 2 at step 2, and is 9 now; half of it on each server.
+  void save_twice() {
+    w_ = make("w", 1);
+    checkpoints_.save(1);
+    w_->assign(torch::full({100}, 2.0F));
+    checkpoints_.save(2);
+    w_->assign(torch::full({100}, 9.0F));
+  }
+  Variable make(const std::string& name, double value) const {
+    return strategy_.make<Variable>(torch::full({100}, value), VariableOptions{.name = name});
+  }
+  void expect_all(double value) { EXPECT_TRUE(torch::equal(w_->value(), torch::full({100}, value))) << w_->value(); }
+
+  std::string file(int step, int server) const {
+    return directory_ + "/ckpt-" + std::to_string(step) + "/shard-job-ps-replica-0-task-" + std::to_string(server) +
+           ".safetensors";
+  }
+  void truncate(int step) const { std::filesystem::resize_file(file(step, 0), 100); }
+  void change_a_byte(int step, int server) const {
+    std::fstream damaged(file(step, server), std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(-10, std::ios::end);
+    damaged.put('x');
+  }
+  Status restore(const RestoreOptions& options = {}) {
+    try {
+      restored_ = checkpoints_.restore(options);
+      return {};
+    } catch (const Error& error) {
+      return error.status();
+    }
+  }
+
+  const std::string directory_ = testing::TempDir() + "restore-" + std::to_string(random_id());
+  InProcessCluster cluster_{{.workers = 1, .ps = 2, .worker = {.storage = {testing::TempDir()}}}};
+  ParameterServerStrategy strategy_{cluster_.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = 2}}};
+  Checkpoints checkpoints_{strategy_, {.directory = directory_}};
+  std::optional<Variable> w_;
+  std::optional<int64_t> restored_;
+};
+
+// ---- Damage
+TEST_F(RestoreTest, SaysThatThereIsNothingToRestore) {
+  LogCapture log;
+
+  EXPECT_EQ(checkpoints_.restore(), std::nullopt);
+
+  EXPECT_TRUE(log.contains("there is no checkpoint in " + directory_));
+}
+
+TEST_F(RestoreTest, TakesTheOneBeforeWhenTheNewestIsDamagedAndSaysSo) {
+  save_twice();
+  for (const auto& damage : {std::function<void()>([&] { change_a_byte(2, 1); }), {[&] { truncate(2); }}}) {
+    damage();
+    LogCapture log;
+
+    EXPECT_EQ(checkpoints_.restore(), 1);
+
+    expect_all(1);
+    EXPECT_TRUE(log.contains("ckpt-2 is damaged and passed over: "));
+    EXPECT_TRUE(log.contains("restored 2 variables from " + directory_ + "/ckpt-1"));
+    w_->assign(torch::full({100}, 9.0F));
+  }
+}
+
+TEST_F(RestoreTest, RefusesToBeginAnewWhenAllAreDamagedUnlessItIsTold) {
+  save_twice();
+  truncate(1);
+  change_a_byte(2, 0);
+
+  const Status status = restore();
+
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("all checkpoints in " + directory_), HasSubstr("begin_anew"),
+                                      HasSubstr("step 2: variable \"w\""), HasSubstr("step 1: ")));
+  expect_all(9);
+  LogCapture log;
+  EXPECT_EQ(checkpoints_.restore({.begin_anew = true}), std::nullopt);
+  EXPECT_TRUE(log.contains("are damaged: nothing is restored"));
+  expect_all(9);
+}
+
+TEST_F(RestoreTest, TakesTheStepThatIsAskedForAndNoOther) {
+  save_twice();
+
+  EXPECT_EQ(checkpoints_.restore({.step = 1}), 1);
+  expect_all(1);
+
+  truncate(2);
+  EXPECT_EQ(restore({.step = 2, .begin_anew = true}).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(restore({.step = 3}).code(), StatusCode::kNotFound);
+}
+
+TEST_F(RestoreTest, LetsTheStepThatWasPassedOverBeSavedAgain) {
+  save_twice();
+  change_a_byte(2, 1);
+  LogCapture quiet;
+  EXPECT_EQ(checkpoints_.restore(), 1);
+
+  checkpoints_.save(2);
+  w_->assign(torch::full({100}, 9.0F));
+
+  EXPECT_EQ(checkpoints_.restore(), 2);
+  expect_all(1);
+}
+
+TEST_F(RestoreTest, DoesNotPassOverACheckpointOfALaterVersion) {
+  save_twice();
+  std::filesystem::create_directory(directory_ + "/ckpt-3");
+  std::ofstream(directory_ + "/ckpt-3/index.json")
+      << R"({"checksum":"da929fc8","format":"muster checkpoint","version":2})";
+
+  EXPECT_EQ(restore().code(), StatusCode::kFailedPrecondition);
+
+  EXPECT_EQ(checkpoints_.restore({.step = 2}), 2);
+}
+
+// ---- Disks that fail
+TEST_F(RestoreTest, WaitsForADiskThatIsAwayForAMoment) {
+  save_twice();
+  std::map<std::string, int> calls;
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    return path.find("ckpt-") != std::string::npos && ++calls[std::string(call) + path] <= 2 ? EIO : 0;
+  });
+
+  EXPECT_EQ(checkpoints_.restore(), 2);
+
+  expect_all(2);
+}
+
+TEST_F(RestoreTest, NeverTakesAnOlderOneBecauseTheDiskFails) {
+  save_twice();
+  for (int error : {EIO, ESTALE}) {
+    for (const std::string& failing : {directory_ + "/ckpt-2/index.json", file(2, 0), file(2, 1)}) {
+      disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+        return call == "pread" && path == failing ? error : 0;
+      });
+
+      const Status status = restore();
+
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+      EXPECT_THAT(status.message(), HasSubstr(failing));
+      expect_all(9);
+    }
+  }
+  EXPECT_EQ(checkpoints_.restore(), 2);
+}
+
+TEST_F(RestoreTest, SaysThatSomeVariablesHaveChangedWhenTheDiskFailsAfterAllHaveLooked) {
+  auto a = make("a", 1), b = make("b", 1);
+  checkpoints_.save(1);
+  int calls_of_a_look = 0;
+  {
+    disk::ScopedFaults count([&](std::string_view call, const std::string& path) {
+      if (call == "pread" && path == file(1, 0)) ++calls_of_a_look;
+      return 0;
+    });
+    EXPECT_EQ(checkpoints_.restore(), 1);
+  }
+  calls_of_a_look /= 2;
+  disk::ScopedFaults faults([&, calls = 0](std::string_view call, const std::string& path) mutable {
+    if (call != "pread" || path != file(1, 0)) return 0;
+    return ++calls >= 2 * calls_of_a_look ? EIO : 0;  // the last variable of the second time
+  });
+
+  const Status status = restore();
+
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("1 of 2 variables"), HasSubstr("restore again")));
+}
+
+TEST_F(RestoreTest, SaysWhatIsWrongWhenTheLastSyncOfASaveFails) {
+  auto w = make("w", 1);
+  std::optional<Status> status;
+  {
+    disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+      return call == "fsync" && path == directory_ ? EIO : 0;
+    });
+    try {
+      checkpoints_.save(1);
+    } catch (const Error& error) {
+      status = error.status();
+    }
+  }
+
+  ASSERT_TRUE(status);
+  EXPECT_THAT(status->message(), HasSubstr("fsync: Input/output error"));
+  EXPECT_EQ(checkpoints_.restore(), 1);
+}
+
+TEST_F(RestoreTest, IsGoodForACheckpointThatWasSavedToADiskThatWasAwayForAMoment) {
+  auto w = make("w", 3);
+  {
+    std::map<std::string, int> calls;
+    disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+      const bool data = path.ends_with(".safetensors") && (call == "write" || call == "fsync");
+      return data && ++calls[std::string(call) + path] <= 2 ? EIO : 0;
+    });
+    checkpoints_.save(1);
+  }
+
+  EXPECT_EQ(checkpoints_.restore(), 1);
+}
+
+// ---- All or nothing
+TEST_F(RestoreTest, ChangesNothingWhenOneServerCannotReadItsPart) {
+  save_twice();
+  change_a_byte(1, 1);
+  change_a_byte(2, 1);
+
+  EXPECT_EQ(restore().code(), StatusCode::kDataLoss);
+
+  expect_all(9);
+}
+
+TEST_F(RestoreTest, ChangesNothingWhenOneVariableDoesNotFit) {
+  {
+    ParameterServerStrategy before(cluster_.resolver());
+    auto w = before.make<Variable>(torch::ones({100}), VariableOptions{.name = "w"});
+    auto z = before.make<Variable>(torch::ones({4}), VariableOptions{.name = "z"});
+    Checkpoints(before, {.directory = directory_}).save(1);
+  }
+  w_ = make("w", 9);
+  auto z = strategy_.make<Variable>(torch::ones({5}), VariableOptions{.name = "z"});
+
+  const Status status = restore();
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("variable \"z\" is float32[5], but checkpoint"));
+  expect_all(9);
+}
+
+TEST_F(RestoreTest, DoesNotTakeARestartedServerForTheOneThatItWasWhenItFails) {
+  save_twice();
+  truncate(1);
+  truncate(2);
+  cluster_.stop({"ps", 1});
+  cluster_.start({"ps", 1});
+
+  EXPECT_EQ(restore().code(), StatusCode::kDataLoss);
+
+  try {
+    (void)w_->value();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("was restarted and has lost its variables"));
+  }
+}
+
+// ---- Variables that only one of the two has
+TEST_F(RestoreTest, NamesTheVariablesThatTheCheckpointHasNotUnlessTheyMayBeMissing) {
+  save_twice();
+  auto late = make("late", 5), other = make("other", 5);
+
+  const Status status = restore();
+
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("ckpt-2 has no values for \"late\", \"other\""), HasSubstr("allow_missing")));
+  expect_all(9);
+  LogCapture log;
+  EXPECT_EQ(checkpoints_.restore({.allow_missing = true}), 2);
+  expect_all(2);
+  EXPECT_TRUE(torch::equal(late.value(), torch::full({100}, 5.0F)));
+  EXPECT_TRUE(log.contains("has no values for \"late\", \"other\""));
+}
+
+TEST_F(RestoreTest, NamesAVariableThatTheCheckpointHasNotAlsoWhenItIsMadeLater) {
+  save_twice();
+  EXPECT_EQ(checkpoints_.restore(), 2);
+
+  try {
+    make("late", 5);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kNotFound);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("ckpt-2 has no values for \"late\""), HasSubstr("allow_missing")));
+  }
+  EXPECT_EQ(checkpoints_.restore({.allow_missing = true}), 2);
+  LogCapture log;
+  EXPECT_TRUE(torch::equal(make("later", 5).value(), torch::full({100}, 5.0F)));
+  EXPECT_TRUE(log.contains("has no value for \"later\", which begins anew"));
+}
+
+TEST_F(RestoreTest, TellsWhatTheCheckpointHasAndNobodyAskedFor) {
+  {
+    auto a = make("a", 1), b = make("b", 1), c = make("c", 1);
+    checkpoints_.save(1);
+  }
+  auto renamed = make("a", 0);  // the first one keeps its name on the server: this one is a_1
+  LogCapture log;
+  const Status refused = restore();
+  EXPECT_EQ(checkpoints_.restore({.allow_missing = true}), 1);
+  EXPECT_TRUE(log.contains("it also has values for \"a\", \"b\", \"c\", which are not made yet"));
+
+  checkpoints_.save(2);
+
+  EXPECT_THAT(refused.message(),
+              HasSubstr("no values for \"a_1\", but for \"a\", \"b\", \"c\", which nobody has asked for"));
+  EXPECT_TRUE(log.contains("has values for \"a\", \"b\", \"c\", for which no variable was made"));
+}
+
+TEST_F(RestoreTest, TellsNothingAboutWhatWasMadeLater) {
+  save_twice();
+  w_.reset();
+  ParameterServerStrategy strategy(cluster_.resolver());
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  LogCapture log;
+  EXPECT_EQ(checkpoints.restore(), 2);
+  auto w = strategy.make<Variable>(torch::zeros({100}), VariableOptions{.name = "w"});
+
+  checkpoints.save(3);
+
+  EXPECT_FALSE(log.contains("for which no variable was made"));
+}
+
+// ---- Time
+// Calls of a worker that end after a millisecond, unless they may take as long as they take.
+TEST_F(RestoreTest, MayTakeLongerThanOtherCalls) {
+  ClusterPeers impatient(cluster_.spec(), {.call_timeout = std::chrono::milliseconds(1)});
+  const auto server = impatient.worker("/job:ps/replica:0/task:0");
+  const TensorSpec spec{DType::kFloat, {2}};
+  cluster_.worker({"ps", 0}).store().declare("x", spec, at::kCPU)->assign(torch::ones({2}));
+  const std::vector<StoredVariable> stored{
+      {"x", spec, cluster_.worker({"ps", 0}).devices().names()[0], "x", spec.sizes, 0}};
+  CheckpointDirectory directory(directory_);
+  const std::string temporary = directory.begin(1);
+  // A slow disk: every call ends long after the deadline of whoever began before it.
+  disk::ScopedFaults slow([](std::string_view, const std::string&) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return 0;
+  });
+
+  const auto entries = server->save(temporary, stored);
+  const std::string path = directory.commit(temporary, {.step = 1, .entries = entries});
+  server->restore(path, stored, RestoreStage::kCheck);
+  server->restore(path, stored, RestoreStage::kApply);
+
+  EXPECT_EQ(cluster_.worker({"ps", 0}).store().find("x")->version(), 2u);
+}
+
+// ---- Directories
+TEST_F(RestoreTest, IsRefusedWhereTheServersOwnerHasNamedNoDirectory) {
+  InProcessCluster strict({.workers = 1, .ps = 1});
+  ParameterServerStrategy strategy(strict.resolver());
+  auto w = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "w"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+
+  try {
+    checkpoints.save(1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kPermissionDenied);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(directory_), HasSubstr("--storage")));
+  }
+  EXPECT_EQ(checkpoints.restore(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace muster
