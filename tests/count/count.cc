@@ -1,30 +1,56 @@
-// The smallest training there is, for hosts_test.py: every step adds one to a variable on a parameter server. It takes
-// steps until its input ends, and then says what was scheduled and what has arrived.
+// The smallest training there is, for hosts_test.py and restart_test.py: every step adds one to the variables on the
+// parameter servers. It takes steps until its input ends, and then says what was scheduled and what has arrived. With
+// --directory D it begins with the newest checkpoint there and saves one after every round; --parts N cuts a variable.
 #include <muster/muster.h>
 #include <poll.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <iostream>
+#include <optional>
 
 namespace {
+
+constexpr int kStepsPerRound = 20;
 
 bool input_has_ended() {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return ::poll(&input, 1, 0) != 0;  // nobody writes anything
 }
 
-void count(const muster::ClusterResolver& cluster) {
-  const muster::ParameterServerStrategy strategy(cluster);
-  auto counter = strategy.make<muster::Variable>(torch::zeros({}, torch::kLong));
-  const auto step = muster::function([&] { counter.assign_add(torch::ones({}, torch::kLong)); });
+std::string flag(int argc, char** argv, const char* name) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
+  }
+  return "";
+}
+
+void count(const muster::ClusterResolver& cluster, const std::string& directory, int parts) {
+  const muster::ParameterServerStrategy strategy(cluster,
+                                                 {.partitioner = muster::FixedShardsPartitioner{.num_shards = parts}});
+  auto counter =
+      strategy.make<muster::Variable>(torch::zeros({}, torch::kLong), muster::VariableOptions{.name = "counter"});
+  auto table = strategy.make<muster::Variable>(torch::zeros({6}), muster::VariableOptions{.name = "table"});
+  const auto step = muster::function([&] {
+    counter.assign_add(torch::ones({}, torch::kLong));
+    table.assign_add(torch::ones({6}));
+  });
+  int64_t scheduled = 0;
+  std::optional<muster::Checkpoints> checkpoints;
+  if (!directory.empty()) {
+    checkpoints.emplace(strategy, muster::CheckpointsOptions{.directory = directory});
+    scheduled = checkpoints->restore().value_or(0);
+    std::cout << "restored " << scheduled << " counted " << counter.value().item<int64_t>() << " table "
+              << table.value().sum().item<int64_t>() << std::endl;
+  }
   muster::ClusterCoordinator coordinator(strategy);
 
-  int64_t scheduled = 0;
   while (!input_has_ended()) {
-    for (int i = 0; i < 20; ++i) coordinator.schedule(step);
-    scheduled += 20;
+    for (int i = 0; i < kStepsPerRound; ++i) coordinator.schedule(step);
+    scheduled += kStepsPerRound;
     coordinator.join();
+    if (checkpoints) checkpoints->save(scheduled);
     std::cout << "scheduled " << scheduled << " workers " << coordinator.workers_up() << std::endl;
   }
   std::cout << "scheduled " << scheduled << " counted " << counter.value().item<int64_t>() << " failures "
@@ -35,7 +61,9 @@ void count(const muster::ClusterResolver& cluster) {
 
 int main(int argc, char** argv) {
   try {
-    count(muster::resolver_from_flags(argc, argv));
+    const std::string parts = flag(argc, argv, "--parts");
+    count(muster::resolver_from_flags(argc, argv), flag(argc, argv, "--directory"),
+          parts.empty() ? 1 : std::stoi(parts));
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

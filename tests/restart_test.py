@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""A whole cluster that is killed and comes back: restart_test.py MUSTER COUNT. For a network of its own (own_network)."""
+import contextlib
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
+
+MUSTER, COUNT = sys.argv[1:3]
+STEPS_PER_ROUND = 20  # of count.cc
+
+
+class Cluster:
+    """Parameter servers, workers and a chief that counts, as processes. Leaving the `with` kills them all at once."""
+
+    def __init__(self, directory, ps, workers):
+        tasks = {"ps": ps, "worker": workers, "chief": 1}
+        ports = iter(range(21000, 21100))
+        addresses = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in tasks.items()}
+        cluster = cluster_json(**addresses)
+        self._ended = contextlib.ExitStack()
+        self._servers = [self._ended.enter_context(ServerProcess(MUSTER, "--storage", directory, job=job, index=index, cluster=cluster,
+                                                                 address=""))
+                         for job in ("ps", "worker") for index in range(tasks[job])]
+        self._said = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
+        self._errors = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
+        self.chief = subprocess.Popen([COUNT, "--cluster", cluster, "--task_type", "chief", "--task_index", "0", "--directory",
+                                       directory, "--parts", str(ps)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in [self.chief, *(server.process for server in self._servers)]:
+            process.send_signal(signal.SIGKILL)
+        self.chief.wait()
+        self.chief.stdin.close()
+        self._ended.close()
+
+    def said(self):
+        return pathlib.Path(self._said.name).read_text()
+
+    def errors(self):
+        return pathlib.Path(self._errors.name).read_text()
+
+    def _wait_for(self, pattern, times=1):
+        """The first of so many."""
+        def found():
+            if self.chief.poll() is not None:
+                raise AssertionError(f"the chief has ended with {self.chief.returncode}:\n{self.said()}{self.errors()}")
+            matches = list(re.finditer(pattern, self.said()))
+            return matches[0] if len(matches) >= times else None
+
+        return wait_until(found, what=pattern)
+
+    def restored(self):
+        """Step, counter and sum of the table, as the chief found them."""
+        return [int(number) for number in self._wait_for(r"restored (\d+) counted (\d+) table (\d+)\n").groups()]
+
+    def wait_for_rounds(self, rounds):
+        self._wait_for(r"scheduled \d+ workers \d+\n", rounds)
+
+    def finish(self):
+        """Steps and counter, after the last round."""
+        self.chief.stdin.close()
+        self.chief.wait(PATIENCE)
+        return [int(number) for number in re.search(r"scheduled (\d+) counted (\d+) failures", self.said()).groups()]
+
+
+def steps_in(directory):
+    return sorted(int(path.name[len("ckpt-"):]) for path in pathlib.Path(directory).glob("ckpt-*"))
+
+
+class RestartTest(unittest.TestCase):
+    def test_a_cluster_that_is_killed_goes_on_at_the_step_of_its_last_checkpoint_with_any_number_of_servers(self):
+        with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
+            with Cluster(directory, ps=2, workers=1) as cluster:
+                self.assertEqual(cluster.restored(), [0, 0, 0])
+                cluster.wait_for_rounds(2)
+
+            for ps, workers in [(3, 2), (1, 1)]:
+                last = steps_in(directory)[-1]
+                self.assertGreaterEqual(last, 2 * STEPS_PER_ROUND)
+                with Cluster(directory, ps=ps, workers=workers) as cluster:
+                    step, counted, table = cluster.restored()
+                    self.assertEqual((step, counted, table), (last, last, 6 * last))
+                    cluster.wait_for_rounds(1)
+                    if ps == 1:
+                        scheduled, counted = cluster.finish()
+                        self.assertEqual(counted, scheduled)
+                        self.assertGreater(scheduled, last)
+
+            self.assertEqual([path.name for path in pathlib.Path(directory).glob(".tmp-*")], [], "of those who were killed")
+            self.assertLessEqual(len(steps_in(directory)), 3)
+
+    def test_a_cluster_does_not_begin_anew_where_its_only_checkpoint_is_damaged(self):
+        with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
+            with Cluster(directory, ps=1, workers=1) as cluster:
+                cluster.wait_for_rounds(1)
+            for file in pathlib.Path(directory).glob("ckpt-*/shard-*"):
+                file.write_bytes(file.read_bytes()[:-1])
+
+            with Cluster(directory, ps=1, workers=1) as cluster:
+                self.assertEqual(cluster.chief.wait(PATIENCE), 1)
+                self.assertIn("damaged", cluster.errors())
+                self.assertIn(directory, cluster.errors())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
