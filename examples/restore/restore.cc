@@ -14,7 +14,8 @@ constexpr int kSteps = 600, kStepsPerCheckpoint = 100;
 
 int main() {
   const std::string directory = std::filesystem::temp_directory_path() / ("muster-restore-" + std::to_string(getpid()));
-  muster::InProcessCluster cluster({.workers = 2, .ps = 2});
+  // Servers write and read checkpoints only where whoever starts them allows it.
+  muster::InProcessCluster cluster({.workers = 2, .ps = 2, .worker = {.storage = {directory}}});
   muster::ParameterServerStrategy strategy(cluster.resolver());
   torch::nn::Linear net(784, 10);
   const std::vector<muster::Variable> weights = [&] {
@@ -54,10 +55,10 @@ int main() {
       }
     } catch (const muster::Error& error) {
       if (error.code() != muster::StatusCode::kUnavailable) throw;
-      std::cout << error.what() << "\n";
+      std::cout << error.status().task() << " is lost, and its variables with it\n";
       cluster.start({"ps", 1});  // what an operator does, or Kubernetes
       done = checkpoints.restore().value_or(0);
-      std::cout << "restored step " << done << "\n";
+      std::cout << "it is back, and training goes on after step " << done << "\n";
     }
   }
   std::filesystem::remove_all(directory);
