@@ -6,6 +6,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/distribute/ps_variables.h"
+#include "muster/runtime/variable_files.h"
 
 namespace muster {
 
