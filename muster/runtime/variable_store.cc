@@ -128,9 +128,10 @@ void VariableCell::replace(at::Tensor value) {
   if (given != spec_ || value.device().type() != device_.type()) {
     throw invalid_argument("variable \"", name_, "\" is ", spec_.to_string(), "; cannot be ", given.to_string());
   }
+  Cancellation::Registration woken;
   absl::MutexLock lock(&mu_);
   ++waiting_writers_;
-  mu_.Await(absl::Condition(this, &VariableCell::writable));
+  wait_until(&VariableCell::writable, nullptr, woken);
   --waiting_writers_;
   value_ = std::move(value);
   initialized_ = true;
