@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/graph/device_spec.h"
+#include "muster/runtime/missing_program.h"
 #include "muster/runtime/restart.h"
 
 namespace muster {
@@ -33,7 +34,9 @@ Status late_is_lost(const Status& failure) {
 }
 
 // What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
-bool tells_of_loss(const Status& status) { return status.code() == StatusCode::kUnavailable || is_restart(status); }
+bool tells_of_loss(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || is_restart(status) || is_missing_program(status);
+}
 
 }  // namespace
 
@@ -434,6 +437,7 @@ void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
 // ---- Lost workers
 void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
   if (!slot.lose(generation)) return;
+  if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
   ++metrics_.worker_failures;
   MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: " << why.message();
   in_background([this, &slot, why, pause] { wait_for(slot, why, pause); });

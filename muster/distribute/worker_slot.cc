@@ -69,6 +69,13 @@ void WorkerSlot::check_incarnation(Worker& worker) {
   throw Error(restarted(task_, str_cat(task_, " was restarted")));
 }
 
+void WorkerSlot::forget() {
+  absl::MutexLock lock(&mu_);
+  programs_.clear();
+  resources_.clear();
+  left_over_.clear();
+}
+
 void WorkerSlot::revive() {
   absl::MutexLock one_at_a_time(&preparing_);
   std::shared_ptr<Worker> worker = peers_->worker(task_);

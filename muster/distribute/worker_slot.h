@@ -75,6 +75,8 @@ class WorkerSlot {
   // the error restarted() says that the worker was restarted, or the parameter server that it names.
   void prepare(const ScheduledClosure& closure) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
   void prepare_resource(const std::shared_ptr<PerWorkerResource>& resource) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  // It has dropped what it was given.
+  void forget() ABSL_LOCKS_EXCLUDED(mu_);
   // After the worker was lost: asks whether it is there and forgets what its last incarnation had. Throws Error while
   // it is not.
   void revive() ABSL_LOCKS_EXCLUDED(mu_, preparing_);

@@ -14,6 +14,7 @@
 #include "muster/runtime/executor.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/memory_pool.h"
+#include "muster/runtime/missing_program.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/remote_parts.h"
 
@@ -93,7 +94,7 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Owner&
 std::shared_ptr<Executor> LocalWorker::executor(ProgramHandle handle) const {
   absl::MutexLock lock(&mu_);
   auto it = programs_.find(handle.id);
-  if (it == programs_.end()) throw not_found("program ", handle.id, " is not registered at ", devices_.task());
+  if (it == programs_.end()) throw Error(missing_program(devices_.task(), handle.id));
   if (it->second.lease) it->second.lease->heard();
   return it->second.executor;
 }

@@ -3,22 +3,22 @@
 #include <map>
 
 #include "muster/base/log.h"
+#include "muster/runtime/missing_program.h"
 #include "muster/runtime/restart.h"
 
 namespace muster {
 
 RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker& here, const std::string& own_task,
                          LeaseHolder& holder)
-    : peers_(peers) {
+    : programs_(parts), peers_(peers), own_task_(own_task), holder_(holder) {
   try {
-    for (const Program& part : parts) {
+    for (const Program& part : programs_) {
       // The worker has the program that has this: it must not keep itself.
-      const bool own = part.task == own_task;
       std::shared_ptr<Worker> worker =
-          own ? std::shared_ptr<Worker>(std::shared_ptr<void>(), &here) : peers.worker(part.task);
-      if (!own) holder.hold_at(part.task);
-      const ProgramHandle handle = worker->register_program(part, own ? Owner{} : holder.owner());
-      parts_.push_back({part.task, std::move(worker), handle});
+          part.task == own_task ? std::shared_ptr<Worker>(std::shared_ptr<void>(), &here) : peers.worker(part.task);
+      auto made = std::make_unique<Part>(part, std::move(worker));
+      register_part(*made);
+      parts_.push_back(std::move(made));
     }
   } catch (...) {
     deregister_all();
@@ -28,26 +28,69 @@ RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker
 
 RemoteParts::~RemoteParts() { deregister_all(); }
 
+void RemoteParts::register_part(Part& part) const {
+  const bool own = part.program.task == own_task_;
+  if (!own) holder_.hold_at(part.program.task);
+  part.handle = part.worker->register_program(part.program, own ? Owner{} : holder_.owner()).id;
+  part.missing = false;
+}
+
+RemoteParts::Part& RemoteParts::ready(int64_t number) const {
+  Part& part = *parts_[number];
+  if (!part.missing.load(std::memory_order_acquire)) return part;
+  absl::MutexLock lock(&registering_);
+  if (part.missing) register_part(part);
+  return part;
+}
+
+Status RemoteParts::explained(Part& part, uint64_t handle, const Status& failure) const {
+  if (!is_missing_program(failure)) return failure;
+  if (part.handle == handle) part.missing = true;  // else another run has found out before
+  return {StatusCode::kUnavailable,
+          str_cat(own_task_, " was out of reach of ", part.program.task,
+                  ", which has dropped its programs: ", failure.message()),
+          own_task_};
+}
+
 void RemoteParts::deregister_all() {
-  for (const Part& part : parts_) {
+  for (const auto& part : parts_) {
+    if (part->missing) continue;
     try {
-      part.worker->deregister_program(part.handle);
+      part->worker->deregister_program({part->handle});
     } catch (const Error& error) {
       // A task that is gone has forgotten its programs anyway, and one that was reset has dropped them.
       if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) continue;
       if (error.code() == StatusCode::kNotFound) continue;
-      MUSTER_LOG(warning) << part.task << ": program " << part.handle.id << " stays registered: " << error.what();
+      MUSTER_LOG(warning) << part->program.task << ": program " << part->handle
+                          << " stays registered: " << error.what();
     }
   }
 }
 
-std::vector<at::Tensor> RemoteParts::run(int64_t part, std::vector<at::Tensor> inputs,
+std::vector<at::Tensor> RemoteParts::run(int64_t number, std::vector<at::Tensor> inputs,
                                          const RunOptions& options) const {
-  return parts_[part].worker->run(parts_[part].handle, std::move(inputs), options);
+  Part& part = ready(number);
+  const uint64_t handle = part.handle;
+  try {
+    return part.worker->run({handle}, std::move(inputs), options);
+  } catch (const Error& error) {
+    throw Error(explained(part, handle, error.status()));
+  }
 }
 
-void RemoteParts::start(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const {
-  parts_[part].worker->start(parts_[part].handle, std::move(inputs), options, std::move(done));
+void RemoteParts::start(int64_t number, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const {
+  Part* part = nullptr;
+  try {
+    part = &ready(number);
+  } catch (...) {
+    return done(status_of(std::current_exception()), {});
+  }
+  const uint64_t handle = part->handle;
+  part->worker->start(
+      {handle}, std::move(inputs), options,
+      [this, part, handle, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
+        done(status.ok() ? status : explained(*part, handle, status), std::move(outputs));
+      });
 }
 
 void RemoteParts::receive(const std::string& task, uint64_t meeting, int64_t edge, const RunOptions& options,
@@ -63,7 +106,7 @@ void RemoteParts::receive(const std::string& task, uint64_t meeting, int64_t edg
 
 void RemoteParts::abort(uint64_t meeting, const Status& why) const {
   std::map<std::string, Worker*> workers;
-  for (const Part& part : parts_) workers[part.task] = part.worker.get();
+  for (const auto& part : parts_) workers[part->program.task] = part->worker.get();
   for (const auto& [task, worker] : workers) worker->abort(meeting, why);
 }
 

@@ -1,6 +1,9 @@
 // What other tasks do for a program.
 #pragma once
 
+#include <absl/synchronization/mutex.h>
+
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,7 +15,8 @@
 namespace muster {
 
 // The parts of a program, registered with the workers of their tasks by the constructor and deregistered by the
-// destructor. Immutable after construction, so free to share between threads.
+// destructor. Thread-safe. A task that has not heard of this one for longer than a lease has dropped its parts: that
+// run fails as if this task had been lost for a while, and the next one registers them again.
 class RemoteParts {
  public:
   // `here` runs those of `own_task`; the others belong to `holder`. These and `peers` outlive this. Throws what the
@@ -23,8 +27,6 @@ class RemoteParts {
   RemoteParts(const RemoteParts&) = delete;
   RemoteParts& operator=(const RemoteParts&) = delete;
 
-  const std::string& task(int64_t part) const { return parts_[part].task; }
-
   std::vector<at::Tensor> run(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options) const;
   void start(int64_t part, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const;
   void receive(const std::string& task, uint64_t meeting, int64_t edge, const RunOptions& options,
@@ -34,15 +36,26 @@ class RemoteParts {
 
  private:
   struct Part {
-    std::string task;
-    std::shared_ptr<Worker> worker;
-    ProgramHandle handle;
+    Part(const Program& p, std::shared_ptr<Worker> w) : program(p), worker(std::move(w)) {}
+    const Program& program;
+    const std::shared_ptr<Worker> worker;
+    std::atomic<uint64_t> handle{0};
+    std::atomic<bool> missing{true};
   };
 
+  // The part, registered.
+  Part& ready(int64_t part) const;
+  void register_part(Part& part) const;
+  // What a failure of the part means to whoever runs the program.
+  Status explained(Part& part, uint64_t handle, const Status& failure) const;
   void deregister_all();
 
+  const std::vector<Program> programs_;
   Peers& peers_;
-  std::vector<Part> parts_;
+  const std::string own_task_;
+  LeaseHolder& holder_;
+  mutable absl::Mutex registering_;
+  std::vector<std::unique_ptr<Part>> parts_;
 };
 
 }  // namespace muster
