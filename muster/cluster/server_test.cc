@@ -13,6 +13,7 @@
 #include "muster/cluster/test_environment.h"
 #include "muster/rpc/remote_master.h"
 #include "muster/rpc/remote_worker.h"
+#include "muster/rpc/service_names.h"
 #include "muster/runtime/restart.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
@@ -262,6 +263,25 @@ TEST(Server, DropsWhatAClientThatGaveNoNameHasNotUsedForLong) {
   worker.register_program(step.program(torch::ones({2})));
 
   EXPECT_TRUE(eventually([&] { return worker.status().programs == 0; }));
+}
+
+TEST(Server, HearsWithTheNextRenewalOfAStepThatHasFailed) {
+  Server server(local());
+  auto faults = std::make_shared<RpcFaults>(1);
+  faults->set(worker_rpc::kAbort, {.request_lost = 1});
+  RemoteWorker worker(std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{.faults = faults}));
+  std::promise<Status> told;
+  server.worker().receive(7, 1, {}, [&](const Status& status, const at::Tensor&) { told.set_value(status); });
+  std::future<Status> end = told.get_future();
+
+  worker.abort(7, Status(StatusCode::kInternal, "it failed"));
+  const Lease lease{{random_id(), "somebody"}, {}};
+  EXPECT_TRUE(eventually([&] {
+    worker.renew(lease, [](const Status&, const LeaseTerms&) {});
+    return end.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
+  }));
+
+  EXPECT_EQ(end.get().code(), StatusCode::kCancelled);
 }
 
 TEST(Server, RefusesMoreCallsOfAConnectionThanItsLimitAndGoesOn) {

@@ -1,5 +1,7 @@
 #include "muster/rpc/remote_worker.h"
 
+#include <utility>
+
 #include "muster/graph/serialize.h"
 #include "muster/rpc/lease_message.h"
 #include "muster/rpc/repeatable.h"
@@ -61,6 +63,11 @@ std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
 
 }  // namespace
 
+RemoteWorker::Registered RemoteWorker::find(ProgramHandle handle) const {
+  auto it = registered_.find(handle.id);
+  return it == registered_.end() ? Registered{.incarnation = earlier_, .once = true} : it->second;
+}
+
 ProgramHandle RemoteWorker::register_program(const Program& program, const Owner& owner) {
   proto::RegisterRequest request;
   request.set_program(serialize(program));
@@ -68,6 +75,11 @@ ProgramHandle RemoteWorker::register_program(const Program& program, const Owner
   const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request, random_id()));
   const auto answer = header_of<proto::RegisterAnswer>(frame.envelope);
   absl::MutexLock lock(&mu_);
+  if (incarnation_ != answer.incarnation()) {
+    // Of those that an earlier incarnation had it is enough to know that they were: find().
+    earlier_ = std::exchange(incarnation_, answer.incarnation());
+    registered_.clear();
+  }
   registered_[answer.handle()] = {answer.incarnation(), !repeatable(program)};
   return {answer.handle()};
 }
@@ -76,7 +88,7 @@ void RemoteWorker::deregister_program(ProgramHandle handle) {
   Registered known;
   {
     absl::MutexLock lock(&mu_);
-    known = registered_[handle.id];
+    known = find(handle);
     registered_.erase(handle.id);
   }
   proto::RunRequest request;
@@ -90,7 +102,7 @@ Frame RemoteWorker::run_request(ProgramHandle handle, std::vector<at::Tensor> ar
   Registered known;
   {
     absl::MutexLock lock(&mu_);
-    if (auto it = registered_.find(handle.id); it != registered_.end()) known = it->second;
+    known = find(handle);
   }
   proto::RunRequest request;
   request.set_handle(handle.id);
@@ -124,11 +136,11 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
   {
     absl::MutexLock lock(&mu_);
     auto look_at = [&](ProgramHandle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      auto it = registered_.find(handle.id);
-      if (it == registered_.end()) return;
-      once = once || it->second.once;
-      mixed = mixed || (incarnation != 0 && incarnation != it->second.incarnation);
-      incarnation = it->second.incarnation;
+      const Registered known = find(handle);
+      once = once || known.once;
+      if (known.incarnation == 0) return;
+      mixed = mixed || (incarnation != 0 && incarnation != known.incarnation);
+      incarnation = known.incarnation;
     };
     for (const ProgramRun& run : runs) {
       look_at(run.handle);
@@ -196,13 +208,31 @@ void RemoteWorker::abort(uint64_t meeting, const Status& why) {
   proto::AbortRequest request;
   request.set_meeting(meeting);
   *request.mutable_why() = to_proto(why);
+  // Who was not told keeps values that nobody will fetch: the next renewal says it again.
   channel_->start(worker_rpc::kAbort, with_header(request), {.timeout = std::chrono::seconds(10)},
-                  [channel = channel_](const Status&, const Frame&) {});
+                  [channel = channel_, untold = untold_, meeting](const Status& status, const Frame&) {
+                    if (status.ok()) return;
+                    constexpr size_t kMost = 4'096;
+                    absl::MutexLock lock(&untold->mu);
+                    if (untold->meetings.size() < kMost) untold->meetings.push_back(meeting);
+                  });
 }
 
 void RemoteWorker::renew(const Lease& lease, RenewDone done) {
-  channel_->start(worker_rpc::kRenew, with_header(to_proto(lease)), {.timeout = kRenewTimeout},
-                  [channel = channel_, done = std::move(done)](const Status& status, const Frame& answer) {
+  proto::LeaseRequest request = to_proto(lease);
+  std::vector<uint64_t> meetings;
+  {
+    absl::MutexLock lock(&untold_->mu);
+    meetings.swap(untold_->meetings);
+  }
+  for (uint64_t meeting : meetings) request.add_aborted(meeting);
+  channel_->start(worker_rpc::kRenew, with_header(request), {.timeout = kRenewTimeout},
+                  [channel = channel_, untold = untold_, meetings = std::move(meetings), done = std::move(done)](
+                      const Status& status, const Frame& answer) {
+                    if (!status.ok()) {
+                      absl::MutexLock lock(&untold->mu);
+                      untold->meetings.insert(untold->meetings.end(), meetings.begin(), meetings.end());
+                    }
                     tell(done, status, answer);
                   });
 }

@@ -1,9 +1,11 @@
 #pragma once
 
-#include <absl/container/flat_hash_set.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
 #include <memory>
+#include <vector>
 
 #include "muster/rpc/rpc_channel.h"
 #include "muster/runtime/worker.h"
@@ -45,8 +47,19 @@ class RemoteWorker : public Worker {
 
   const std::shared_ptr<RpcChannel> channel_;
 
+  // Steps that have failed, of which the task could not be told.
+  struct Untold {
+    absl::Mutex mu;
+    std::vector<uint64_t> meetings ABSL_GUARDED_BY(mu);
+  };
+  const std::shared_ptr<Untold> untold_ = std::make_shared<Untold>();
+
+  // One that is not known is of an earlier incarnation, if there was one.
+  Registered find(ProgramHandle handle) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   absl::Mutex mu_;
-  absl::flat_hash_map<uint64_t, Registered> registered_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, Registered> registered_ ABSL_GUARDED_BY(mu_);  // of this incarnation
+  uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0, earlier_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace muster

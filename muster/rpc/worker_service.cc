@@ -15,10 +15,13 @@ Owner owner_of(const proto::Owner& owner, const RpcCall& call) {
 }
 
 void renew(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
-  worker.renew(from_proto(header_of<proto::LeaseRequest>(call->request().envelope)),
-               [call](const Status& status, const LeaseTerms& terms) {
-                 status.ok() ? call->answer(lease_answer(terms)) : call->fail(status);
-               });
+  const auto request = header_of<proto::LeaseRequest>(call->request().envelope);
+  for (uint64_t meeting : request.aborted()) {
+    worker.abort(meeting, Status(StatusCode::kCancelled, "the step has failed elsewhere"));
+  }
+  worker.renew(from_proto(request), [call](const Status& status, const LeaseTerms& terms) {
+    status.ok() ? call->answer(lease_answer(terms)) : call->fail(status);
+  });
 }
 
 void release_owner(LocalWorker& worker, RpcCall& call) {
