@@ -99,24 +99,26 @@ RunOptions Session::with_defaults(RunOptions options) const {
 
 std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction::Entry>& entry,
                                             std::vector<at::Tensor> tensors, const RunOptions& options) {
-  ProgramHandle handle;
+  std::shared_ptr<Ready> ready;
   {
     absl::MutexLock lock(&mu_);
     if (is_closed_) throw cancelled("session ", id_, " is closed");
-    if (auto it = programs_.find(entry); it != programs_.end()) handle = it->second;
+    if (auto it = programs_.find(entry); it != programs_.end()) ready = it->second;
+    if (ready) ready->used = ++runs_;
   }
-  if (handle.id == 0) {
+  if (!ready) {
     release_unused();
-    const ProgramHandle made = master_->extend(id_, entry->traced.program);
+    auto made = std::make_shared<Ready>(Ready{master_->extend(id_, entry->traced.program)});
     {
       absl::MutexLock lock(&mu_);
-      handle = programs_.try_emplace(entry, made).first->second;
+      ready = programs_.try_emplace(entry, made).first->second;
+      ready->used = ++runs_;
     }
     // Another thread was faster, and may be running its own already.
-    if (handle != made) master_->release(id_, made);
+    if (ready != made) master_->release(id_, made->handle);
   }
   begin_at_their_memory(tensors);
-  return master_->run(id_, handle, std::move(tensors), with_defaults(options));
+  return master_->run(id_, ready->handle, std::move(tensors), with_defaults(options));
 }
 
 void Session::release_unused() {
@@ -126,11 +128,22 @@ void Session::release_unused() {
     if (programs_.size() < look_again_at_) return;
     absl::erase_if(programs_, [&](const auto& program) {
       if (program.first.use_count() > 1) return false;
-      unused.push_back(program.second);
+      unused.push_back(program.second->handle);
       return true;
     });
+    if (programs_.size() >= options_.max_programs) {
+      std::vector<uint64_t> times;
+      for (const auto& [entry, ready] : programs_) times.push_back(ready->used);
+      const auto latest = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);  // that give way
+      std::nth_element(times.begin(), latest, times.end());
+      absl::erase_if(programs_, [&](const auto& program) {
+        if (program.second->used > *latest || program.second.use_count() > 1) return false;
+        unused.push_back(program.second->handle);
+        return true;
+      });
+    }
     constexpr size_t kFew = 16;
-    look_again_at_ = std::max(kFew, 2 * programs_.size());
+    look_again_at_ = std::min(std::max(kFew, 2 * programs_.size()), options_.max_programs);
   }
   for (ProgramHandle handle : unused) {
     try {

@@ -32,7 +32,8 @@ struct SessionOptions {
   std::chrono::milliseconds connect_timeout{60'000};
   std::optional<std::chrono::milliseconds> run_timeout{};  // of every run that names none
   int attempts = 2;                                        // to make a call that was cut off
-  std::shared_ptr<RpcFaults> faults{};                     // for tests
+  size_t max_programs = 1'000;          // that its master keeps ready; those that were not used for longest give way
+  std::shared_ptr<RpcFaults> faults{};  // for tests
 };
 
 // The program that gives variables their initial values, and those values.
@@ -93,7 +94,8 @@ class Session {
       ABSL_LOCKS_EXCLUDED(mu_);
   RunOptions with_defaults(RunOptions options) const;
   class Renewal;
-  // Drops the programs of functions that are gone. Now and then: looking through all of them takes a while.
+  // Drops the programs of functions that are gone, and those over the limit. Now and then: looking through all of them
+  // takes a while.
   void release_unused() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs a program once. Whatever comes of it, it does not stay with the master.
   std::vector<at::Tensor> run_once(const Program& program, std::vector<at::Tensor> arguments);
@@ -103,8 +105,14 @@ class Session {
   const std::string id_;
 
   absl::Mutex mu_;
-  // The entries are held, so that no other one gets the address, and given up once nobody else holds them.
-  absl::flat_hash_map<std::shared_ptr<TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
+  struct Ready {
+    ProgramHandle handle{};
+    uint64_t used = 0;  // guarded by mu_
+  };
+  // The entries are held, so that no other one gets the address, and given up once nobody else holds them. Who runs a
+  // program holds what is ready of it.
+  absl::flat_hash_map<std::shared_ptr<TracedFunction::Entry>, std::shared_ptr<Ready>> programs_ ABSL_GUARDED_BY(mu_);
+  uint64_t runs_ ABSL_GUARDED_BY(mu_) = 0;
   size_t look_again_at_ ABSL_GUARDED_BY(mu_) = 1;  // so many programs
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);  // until it is closed

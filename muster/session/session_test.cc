@@ -174,6 +174,23 @@ TEST(Session, DropsTheProgramsOfFunctionsThatAreGone) {
   EXPECT_LE(worker.status().programs, 32u);
 }
 
+TEST(Session, LetsProgramsGiveWayThatWereNotUsedForLongest) {
+  LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
+  auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
+  Session session(master, {.max_programs = 8});
+  auto make = [](int i) { return function([i](at::Tensor x) { return x + i; }); };
+  std::vector<decltype(make(0))> functions;
+  for (int i = 0; i < 20; ++i) functions.push_back(make(i));
+
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(session.run(functions[i], torch::zeros({})).item<float>(), static_cast<float>(i));
+      EXPECT_EQ(session.run(functions[0], torch::zeros({})).item<float>(), 0.0F);
+      EXPECT_LE(worker.status().programs, 8u);
+    }
+  }
+}
+
 TEST(Session, RunsAFunctionThatTwoThreadsRunFirst) {
   LocalWorker worker({.devices = {.cpus = 1, .gpus = false}});
   auto master = std::make_shared<LocalMaster>(worker, LocalMasterOptions{});
