@@ -1,5 +1,7 @@
+#include <optional>
 #include <vector>
 
+#include "muster/graph/op_schema.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/passes.h"
 
@@ -10,7 +12,9 @@ namespace {
 // value: detach(x), t(t(x)).
 class ViewCanceller {
  public:
-  explicit ViewCanceller(Program& program) : program_(program), definition_(program.num_values, nullptr) {}
+  explicit ViewCanceller(Program& program) : program_(program), definition_(program.num_values, nullptr) {
+    for (const Op& op : program.ops) written_operand_.push_back(written_operand(parse_schema(op.schema)));
+  }
 
   int run() {
     std::vector<ValueId> same(program_.num_values);
@@ -24,9 +28,9 @@ class ViewCanceller {
       const ValueId result = instruction.results[0][0];
       if (result == kNoValue) continue;
       definition_[result] = &instruction;
-      if (writes_in_place(instruction)) {
+      if (const std::optional<size_t> written = written_operand_[instruction.op]) {
         // Two names for one memory; with one name whoever cuts the program apart sees that.
-        if (const ValueId written = operand(instruction); written != kNoValue) same[result] = written;
+        if (const ValueId memory = operand(instruction, *written); memory != kNoValue) same[result] = memory;
         continue;
       }
       const ValueId original = shown_by(instruction);
@@ -40,14 +44,19 @@ class ViewCanceller {
  private:
   const std::string& name(const Instruction& instruction) const { return program_.op_of(instruction).name; }
 
-  // libtorch's rule for names: add_ returns its first operand, which it has written to.
-  bool writes_in_place(const Instruction& instruction) const {
-    const std::string& op = name(instruction);
-    return op.starts_with("aten::") && op.substr(0, op.find('.')).ends_with("_");
+  // The operand that an op writes to and returns: by its schema, since a name says nothing (__lshift__ writes nothing).
+  static std::optional<size_t> written_operand(const OpSchema& schema) {
+    if (schema.results.size() != 1 || !schema.results[0].written || schema.results[0].is_list()) return std::nullopt;
+    for (size_t i = 0; i < schema.arguments.size(); ++i) {
+      const SchemaArgument& argument = schema.arguments[i];
+      if (argument.written && !argument.is_list() && argument.aliases == schema.results[0].aliases) return i;
+    }
+    return std::nullopt;
   }
 
-  static ValueId operand(const Instruction& instruction) {
-    const auto* ref = instruction.arguments.empty() ? nullptr : std::get_if<ValueRef>(&instruction.arguments[0].value);
+  static ValueId operand(const Instruction& instruction, size_t number = 0) {
+    if (number >= instruction.arguments.size()) return kNoValue;
+    const auto* ref = std::get_if<ValueRef>(&instruction.arguments[number].value);
     return ref ? ref->id : kNoValue;
   }
 
@@ -67,6 +76,7 @@ class ViewCanceller {
 
   Program& program_;
   std::vector<const Instruction*> definition_;
+  std::vector<std::optional<size_t>> written_operand_;  // by op
 };
 
 bool reshapes_in_place(const Program& program) {

@@ -180,6 +180,20 @@ TEST(CancelViews, LeavesAProgramAloneThatTransposesInPlace) {
   EXPECT_EQ(cancel_views(program), 0);
 }
 
+TEST(CancelViews, TakesAnOpForInPlaceByItsSchemaAlone) {
+  Builder b;
+  ValueId x = b.argument();
+  ValueId shifted = b.op("aten::__lshift__.Scalar", {ref(x), integer(1)});
+  ValueId written = b.add_(shifted, x);
+  Program program = b.finish({b.relu(written)});
+
+  cancel_views(program);
+
+  EXPECT_EQ(std::get<ValueRef>(program.instructions[1].arguments[0].value).id, shifted);
+  EXPECT_EQ(std::get<ValueRef>(program.instructions[2].arguments[0].value).id, shifted)
+      << "add_ returns what it wrote to";
+}
+
 TEST(MergeRepeated, ComputesEqualThingsOnce) {
   Builder b;
   ValueId x = b.argument();

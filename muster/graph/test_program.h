@@ -30,6 +30,7 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::mm(Tensor self, Tensor mat2) -> Tensor",
              "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
              "aten::relu(Tensor self) -> Tensor",
+             "aten::__lshift__.Scalar(Tensor self, Scalar other) -> Tensor",
              "aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
              "int[2] "
              "dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
