@@ -1,7 +1,5 @@
 #include "muster/cluster/server.h"
 
-#include <ATen/Parallel.h>
-
 #include <iostream>
 
 #include "muster/cluster/resolver_from_flags.h"
@@ -40,7 +38,7 @@ int serve(const ServerFlags& flags) {
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
   }
-  if (flags.threads > 0) at::set_num_threads(flags.threads);
+  if (flags.threads > 0) options.worker.cores = flags.threads;
   Server server(std::move(options));
   // For whoever has started it and waits: one line, when it can be reached.
   std::cout << "listening " << server.task() << " " << server.address() << std::endl;
@@ -58,7 +56,7 @@ void add_server(CLI::App& muster) {
   command->add_option("--task_index", flags->task_index, "Its number in the job");
   command->add_option("--address", flags->address, "Listen here instead of at the cluster's address; port 0 picks one");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
-  command->add_option("--threads", flags->threads, "Of libtorch's ops; 1 where several tasks share a machine");
+  command->add_option("--threads", flags->threads, "Of libtorch's ops; else all cores, or this task's share of them");
   command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
   command
       ->add_option("--lease", flags->lease,

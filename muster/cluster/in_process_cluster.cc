@@ -4,6 +4,7 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/core_shares.h"
 #include "muster/data/sources.h"
 #include "muster/session/local_master.h"
 
@@ -83,6 +84,7 @@ void InProcessCluster::start(const TaskId& task) {
     worker.devices.task = task.to_string();
     worker.peers = &peers;
     if (!worker.open_source) worker.open_source = muster::open_source;
+    if (!worker.cores) worker.cores = share_of_cores(spec_, task);
     made->worker = std::make_shared<LocalWorker>(worker);
     std::vector<std::string> others;
     for (const TaskId& other : spec_.all_tasks()) {

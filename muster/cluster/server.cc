@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/core_shares.h"
 #include "muster/data/sources.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
@@ -58,6 +59,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   worker.peers = &peers;
   worker.lease = options.lease;
   if (!worker.open_source) worker.open_source = muster::open_source;
+  if (!worker.cores) worker.cores = share_of_cores(options.cluster, options.task);
   return worker;
 }
 
@@ -110,7 +112,8 @@ Server::Server(ServerOptions options)
                                                       .credentials = options.credentials,
                                                       .insecure = options.insecure,
                                                       .max_message_bytes = options.max_message_bytes,
-                                                      .max_calls_per_peer = options.max_calls_per_connection},
+                                                      .max_calls_per_peer = options.max_calls_per_connection,
+                                                      .on_thread_start = [this] { worker_->prepare_thread(); }},
                                      std::move(methods));
   listening->store(rpc_.get());
 }

@@ -34,6 +34,7 @@ int NetworkReaders::threads() const {
 }
 
 void NetworkReaders::read(Reader& self) {
+  if (options_.on_start) options_.on_start();
   const WhenBlocking blocking([&] { give_turn(self); });
   while (true) {
     if (!self.has_turn.load(std::memory_order_relaxed)) take_turn(self);

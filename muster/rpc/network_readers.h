@@ -5,6 +5,7 @@
 #include <grpcpp/completion_queue.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -38,6 +39,7 @@ class NetworkEvent {
 struct NetworkReadersOptions {
   int turns = 1;
   int max_threads = 128;
+  std::function<void()> on_start{};  // called by each thread first
 };
 
 // The threads that wait for a server's events and handle them. Only so many as there are turns wait inside gRPC: of

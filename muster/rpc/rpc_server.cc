@@ -351,7 +351,9 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
         bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
   }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
-  grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.turns = turns(), .max_threads = options_.max_threads});
+  grpc_->readers.emplace(
+      *grpc_->queue, NetworkReadersOptions{
+                         .turns = turns(), .max_threads = options_.max_threads, .on_start = options_.on_thread_start});
 }
 
 RpcServer::~RpcServer() {

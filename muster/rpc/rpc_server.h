@@ -50,6 +50,7 @@ struct RpcServerOptions {
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_peer = 1024;  // under way at the same time, over one connection
   int max_threads = 128;
+  std::function<void()> on_thread_start{};  // called by each of them first
   size_t remembered_requests = 4096;
   int64_t remembered_bytes = int64_t{64} << 20;
   // That a request with an id runs on when its connection is lost, for its caller to ask again. Both sides find a dead

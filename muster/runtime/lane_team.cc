@@ -6,6 +6,7 @@
 #include <semaphore>
 #include <thread>
 
+#include "muster/runtime/core_share.h"
 #include "muster/runtime/memory_pool.h"
 
 namespace muster {
@@ -22,7 +23,7 @@ LaneTeam::LaneTeam(int lanes) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
   for (int i = 0; i < lanes; ++i) {
     lanes_[i]->thread = std::jthread([this, i, threads, &lane = *lanes_[i]] {
-      at::set_num_threads(threads);
+      use_cores(threads);
       for (;;) {
         lane.go.acquire();
         if (lane.stop) return;

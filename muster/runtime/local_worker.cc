@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
+#include "muster/runtime/core_share.h"
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/kernel_choice.h"
@@ -44,6 +45,9 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
       holder_(options_.peers == nullptr
                   ? nullptr
                   : std::make_unique<LeaseHolder>(Lease{{incarnation_, devices_.task()}, {}}, *options_.peers)) {
+  if (options_.cores && *options_.cores < 1) {
+    throw invalid_argument(devices_.task(), ": cores is ", *options_.cores, ", expected 1 or more");
+  }
   if (options_.keep_memory) MemoryPool::instance();
 }
 
@@ -53,6 +57,13 @@ LocalWorker::~LocalWorker() {
   absl::MutexLock lock(&mu_);
   if (tick_) tick.emplace(std::move(*tick_));
   tick_.reset();
+}
+
+void LocalWorker::prepare_thread() const {
+  thread_local int prepared_for = 0;
+  if (!options_.cores || *options_.cores == prepared_for) return;
+  prepared_for = *options_.cores;
+  use_cores(prepared_for);
 }
 
 ProgramHandle LocalWorker::register_program(const Program& program, const Owner& owner) {
@@ -117,6 +128,7 @@ std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::T
 void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
                         RunDone done) {
   pool_.submit([this, handle, arguments = std::move(arguments), options, done = std::move(done)]() mutable {
+    prepare_thread();
     std::vector<at::Tensor> outputs;
     Status status;
     try {

@@ -40,6 +40,9 @@ struct LocalWorkerOptions {
   // step is slow. Makes the pool libtorch's CPU allocator.
   bool keep_memory = true;
   bool soft_placement = true;
+  // Of the machine's, for libtorch's ops; none: as many as there are, or, for one of several tasks of a job on one
+  // machine, its share.
+  std::optional<int> cores{};
   size_t max_programs = 10'000;  // registered at the same time
   // An owner that was not heard of for so long is gone, and what it has left here goes.
   std::chrono::milliseconds lease = kUsualLease;
@@ -82,6 +85,8 @@ class LocalWorker : public Worker {
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
   WorkerStatus status(bool wait = false) override ABSL_LOCKS_EXCLUDED(mu_);
 
+  // To be called by each thread that is there to run its programs: gives it the worker's share of the cores.
+  void prepare_thread() const;
   const LocalDevices& devices() const { return devices_; }
   VariableStore& store() { return store_; }
   const Rendezvous& rendezvous() const { return rendezvous_; }
