@@ -50,9 +50,8 @@ std::vector<at::Tensor> RemoteMaster::run(const std::string& session, ProgramHan
   }
   Frame frame = with_header(request, once ? random_id() : 0);
   frame.tensors = std::move(arguments);
-  return channel_
-      ->call(master_rpc::kRun, std::move(frame), {.timeout = options.timeout, .cancellation = options.cancellation})
-      .tensors;
+  const CallOptions call{.timeout = options.timeout, .cancellation = options.cancellation, .patient = true};
+  return channel_->call(master_rpc::kRun, std::move(frame), call).tensors;
 }
 
 void RemoteMaster::release(const std::string& session, ProgramHandle handle) {

@@ -12,11 +12,10 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::seconds kStatusTimeout(5), kRenewTimeout(10);
-// Of what takes as long as it takes: that a task is gone is found out by pings, not by the time.
-constexpr std::chrono::hours kNoLimit(24 * 365);
 
+// A run takes as long as it takes.
 CallOptions call_options(const RunOptions& options) {
-  return {.timeout = options.timeout, .cancellation = options.cancellation};
+  return {.timeout = options.timeout, .cancellation = options.cancellation, .patient = true};
 }
 
 proto::StorageRequest storage_request(const std::string& path, const std::vector<StoredVariable>& variables) {
@@ -254,8 +253,8 @@ std::vector<VariableInfo> RemoteWorker::variables() {
 }
 
 std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()),
-                                     {.timeout = kNoLimit});
+  const Frame frame = channel_->call(
+      worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()), {.patient = true});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {
@@ -273,7 +272,7 @@ void RemoteWorker::restore(const std::string& checkpoint, const std::vector<Stor
                            RestoreStage stage) {
   proto::StorageRequest request = storage_request(checkpoint, variables);
   request.set_only_check(stage == RestoreStage::kCheck);
-  channel_->call(worker_rpc::kRestore, with_header(request, random_id()), {.timeout = kNoLimit});
+  channel_->call(worker_rpc::kRestore, with_header(request, random_id()), {.patient = true});
 }
 
 void RemoteWorker::reset(const std::vector<std::string>& containers) {

@@ -68,7 +68,7 @@ struct RpcChannel::Pending {
   Clock::time_point deadline;
   const Cancellation* cancellation;
   Done done;
-  int attempt = 1;
+  int attempt = 1, attempts = 1;
   RpcFaults::Fate fate{};
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
@@ -180,12 +180,14 @@ void RpcChannel::meet_task() {
       });
 }
 
+RpcChannel::CallDeadline RpcChannel::deadline_of(const CallOptions& options) const {
+  if (!options.timeout && options.patient) return CallDeadline::max();
+  return Clock::now() + options.timeout.value_or(options_.call_timeout);
+}
+
 Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
-  const auto timeout = options.timeout.value_or(options_.call_timeout);
-  const auto begin = Clock::now();
-  const auto deadline = begin + timeout;
-  const auto give_up = std::min(deadline, begin + options_.connect_timeout);
-  request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
+  const auto deadline = deadline_of(options);
+  const auto give_up = std::min(deadline, Clock::now() + options_.connect_timeout);
   request.envelope.set_task(task_);
   const uint64_t id = request.envelope.request_id();
   Outgoing outgoing(std::move(request), near_->connection());
@@ -235,7 +237,7 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
     const bool answered = grpc_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
     const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + options_.reconnect);
-    if (!(attempt < options_.attempts || options.wait_until_up) ||
+    if (!(attempt < options.attempts.value_or(options_.attempts) || options.wait_until_up) ||
         !wait_until_connected(patience, options.wait_until_up, options.cancellation))
       throw Error(why);
     // Somebody answers, but it is another task, or the old one which stops.
@@ -264,12 +266,11 @@ bool RpcChannel::wait_until_connected(std::chrono::system_clock::time_point dead
 void RpcChannel::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
   auto pending = std::make_shared<Pending>();
   pending->method = method;
-  const auto timeout = options.timeout.value_or(options_.call_timeout);
-  request.envelope.set_timeout_us(std::chrono::microseconds(timeout).count());
   request.envelope.set_task(task_);
   pending->request_id = request.envelope.request_id();
   pending->request = std::make_shared<Outgoing>(std::move(request), near_->connection());
-  pending->deadline = Clock::now() + timeout;
+  pending->deadline = deadline_of(options);
+  pending->attempts = options.attempts.value_or(options_.attempts);
   pending->cancellation = options.cancellation;
   pending->done = std::move(done);
   begin(std::move(pending));
@@ -323,7 +324,7 @@ void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Stat
   if (!status.ok()) {
     const Status why = explain(status.error_code(), status.error_message());
     const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
-    if (why.code() != StatusCode::kUnavailable || pending->attempt >= options_.attempts || cancelled)
+    if (why.code() != StatusCode::kUnavailable || pending->attempt >= pending->attempts || cancelled)
       return pending->done(why, {});
     ++pending->attempt;
     pending->answer.Clear();

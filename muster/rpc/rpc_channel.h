@@ -20,7 +20,7 @@ class NearVisit;
 
 struct ChannelOptions {
   Credentials credentials{};
-  std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own
+  std::chrono::milliseconds call_timeout{600'000};    // of a call that names no time of its own and is not patient
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int attempts = 2;                                   // to make a call that was cut off
   std::chrono::milliseconds reconnect{250};           // for which such a call waits for the task to be back
@@ -35,10 +35,13 @@ struct CallOptions {
   // Try again, with growing pauses, until the task can be reached or connect_timeout has passed: for the first call to
   // a task that may not have been started yet. Else a task that cannot be reached is an error at once.
   bool wait_until_up = false;
+  // Without a timeout it waits for as long as the task is alive, which pings tell: for what takes as long as it takes.
+  bool patient = false;
+  std::optional<int> attempts{};  // else those of the channel
 };
 
-// A connection to one task. Every call has a deadline; a failed call says which task failed. A call that was cut off is
-// made again: who sends a mutation gives it a request id. Thread-safe.
+// A connection to one task. Pings find one that is gone without a word; a failed call says which task failed. A call
+// that was cut off is made again: who sends a mutation gives it a request id. Thread-safe.
 class RpcChannel {
  public:
   RpcChannel(std::string address, std::string task, const ChannelOptions& options);
@@ -62,6 +65,7 @@ class RpcChannel {
   struct Outgoing;
   struct Pending;
 
+  CallDeadline deadline_of(const CallOptions& options) const;
   // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
   bool wait_until_connected(CallDeadline deadline, bool again_when_refused, const Cancellation* cancellation) const;
   void begin(std::shared_ptr<Pending> pending);

@@ -15,7 +15,7 @@ struct RunOptions {
   uint64_t replica = 0;            // replicas of one step draw different numbers
   const Cancellation* cancellation = nullptr;
   Profile* profile = nullptr;
-  // Of the whole run, over all tasks. A remote worker always has one: its own limit if this is not given.
+  // Of the whole run, over all tasks. Not given: as long as it takes, and those that it needs are alive.
   std::optional<std::chrono::milliseconds> timeout{};
   uint64_t meeting = 0;  // of the parts of one step: names the values that they hand to each other
 };
