@@ -20,7 +20,11 @@ class CoordinatorCore;
 
 struct CoordinatorOptions {
   size_t queue_capacity = 256 * 1024;  // closures that wait for a worker; schedule() blocks beyond. 0: no limit
-  int depth = 2;                       // messages in flight per worker, each with one or more closures
+  int depth = 2;  // messages under way per worker, each with one or more closures, so that it need not wait for the next
+  // The messages of one worker run at the same time, instead of one closure after the other. A worker that waits for
+  // parameter servers does something else meanwhile, but what a closure reads may be overwritten before it writes:
+  // `v.assign(v + 1)` counts less than it should, and training takes steps by gradients of older weights.
+  bool overlap = false;
   std::chrono::milliseconds worker_recovery_limit{3'600'000};  // until a lost worker is given up
   int transient_ps_failures = 3;  // of one parameter server that are taken for a short cut of the network
   // Stacks of all threads are logged when no closure ends for so long. Else $MUSTER_COORDINATOR_WATCHDOG_TIMEOUT.
@@ -28,7 +32,7 @@ struct CoordinatorOptions {
 };
 
 // Runs functions on whichever worker is free, in no particular order and at least once: a closure whose worker is lost
-// is run by another one, and the worker is used again when it is back. A function that fails makes the next call of
+// is run by another one, and the worker is used again when it is back. A worker runs one closure at a time. A function that fails makes the next call of
 // schedule(), join() or done() throw its error, once, when nothing runs any more; what was waiting is cancelled. A
 // parameter server that is lost takes its variables with it: Error{kUnavailable} that names it, at every call.
 // Thread-safe. The destructor cancels what is under way and waits for it.

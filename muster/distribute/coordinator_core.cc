@@ -159,15 +159,20 @@ void CoordinatorCore::dispatch() {
   do {
     seen = dispatching_.load();
     const size_t first = next_worker_++;
-    for (bool sent = true; sent;) {
-      sent = false;
-      for (size_t i = 0; i < workers_.size(); ++i) sent = send_to(*workers_[(first + i) % workers_.size()]) || sent;
+    // Those that have nothing to do come first.
+    for (int under_way = 0; under_way < options_.depth;) {
+      bool sent = false;
+      for (size_t i = 0; i < workers_.size(); ++i) {
+        sent = send_to(*workers_[(first + i) % workers_.size()], under_way) || sent;
+      }
+      if (!sent) ++under_way;
     }
   } while (!dispatching_.compare_exchange_strong(seen, 0));
 }
 
-bool CoordinatorCore::send_to(WorkerSlot& slot) {
-  if (stopping_ || !slot.up() || slot.batches_in_flight >= options_.depth) return false;
+bool CoordinatorCore::send_to(WorkerSlot& slot, int under_way) {
+  if (stopping_ || !slot.up() || slot.batches_in_flight != under_way) return false;
+  if (under_way > 0 && !options_.overlap && !slot.is_quick()) return false;
   // Nobody gets more than its share of what there is.
   const size_t share = queue_.queued() / workers_.size() + 1;
   std::vector<std::shared_ptr<Closure>> taken;
@@ -255,7 +260,7 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
     const uint64_t meeting = random_id();
     sent->asked_to_end =
         sent->cancellation->on_cancel([worker, meeting](const Status& why) { worker->abort(meeting, why); });
-    worker->start_runs(std::move(runs), {.cancellation = &ending_, .meeting = meeting}, done);
+    worker->start_runs(std::move(runs), {.cancellation = &ending_, .meeting = meeting, .sequence = options_.overlap ? 0 : id_}, done);
   } catch (...) {
     done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
   }

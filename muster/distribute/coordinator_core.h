@@ -81,7 +81,7 @@ class CoordinatorCore {
   void in_background(std::function<void()> work);
 
   void dispatch();
-  bool send_to(WorkerSlot& slot);
+  bool send_to(WorkerSlot& slot, int under_way);
   void send(WorkerSlot& slot, Batch batch);
   void prepare_and_begin(WorkerSlot& slot, Sent sent);
   void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
@@ -112,6 +112,7 @@ class CoordinatorCore {
   void end_without(const Status& failure, const std::string& why);
 
   const CoordinatorOptions options_;
+  const uint64_t id_ = random_id();  // of this coordinator among all that a worker may have
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<PsVariables> variables_;
   Metrics metrics_;

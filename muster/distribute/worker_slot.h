@@ -95,6 +95,9 @@ class WorkerSlot {
   // ---- How many closures it gets at a time.
   std::atomic<int> batches_in_flight{0};
   size_t batch_size() const { return batch_size_.load(std::memory_order_relaxed); }
+  // Whether its closures end so soon that the next ones may wait there for their turn: what waits at one worker is out
+  // of reach of the others.
+  bool is_quick() const { return quick_.load(std::memory_order_relaxed); }
   // So many closures in one message took the worker so long. The way there does not count: on a machine that is busy
   // with many messages it takes long, and smaller ones would only make more of them.
   void learn(size_t closures, std::chrono::nanoseconds took);
@@ -112,6 +115,7 @@ class WorkerSlot {
   const std::shared_ptr<Peers> peers_;
   const ProgramSetting setting_;
   std::atomic<size_t> batch_size_{1};
+  std::atomic<bool> quick_{false};
   std::atomic<bool> up_{true};           // written under mu_
   std::atomic<uint64_t> generation_{0};  // likewise
 

@@ -151,6 +151,7 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
     return done(restarted(task, task + " was restarted since some programs were registered"), {});
   }
   request.set_meeting(options.meeting);
+  request.set_sequence(options.sequence);
   std::vector<at::Tensor> tensors;
   for (ProgramRun& run : runs) {
     auto* entry = request.add_runs();

@@ -53,22 +53,10 @@ void run(LocalWorker& worker, RpcCall& call) {
   call.answer(std::move(answer));
 }
 
-void run_all(LocalWorker& worker, RpcCall& call) {
-  const auto request = header_of<proto::RunsRequest>(call.request().envelope);
-  std::vector<at::Tensor>& tensors = call.request().tensors;
-  std::vector<ProgramRun> runs;
-  runs.reserve(request.runs_size());
-  size_t next = 0;
-  for (const auto& run : request.runs()) {
-    if (run.tensors() > tensors.size() - next) throw invalid_argument("a message with fewer tensors than it says");
-    runs.push_back({.handle = {run.handle()}, .wanted = !run.unwanted()});
-    for (uint32_t i = 0; i < run.tensors(); ++i) runs.back().arguments.push_back(std::move(tensors[next++]));
-    for (uint64_t variant : run.variants()) runs.back().variants.push_back({variant});
-  }
+Frame answer_of(std::vector<RunOutcome> outcomes) {
   proto::RunsAnswer answer;
   std::vector<at::Tensor> outputs;
-  for (RunOutcome& outcome :
-       worker.run_all(std::move(runs), {.cancellation = &call.cancellation(), .meeting = request.meeting()})) {
+  for (RunOutcome& outcome : outcomes) {
     auto* entry = answer.add_outcomes();
     if (!outcome.status.ok()) *entry->mutable_error() = to_proto(outcome.status);
     entry->set_tensors(outcome.outputs.size());
@@ -78,7 +66,32 @@ void run_all(LocalWorker& worker, RpcCall& call) {
   }
   Frame frame = with_header(answer);
   frame.tensors = std::move(outputs);
-  call.answer(std::move(frame));
+  return frame;
+}
+
+void run_all(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
+  const auto request = header_of<proto::RunsRequest>(call->request().envelope);
+  std::vector<at::Tensor>& tensors = call->request().tensors;
+  std::vector<ProgramRun> runs;
+  runs.reserve(request.runs_size());
+  size_t next = 0;
+  for (const auto& run : request.runs()) {
+    if (run.tensors() > tensors.size() - next) throw invalid_argument("a message with fewer tensors than it says");
+    runs.push_back({.handle = {run.handle()}, .wanted = !run.unwanted()});
+    for (uint32_t i = 0; i < run.tensors(); ++i) runs.back().arguments.push_back(std::move(tensors[next++]));
+    for (uint64_t variant : run.variants()) runs.back().variants.push_back({variant});
+  }
+  const RunOptions options{
+      .cancellation = &call->cancellation(), .meeting = request.meeting(), .sequence = request.sequence()};
+  worker.run_in_turn(std::move(runs), options, [call](std::vector<RunOutcome> outcomes) {
+    Frame answer;
+    try {
+      answer = answer_of(std::move(outcomes));
+    } catch (...) {
+      return call->fail(status_of(std::current_exception()));
+    }
+    call->answer(std::move(answer));
+  });
 }
 
 void open_source(LocalWorker& worker, RpcCall& call) {
@@ -200,7 +213,7 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
       {worker_rpc::kRegister, [&worker](const Call& call) { register_program(worker, *call); }, true},
       {worker_rpc::kDeregister, [&worker](const Call& call) { deregister_program(worker, *call); }, true},
       {worker_rpc::kRun, [&worker](const Call& call) { run(worker, *call); }, true, Pace::kRun},
-      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, *call); }, true, Pace::kRun},
+      {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, call); }, true, Pace::kRun},
       {worker_rpc::kOpenSource, [&worker](const Call& call) { open_source(worker, *call); }, true},
       {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
       {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true, Pace::kQuick},

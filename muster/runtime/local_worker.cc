@@ -142,7 +142,17 @@ void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments,
 
 void LocalWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
   pool_.submit([this, runs = std::move(runs), options, done = std::move(done)]() mutable {
-    done({}, run_all(std::move(runs), options));
+    prepare_thread();
+    run_in_turn(std::move(runs), options,
+                [done = std::move(done)](std::vector<RunOutcome> outcomes) { done({}, std::move(outcomes)); });
+  });
+}
+
+void LocalWorker::run_in_turn(std::vector<ProgramRun> runs, const RunOptions& options,
+                              std::function<void(std::vector<RunOutcome>)> done) {
+  if (options.sequence == 0) return done(run_all(std::move(runs), options));
+  turns_.take(options.sequence, [this, runs = std::move(runs), options, done = std::move(done)]() mutable {
+    done(run_all(std::move(runs), options));
   });
 }
 

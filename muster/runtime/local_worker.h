@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "muster/base/deadline_timer.h"
@@ -17,6 +18,7 @@
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/lease_holder.h"
 #include "muster/runtime/lease_table.h"
+#include "muster/runtime/run_turns.h"
 #include "muster/runtime/shared_source.h"
 #include "muster/runtime/variable_store.h"
 #include "muster/runtime/worker.h"
@@ -64,7 +66,10 @@ class LocalWorker : public Worker {
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
   void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
-  std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
+  // The same as soon as its sequence has come to it: on this thread, or on the one that has run what was before it.
+  // `done` must not throw.
+  void run_in_turn(std::vector<ProgramRun> runs, const RunOptions& options,
+                   std::function<void(std::vector<RunOutcome>)> done);
   void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) override
       ABSL_LOCKS_EXCLUDED(mu_);
   // One that is made here and needs no description.
@@ -112,6 +117,7 @@ class LocalWorker : public Worker {
   std::string drop(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
   size_t drop_containers(const std::vector<std::string>& containers) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Executor> executor(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
   RunOutcome run_one(ProgramRun run, const RunOptions& options);
   // The number of the program of `run` that is for the elements that another one has found, as in RunOutcome::variant.
   std::optional<uint32_t> fitting(const ProgramRun& run, const Status& failure) const;
@@ -122,6 +128,7 @@ class LocalWorker : public Worker {
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   VariableStore store_;
   Rendezvous rendezvous_;
+  RunTurns turns_;
   // Behind pointers, to keep libtorch's dispatcher out of every file that uses Muster.
   const std::unique_ptr<const OpCatalog> catalog_;
   const std::unique_ptr<KernelTable> kernels_;

@@ -18,6 +18,8 @@ struct RunOptions {
   // Of the whole run, over all tasks. Not given: as long as it takes, and those that it needs are alive.
   std::optional<std::chrono::milliseconds> timeout{};
   uint64_t meeting = 0;  // of the parts of one step: names the values that they hand to each other
+  // Worker::start_runs: what has the same number here runs one after the other, also over several messages. 0: at once.
+  uint64_t sequence = 0;
 };
 
 // The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.
