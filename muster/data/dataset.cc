@@ -19,7 +19,7 @@ int64_t at_least(int64_t least, int64_t given, const char* what) {
   return given;
 }
 
-// Nobody's gradients go through a dataset.
+// Nobody's gradients go through a dataset, and it has its own copy of what somebody may still write to.
 std::vector<at::Tensor> checked(const char* op, const std::vector<at::Tensor>& tensors) {
   PlainTensors plain;
   if (tensors.empty()) throw invalid_argument(op, ": no tensors, expected at least one");
@@ -27,7 +27,8 @@ std::vector<at::Tensor> checked(const char* op, const std::vector<at::Tensor>& t
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) throw invalid_argument(op, ": tensor ", i, " is undefined");
     dtype_of(tensors[i].scalar_type());  // throws for those that cannot be sent
-    detached.push_back(tensors[i].detach());
+    const bool ours = tensors[i].use_count() == 1 && tensors[i].storage().use_count() == 1;
+    detached.push_back(ours ? tensors[i].detach() : tensors[i].clone());
   }
   return detached;
 }

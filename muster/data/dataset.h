@@ -32,7 +32,7 @@ class Dataset {
   // The numbers begin, begin + step, … before `end`, as int64 scalars.
   static Dataset range(int64_t end);
   static Dataset range(int64_t begin, int64_t end, int64_t step = 1);
-  // Element i has the i-th slice of each tensor along its first dimension. Copies nothing.
+  // Element i has the i-th slice of each tensor along its first dimension. Copies what others hold.
   static Dataset tensors(std::vector<at::Tensor> tensors);
   // One element.
   static Dataset from_tensors(Element element);

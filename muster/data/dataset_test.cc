@@ -34,14 +34,27 @@ TEST(Dataset, RangeReachesFromOneEndOfTheNumbersToTheOther) {
 }
 
 TEST(Dataset, TensorsAreSlicedAlongTheFirstDimensionWithoutCopies) {
-  const at::Tensor xs = torch::arange(6).view({3, 2}), ys = torch::tensor({7, 8, 9});
+  at::Tensor xs = torch::tensor({{0, 1}, {2, 3}, {4, 5}}), ys = torch::tensor({7, 8, 9});
+  const int64_t* second = xs[1].const_data_ptr<int64_t>();
+  std::vector<at::Tensor> handed_over;
+  handed_over.push_back(std::move(xs));
+  handed_over.push_back(std::move(ys));
 
-  const auto elements = elements_of(Dataset::tensors({xs, ys}));
+  const auto elements = elements_of(Dataset::tensors(std::move(handed_over)));
 
   ASSERT_EQ(elements.size(), 3);
   EXPECT_THAT(numbers_in(elements[1][0]), ElementsAre(2, 3));
   EXPECT_EQ(elements[2][1].item<int64_t>(), 9);
-  EXPECT_EQ(elements[1][0].const_data_ptr(), xs[1].const_data_ptr());
+  EXPECT_EQ(elements[1][0].const_data_ptr<int64_t>(), second);
+}
+
+TEST(Dataset, TensorsThatSomebodyStillHoldsAreTakenAsTheyAreNow) {
+  const at::Tensor xs = torch::arange(3);
+
+  const Dataset dataset = Dataset::tensors({xs});
+  xs.fill_(7);
+
+  EXPECT_THAT(numbers_of(dataset), ElementsAre(0, 1, 2));
 }
 
 TEST(Dataset, TensorsLeaveTheirGradientsBehind) {

@@ -108,13 +108,17 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
   }
   closure->entry = std::move(entry);
   closure->trace = std::move(trace);
-  begin_at_their_memory(tensors);
   closure->arguments = std::move(tensors);
   closure->resources = std::move(resources);
   closure->holds = std::move(holds);
   std::shared_ptr<RemoteResult> result = closure->result;
   core_->put(std::move(closure));
   return result;
+}
+
+void ClusterCoordinator::take_now(std::vector<at::Tensor>& tensors) {
+  PlainTensors plain;
+  for (at::Tensor& tensor : tensors) tensor = tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 void ClusterCoordinator::traced(std::chrono::nanoseconds took) { core_->metrics().function_tracing.record(took); }

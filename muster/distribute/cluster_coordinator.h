@@ -43,8 +43,9 @@ class ClusterCoordinator {
   ClusterCoordinator(const ClusterCoordinator&) = delete;
   ClusterCoordinator& operator=(const ClusterCoordinator&) = delete;
 
-  // Does not wait, unless the queue is full. Arguments are those of the function; where it takes an Iterator&, give a
-  // PerWorkerDataset or PerWorkerIterator. When that gives an element of another shape, the function is traced for it
+  // Does not wait, unless the queue is full. Arguments are those of the function, as they are now: whoever writes to a
+  // tensor later does not change what was scheduled. Where it takes an Iterator&, give a PerWorkerDataset or
+  // PerWorkerIterator. When that gives an element of another shape, the function is traced for it
   // then, on a thread of the coordinator: what it captures lives until it has run.
   template <class F, class... Args>
   auto schedule(const Function<F>& function, const Args&... args) {
@@ -63,10 +64,11 @@ class ClusterCoordinator {
     const auto begin = std::chrono::steady_clock::now();
     std::shared_ptr<TracedFunction::Entry> entry = bind();
     if (function.stats().misses != misses) traced(std::chrono::steady_clock::now() - begin);
+    take_now(tensors);
     TracedFunction::TraceForElements trace;
     if (!entry->elements.empty()) {
       trace = [function, device = DeviceScope::current(),
-               given = std::make_tuple(plain(args)...)](const ElementSpecs& elements) {
+               given = with_tensors(std::make_tuple(plain(args)...), tensors)](const ElementSpecs& elements) {
         const DeviceScope as_scheduled(device);
         return std::apply([&](const auto&... each) { return function.bind_for(elements, each...); }, given);
       };
@@ -143,6 +145,17 @@ class ClusterCoordinator {
     static_assert(sizeof(T) == 0, "a RemoteValue cannot be an argument of schedule(); fetch it first");
   }
 
+  // The arguments with these tensors in place of their own, one for each.
+  template <class Arguments>
+  static Arguments with_tensors(Arguments arguments, const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor*> own;
+    for_each_leaf(arguments, [&]<class Leaf>(Leaf& leaf) {
+      if constexpr (std::same_as<Leaf, at::Tensor>) own.push_back(&leaf);
+    });
+    for (size_t i = 0; i < own.size() && own.size() == tensors.size(); ++i) *own[i] = tensors[i];
+    return arguments;
+  }
+
   template <class T>
   static void note_resource(std::vector<std::shared_ptr<PerWorkerResource>>& resources,
                             std::vector<std::shared_ptr<void>>& holds, const T& argument) {
@@ -160,6 +173,7 @@ class ClusterCoordinator {
                                     TracedFunction::TraceForElements trace, std::vector<at::Tensor> tensors,
                                     std::vector<std::shared_ptr<PerWorkerResource>> resources,
                                     std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
+  static void take_now(std::vector<at::Tensor>& tensors);  // copies them
   void traced(std::chrono::nanoseconds took);
   PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
   PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets);
