@@ -10,8 +10,8 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstPause(50), kLongestPause(100);  // between two looks at a lost worker
-constexpr std::chrono::milliseconds kCutOffPause(1'000);                  // for one that reaches no parameter server
+constexpr std::chrono::milliseconds kLongestPause(100);  // between two looks for a worker
+constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
   std::vector<std::string> devices;
@@ -71,9 +71,11 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
   const ProgramSetting setting{.variables = variables_,
                                .ps_devices = devices_of(*peers_, strategy.parameter_servers())};
   for (const std::string& task : strategy.workers()) {
-    workers_.push_back(std::make_unique<WorkerSlot>(workers_.size(), task, peers_, setting));
+    const size_t index = workers_.size();
+    workers_.push_back(std::make_unique<WorkerSlot>(index, task, strategy.worker_addresses()[index], peers_, setting));
   }
   watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
+  for (const auto& slot : workers_) look({.slot = *slot, .was_there = false});
 }
 
 CoordinatorCore::~CoordinatorCore() { stop(); }
@@ -85,9 +87,14 @@ void CoordinatorCore::stop() {
   queue_.stop(why);
   of_tagged_->cancel(why);
   ending_.cancel(why);
+  Alarms looks;
   {
     absl::MutexLock lock(&mu_);
-    changed_.SignalAll();
+    looks.swap(looks_);
+  }
+  looks.clear();  // waits for one that has just begun
+  {
+    absl::MutexLock lock(&mu_);
     while (under_way_ > 0) changed_.Wait(&mu_);
   }
   for (const auto& slot : workers_) slot->clear();
@@ -429,48 +436,88 @@ void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
   const bool others_up = std::any_of(workers_.begin(), workers_.end(), [](const auto& slot) { return slot->up(); });
   const auto first = std::find_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->given_up; });
   if (others_up || first == workers_.end() || first->get() != &lost) return;  // one who asks is enough
+  if (!asking_ps_.exchange(true)) in_background([this] { ask_parameter_servers(); });
+}
+
+void CoordinatorCore::ask_parameter_servers() {
   for (const std::string& task : ps_) {
     const Time began = std::chrono::steady_clock::now();
     try {
       variables_->check_alive(task);
     } catch (const Error& error) {
-      if (tells_of_loss(error.status()) && !tolerate(error.status(), began)) return judge(error.status());
+      if (!tells_of_loss(error.status()) || tolerate(error.status(), began)) continue;
+      judge(error.status());
+      break;
     }
   }
+  asking_ps_ = false;
 }
 
-// ---- Lost workers
+// ---- Workers that are not there
 void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
   if (!slot.lose(generation)) return;
   if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
   ++metrics_.worker_failures;
   MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: " << why.message();
-  in_background([this, &slot, why, pause] { wait_for(slot, why, pause); });
+  look_later({.slot = slot, .was_there = true}, pause);
 }
 
-void CoordinatorCore::wait_for(WorkerSlot& slot, const Status& why, std::chrono::milliseconds pause_first) {
-  const Time begin = std::chrono::steady_clock::now();
-  Status last = why;
-  rest(pause_first);
-  for (auto pause = kFirstPause; !stopping_; pause = std::min(pause * 2, kLongestPause)) {
-    try {
-      slot.revive();
-      slot.found();
-      metrics_.server_def_update.record(std::chrono::steady_clock::now() - begin);
-      MUSTER_LOG(info) << slot.task() << " is back";
-      return dispatch();
-    } catch (const Error& error) {
-      last = error.status();
-    }
-    if (std::chrono::steady_clock::now() - begin > options_.worker_recovery_limit) return give_up(slot, last);
-    watch_parameter_servers(slot);
-    rest(pause);
-  }
-}
-
-void CoordinatorCore::rest(std::chrono::milliseconds pause) {
+void CoordinatorCore::look_later(Search search, std::chrono::milliseconds pause) {
+  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
   absl::MutexLock lock(&mu_);
-  if (!stopping_) changed_.WaitWithTimeout(&mu_, absl::FromChrono(pause));
+  if (stopping_) return;
+  auto& look = looks_[search.slot.index()];
+  last = std::move(look);
+  look = std::make_unique<DeadlineTimer::Alarm>(
+      timer_.after(absl::FromChrono(pause), [this, search] { this->look(search); }));
+}
+
+void CoordinatorCore::look(Search search) {
+  begin_work();
+  auto answered = [this, search](const Status& status, const WorkerStatus&) {
+    if (status.ok()) {
+      in_background([this, search] { use_again(search); });
+    } else {
+      still_missing(search, status);
+    }
+    end_work();
+  };
+  std::shared_ptr<Worker> worker;
+  try {
+    worker = peers_->worker(search.slot.task());
+  } catch (...) {
+    return answered(status_of(std::current_exception()), {});
+  }
+  worker->start_status(ending_, answered);
+}
+
+void CoordinatorCore::use_again(const Search& search) {
+  try {
+    search.slot.revive();
+  } catch (...) {
+    return still_missing(search, status_of(std::current_exception()));
+  }
+  search.slot.found();
+  if (search.was_there) metrics_.server_def_update.record(std::chrono::steady_clock::now() - search.began);
+  if (search.was_there || search.told) {
+    MUSTER_LOG(info) << search.slot.task() << (search.was_there ? " is back" : " is there");
+  }
+  dispatch();
+}
+
+void CoordinatorCore::still_missing(Search search, const Status& why) {
+  if (stopping_) return;
+  if (std::chrono::steady_clock::now() - search.began > options_.worker_recovery_limit) {
+    return give_up(search.slot, why);
+  }
+  if (!search.was_there && !search.told) {
+    MUSTER_LOG(info) << "waiting for worker " << search.slot.index() << " at " << search.slot.address();
+    search.told = true;
+  }
+  watch_parameter_servers(search.slot);
+  const auto pause = search.pause;
+  search.pause = std::min(pause * 2, kLongestPause);
+  look_later(std::move(search), pause);
 }
 
 void CoordinatorCore::give_up(WorkerSlot& slot, const Status& why) {

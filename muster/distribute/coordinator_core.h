@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
 #include "muster/distribute/closure_queue.h"
 #include "muster/distribute/cluster_coordinator.h"
@@ -92,10 +93,21 @@ class CoordinatorCore {
   void trace_and_put_back(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
                           const ElementSpecs& found);
 
+  // How a worker is looked for that is not there, or not yet: a timer rings, the worker is asked, and its answer begins
+  // to use it or sets the timer again. No thread waits meanwhile.
+  struct Search {
+    WorkerSlot& slot;
+    bool was_there;  // else it is new
+    Time began = std::chrono::steady_clock::now();
+    std::chrono::milliseconds pause{50};  // after this look, if it is in vain
+    bool told = false;                    // that it is waited for
+  };
   // `pause`: until it may be used again.
   void lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause = {});
-  void wait_for(WorkerSlot& slot, const Status& why, std::chrono::milliseconds pause);
-  void rest(std::chrono::milliseconds pause) ABSL_LOCKS_EXCLUDED(mu_);  // or until stop()
+  void look_later(Search search, std::chrono::milliseconds pause) ABSL_LOCKS_EXCLUDED(mu_);
+  void look(Search search);
+  void use_again(const Search& search);
+  void still_missing(Search search, const Status& why);
   void give_up(WorkerSlot& slot, const Status& why);
 
   bool is_ps(const std::string& task) const { return ps_.contains(task); }
@@ -107,8 +119,9 @@ class CoordinatorCore {
   void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // Does without the workers that have been in trouble. False if all have, too often.
   bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
-  // While no worker is up nobody else would see that a parameter server is lost.
+  // While no worker is up nobody else would see that a parameter server is lost. Does not wait.
   void watch_parameter_servers(const WorkerSlot& lost);
+  void ask_parameter_servers();
   void end_without(const Status& failure, const std::string& why);
 
   const CoordinatorOptions options_;
@@ -125,6 +138,7 @@ class CoordinatorCore {
   std::atomic<size_t> next_worker_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> any_worker_trouble_{false};
+  std::atomic<bool> asking_ps_{false};
   Cancellation ending_;  // cuts off what is under way
   std::optional<Watchdog> watchdog_;
 
@@ -134,7 +148,10 @@ class CoordinatorCore {
   std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
   std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;                          // messages and tasks of the pool
-  absl::CondVar changed_;                                           // nothing is under way, or stop() was called
+  absl::CondVar changed_;                                           // nothing is under way
+  DeadlineTimer timer_;
+  using Alarms = std::map<size_t, std::unique_ptr<DeadlineTimer::Alarm>>;
+  Alarms looks_ ABSL_GUARDED_BY(mu_);  // by worker that is looked for
 
   ElasticPool pool_{"coordinator"};  // last: what it runs uses all of the above
 };

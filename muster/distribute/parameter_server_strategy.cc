@@ -89,7 +89,10 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
     throw invalid_argument("Unrecognized task_type: ", *type, "; expected chief, worker, ps or evaluator");
   }
   for (const TaskId& task : cluster.all_tasks()) {
-    if (task.job == "worker") workers_.push_back(task.to_string());
+    if (task.job == "worker") {
+      workers_.push_back(task.to_string());
+      worker_addresses_.push_back(cluster.task_address(task));
+    }
     if (task.job == "ps") ps_.push_back(task.to_string());
   }
   replica_devices_ = checked_replica_devices(resolver, cluster, std::move(options.replica_devices));

@@ -113,7 +113,8 @@ class ParameterServerStrategy {
   }
 
   const std::vector<std::string>& workers() const { return workers_; }       // tasks, by full name
-  const std::vector<std::string>& parameter_servers() const { return ps_; }  // likewise
+  const std::vector<std::string>& worker_addresses() const { return worker_addresses_; }
+  const std::vector<std::string>& parameter_servers() const { return ps_; }  // tasks
 
   // For the coordinator.
   const std::shared_ptr<PsVariables>& variables() const { return variables_; }
@@ -142,7 +143,7 @@ class ParameterServerStrategy {
   std::vector<at::Tensor> run_from_here(const TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) const;
   void warn_outside_of_schedule(const char* method) const;
 
-  std::vector<std::string> workers_, ps_, replica_devices_;
+  std::vector<std::string> workers_, worker_addresses_, ps_, replica_devices_;
   std::shared_ptr<Peers> peers_;
   std::shared_ptr<PsVariables> variables_;
   std::shared_ptr<CoordinatorPlace> coordinator_ = std::make_shared<CoordinatorPlace>();

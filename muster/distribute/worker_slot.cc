@@ -17,8 +17,9 @@ constexpr std::chrono::milliseconds kQuick(50);  // next to which the way of a m
 
 }  // namespace
 
-WorkerSlot::WorkerSlot(size_t index, std::string task, std::shared_ptr<Peers> peers, ProgramSetting setting)
-    : index_(index), task_(std::move(task)), peers_(std::move(peers)), setting_(std::move(setting)) {}
+WorkerSlot::WorkerSlot(size_t index, std::string task, std::string address, std::shared_ptr<Peers> peers,
+                       ProgramSetting setting)
+    : index_(index), task_(std::move(task)), address_(std::move(address)), peers_(std::move(peers)), setting_(std::move(setting)) {}
 
 std::shared_ptr<Worker> WorkerSlot::worker() {
   {

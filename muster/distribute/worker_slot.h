@@ -62,10 +62,11 @@ struct ProgramSetting {
 // Thread-safe. `prepare`, `revive` and `drop` call the worker and wait for it.
 class WorkerSlot {
  public:
-  WorkerSlot(size_t index, std::string task, std::shared_ptr<Peers> peers, ProgramSetting setting);
+  WorkerSlot(size_t index, std::string task, std::string address, std::shared_ptr<Peers> peers, ProgramSetting setting);
 
   size_t index() const { return index_; }
   const std::string& task() const { return task_; }
+  const std::string& address() const { return address_; }  // for messages
   // Throws Error{kUnavailable} if it is known not to be there.
   std::shared_ptr<Worker> worker() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -84,7 +85,7 @@ class WorkerSlot {
   // At the end: what was registered is deregistered, as far as the worker answers.
   void clear() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
 
-  // ---- Whether it is there: up -> lost -> up again, with a new generation, or given up.
+  // ---- Whether it is there: not yet -> up -> lost -> up again, each time with a new generation, or given up.
   bool up() const { return up_.load(); }
   uint64_t generation() const { return generation_.load(); }
   // False if it is lost already, or if what failed was sent before it was found again.
@@ -111,12 +112,12 @@ class WorkerSlot {
   void check_incarnation(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
 
   const size_t index_;
-  const std::string task_;
+  const std::string task_, address_;
   const std::shared_ptr<Peers> peers_;
   const ProgramSetting setting_;
   std::atomic<size_t> batch_size_{1};
   std::atomic<bool> quick_{false};
-  std::atomic<bool> up_{true};           // written under mu_
+  std::atomic<bool> up_{false};          // written under mu_
   std::atomic<uint64_t> generation_{0};  // likewise
 
   absl::Mutex preparing_ ABSL_ACQUIRED_BEFORE(mu_);  // held while the worker is given something

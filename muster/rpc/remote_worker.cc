@@ -41,6 +41,22 @@ TensorSpec spec_from(const std::string& task, const std::string& variable, int32
   return {*dtype, {sizes.begin(), sizes.end()}};
 }
 
+WorkerStatus status_from(const Frame& frame) {
+  const auto answer = header_of<proto::StatusAnswer>(frame.envelope);
+  return {.task = answer.task(),
+          .incarnation = answer.incarnation(),
+          .devices = {answer.devices().begin(), answer.devices().end()},
+          .default_device = answer.default_device(),
+          .programs = answer.programs(),
+          .variables = answer.variables(),
+          .variable_bytes = answer.variable_bytes(),
+          .sessions = answer.sessions(),
+          .sources = answer.sources(),
+          .requests = answer.requests(),
+          .resident_bytes = answer.resident_bytes(),
+          .uptime_seconds = answer.uptime_seconds()};
+}
+
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
   const auto header = header_of<proto::RunsAnswer>(answer.envelope);
   if (static_cast<size_t>(header.outcomes_size()) != expected) {
@@ -254,8 +270,8 @@ std::vector<VariableInfo> RemoteWorker::variables() {
 }
 
 std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  const Frame frame = channel_->call(
-      worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()), {.patient = true});
+  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()),
+                                     {.patient = true});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {
@@ -285,21 +301,22 @@ void RemoteWorker::reset(const std::vector<std::string>& containers) {
 WorkerStatus RemoteWorker::status(bool wait) {
   CallOptions options{.wait_until_up = wait};
   if (!wait) options.timeout = kStatusTimeout;
-  const Frame frame = channel_->call(worker_rpc::kStatus, with_header(proto::Empty()), options);
-  const auto answer = header_of<proto::StatusAnswer>(frame.envelope);
-  WorkerStatus status{.task = answer.task(),
-                      .incarnation = answer.incarnation(),
-                      .devices = {answer.devices().begin(), answer.devices().end()},
-                      .default_device = answer.default_device(),
-                      .programs = answer.programs(),
-                      .variables = answer.variables(),
-                      .variable_bytes = answer.variable_bytes(),
-                      .sessions = answer.sessions(),
-                      .sources = answer.sources(),
-                      .requests = answer.requests(),
-                      .resident_bytes = answer.resident_bytes(),
-                      .uptime_seconds = answer.uptime_seconds()};
-  return status;
+  return status_from(channel_->call(worker_rpc::kStatus, with_header(proto::Empty()), options));
+}
+
+void RemoteWorker::start_status(const Cancellation& cancellation, StatusDone done) {
+  const CallOptions options{.timeout = kStatusTimeout, .cancellation = &cancellation, .attempts = 1};
+  channel_->start(worker_rpc::kStatus, with_header(proto::Empty()), options,
+                  [channel = channel_, done = std::move(done)](const Status& status, const Frame& answer) {
+                    if (!status.ok()) return done(status, {});
+                    WorkerStatus of_task;
+                    try {
+                      of_task = status_from(answer);
+                    } catch (const Error& error) {
+                      return done(error.status(), {});
+                    }
+                    done({}, std::move(of_task));
+                  });
 }
 
 }  // namespace muster

@@ -35,6 +35,7 @@ class RemoteWorker : public Worker {
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override;
+  void start_status(const Cancellation& cancellation, StatusDone done) override;
   WorkerStatus status(bool wait = false) override;
 
  private:

@@ -89,6 +89,7 @@ class LocalWorker : public Worker {
                RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
   WorkerStatus status(bool wait = false) override ABSL_LOCKS_EXCLUDED(mu_);
+  void start_status(const Cancellation&, StatusDone done) override { done({}, status()); }
 
   // To be called by each thread that is there to run its programs: gives it the worker's share of the cores.
   void prepare_thread() const;

@@ -65,6 +65,7 @@ struct RunOutcome {
 using RunsDone = std::function<void(const Status&, std::vector<RunOutcome>)>;
 
 using RunDone = std::function<void(const Status&, std::vector<at::Tensor>)>;
+using StatusDone = std::function<void(const Status&, WorkerStatus)>;
 
 // Thread-safe. Every method throws Error unless it says otherwise.
 class Worker {
@@ -118,6 +119,9 @@ class Worker {
   virtual void reset(const std::vector<std::string>& containers) = 0;
   // `wait`: for a task that is not up yet, until its time to connect is over.
   virtual WorkerStatus status(bool wait = false) = 0;
+  // The same without waiting, tried once: `done` is called once, on any thread. `cancellation` lives until then. Throws
+  // nothing.
+  virtual void start_status(const Cancellation& cancellation, StatusDone done) = 0;
 };
 
 // Finds the workers of other tasks. Thread-safe.
