@@ -27,6 +27,7 @@ struct CoordinatorOptions {
   bool overlap = false;
   std::chrono::milliseconds worker_recovery_limit{3'600'000};  // until a lost worker is given up
   int transient_ps_failures = 3;  // of one parameter server that are taken for a short cut of the network
+  std::chrono::milliseconds tidy_every{10'000};  // programs of functions that are gone are dropped at the workers
   // Stacks of all threads are logged when no closure ends for so long. Else $MUSTER_COORDINATOR_WATCHDOG_TIMEOUT.
   std::optional<std::chrono::milliseconds> watchdog{};
 };

@@ -76,6 +76,7 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
   }
   watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
   for (const auto& slot : workers_) look({.slot = *slot, .was_there = false});
+  tidy_later();
 }
 
 CoordinatorCore::~CoordinatorCore() { stop(); }
@@ -136,6 +137,20 @@ void CoordinatorCore::in_background(std::function<void()> work) {
     work = nullptr;  // with all that it holds
     end_work();
   });
+}
+
+void CoordinatorCore::tidy_later() {
+  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return;
+  auto& next = looks_[workers_.size()];
+  last = std::move(next);
+  next = std::make_unique<DeadlineTimer::Alarm>(timer_.after(absl::FromChrono(options_.tidy_every), [this] {
+    for (const auto& slot : workers_) {
+      if (slot->up() && slot->untidy()) in_background([&slot = *slot] { slot.tidy(); });
+    }
+    tidy_later();
+  }));
 }
 
 std::weak_ptr<ResourceKeeper> CoordinatorCore::keeper() const { return keeper_; }

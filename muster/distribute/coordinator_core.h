@@ -80,6 +80,8 @@ class CoordinatorCore {
   void begin_work() ABSL_LOCKS_EXCLUDED(mu_);
   void end_work() ABSL_LOCKS_EXCLUDED(mu_);
   void in_background(std::function<void()> work);
+  // From time to time: workers drop what functions that are gone have left there.
+  void tidy_later() ABSL_LOCKS_EXCLUDED(mu_);
 
   void dispatch();
   bool send_to(WorkerSlot& slot, int under_way);
@@ -151,7 +153,7 @@ class CoordinatorCore {
   absl::CondVar changed_;                                           // nothing is under way
   DeadlineTimer timer_;
   using Alarms = std::map<size_t, std::unique_ptr<DeadlineTimer::Alarm>>;
-  Alarms looks_ ABSL_GUARDED_BY(mu_);  // by worker that is looked for
+  Alarms looks_ ABSL_GUARDED_BY(mu_);  // by worker that is looked for, and one to tidy up
 
   ElasticPool pool_{"coordinator"};  // last: what it runs uses all of the above
 };

@@ -19,7 +19,11 @@ constexpr std::chrono::milliseconds kQuick(50);  // next to which the way of a m
 
 WorkerSlot::WorkerSlot(size_t index, std::string task, std::string address, std::shared_ptr<Peers> peers,
                        ProgramSetting setting)
-    : index_(index), task_(std::move(task)), address_(std::move(address)), peers_(std::move(peers)), setting_(std::move(setting)) {}
+    : index_(index),
+      task_(std::move(task)),
+      address_(std::move(address)),
+      peers_(std::move(peers)),
+      setting_(std::move(setting)) {}
 
 std::shared_ptr<Worker> WorkerSlot::worker() {
   {
@@ -34,16 +38,16 @@ std::shared_ptr<Worker> WorkerSlot::worker() {
 
 std::optional<ProgramRun> WorkerSlot::ready(const ScheduledClosure& closure) const {
   absl::MutexLock lock(&mu_);
-  auto program = programs_.find(closure.entry);
+  auto program = programs_.find(closure.entry.get());
   if (program == programs_.end()) return std::nullopt;
   for (const auto& resource : closure.resources) {
     if (!resources_.contains(resource)) return std::nullopt;
   }
-  ProgramRun run{.handle = program->second, .arguments = closure.arguments, .wanted = closure.watched()};
+  ProgramRun run{.handle = program->second.handle, .arguments = closure.arguments, .wanted = closure.watched()};
   for (const auto& entry : closure.variants) {
-    auto variant = programs_.find(entry);
+    auto variant = programs_.find(entry.get());
     if (variant == programs_.end()) return std::nullopt;
-    run.variants.push_back(variant->second);
+    run.variants.push_back(variant->second.handle);
   }
   return run;
 }
@@ -147,8 +151,9 @@ void WorkerSlot::prepare(const ScheduledClosure& closure) {
 void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entry>& entry) {
   {
     absl::MutexLock lock(&mu_);
-    if (programs_.contains(entry)) return;
+    if (programs_.contains(entry.get())) return;
   }
+  drop_programs_of_gone(worker);
   const Program& program = entry->traced.program;
   const ProgramHandle handle = worker.register_program(step_of(program), setting_.variables->leases().owner());
   try {
@@ -163,7 +168,45 @@ void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entr
     throw;
   }
   absl::MutexLock lock(&mu_);
-  programs_.emplace(entry, handle);
+  programs_.emplace(entry.get(), Known{entry, handle});
+}
+
+// Nobody can ask for them any more: who scheduled or runs one holds its entry.
+void WorkerSlot::drop_programs_of_gone(Worker& worker) {
+  std::vector<std::pair<const TracedFunction::Entry*, ProgramHandle>> gone;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [entry, known] : programs_) {
+      if (known.entry.expired()) gone.emplace_back(entry, known.handle);
+    }
+  }
+  for (const auto& [entry, handle] : gone) {
+    try {
+      worker.deregister_program(handle);
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kNotFound) return;  // whoever runs something there learns of it; later, then
+    }
+    absl::MutexLock lock(&mu_);
+    programs_.erase(entry);
+  }
+}
+
+bool WorkerSlot::untidy() const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(programs_.begin(), programs_.end(),
+                     [](const auto& known) { return known.second.entry.expired(); });
+}
+
+void WorkerSlot::tidy() {
+  absl::MutexLock one_at_a_time(&preparing_);
+  if (!up()) return;
+  std::shared_ptr<Worker> worker;
+  try {
+    worker = this->worker();
+  } catch (const Error&) {
+    return;
+  }
+  drop_programs_of_gone(*worker);
 }
 
 void WorkerSlot::drop(const std::shared_ptr<PerWorkerResource>& resource) {
@@ -197,7 +240,7 @@ void WorkerSlot::clear() {
   try {
     const std::shared_ptr<Worker> worker = this->worker();
     for (const auto& resource : resources) resource->drop(*worker);
-    for (const auto& [entry, handle] : programs) worker->deregister_program(handle);
+    for (const auto& [entry, known] : programs) worker->deregister_program(known.handle);
   } catch (const Error& error) {
     MUSTER_LOG(info) << task_ << ": what the coordinator gave it stays: " << error.what();
   }

@@ -59,7 +59,7 @@ struct ProgramSetting {
 // Knows what one worker has been given, and gives it what is missing. Programs are placed and split with the worker as
 // the driver of the step, registered once and from then on named by a handle.
 // Invariant: all that it is said to have was given to one incarnation of it.
-// Thread-safe. `prepare`, `revive` and `drop` call the worker and wait for it.
+// Thread-safe. `prepare`, `revive`, `drop` and `tidy` call the worker and wait for it.
 class WorkerSlot {
  public:
   WorkerSlot(size_t index, std::string task, std::string address, std::shared_ptr<Peers> peers, ProgramSetting setting);
@@ -82,6 +82,9 @@ class WorkerSlot {
   // it is not.
   void revive() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
   void drop(const std::shared_ptr<PerWorkerResource>& resource) ABSL_LOCKS_EXCLUDED(mu_, preparing_);
+  // Whether it has programs of functions that are gone, and their end.
+  bool untidy() const ABSL_LOCKS_EXCLUDED(mu_);
+  void tidy() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
   // At the end: what was registered is deregistered, as far as the worker answers.
   void clear() ABSL_LOCKS_EXCLUDED(mu_, preparing_);
 
@@ -108,6 +111,7 @@ class WorkerSlot {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   void create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
+  void drop_programs_of_gone(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   Program step_of(const Program& program) ABSL_LOCKS_EXCLUDED(mu_);
   void check_incarnation(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -124,8 +128,13 @@ class WorkerSlot {
   mutable absl::Mutex mu_;
   std::vector<std::shared_ptr<Worker>> workers_ ABSL_GUARDED_BY(mu_);  // the last one counts; others may be in a call
   WorkerStatus status_ ABSL_GUARDED_BY(mu_);                           // of this incarnation; empty until it was asked
-  // The entries are held, so that no other one gets the address.
-  absl::flat_hash_map<std::shared_ptr<TracedFunction::Entry>, ProgramHandle> programs_ ABSL_GUARDED_BY(mu_);
+  // What was traced goes with its function: it is not held here. As long as there is a weak pointer, no other one gets
+  // its address.
+  struct Known {
+    std::weak_ptr<TracedFunction::Entry> entry;
+    ProgramHandle handle;
+  };
+  absl::flat_hash_map<const TracedFunction::Entry*, Known> programs_ ABSL_GUARDED_BY(mu_);
   std::set<std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<PerWorkerResource>> left_over_ ABSL_GUARDED_BY(mu_);  // dropped while it was lost
 };
