@@ -104,6 +104,7 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
   auto closure = std::make_shared<ScheduledClosure>();
   closure->tag = worker;
   for (const auto& variable : entry->traced.variables) {
+    check_usable(*variable, entry->traced.program.name);
     if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
   }
   closure->entry = std::move(entry);
@@ -114,6 +115,16 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
   std::shared_ptr<RemoteResult> result = closure->result;
   core_->put(std::move(closure));
   return result;
+}
+
+// Workers would look for it in vain, among their own.
+void ClusterCoordinator::check_usable(const Variable::State& variable, const std::string& function) const {
+  if (variable.home == strategy_.variables() || core_->resource_of(&variable)) return;
+  throw failed_precondition(
+      "schedule: function \"", function, "\" uses variable \"", variable.options.name, "\", which ",
+      variable.home ? "belongs to another strategy or coordinator" : "was made outside of the strategy's scope",
+      ", so the workers do not have it; make it while `auto scope = strategy.scope()` lives, or by "
+      "strategy.make<Variable>()");
 }
 
 void ClusterCoordinator::take_now(std::vector<at::Tensor>& tensors) {

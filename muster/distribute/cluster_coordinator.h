@@ -20,7 +20,8 @@ class CoordinatorCore;
 
 struct CoordinatorOptions {
   size_t queue_capacity = 256 * 1024;  // closures that wait for a worker; schedule() blocks beyond. 0: no limit
-  int depth = 2;  // messages under way per worker, each with one or more closures, so that it need not wait for the next
+  int depth =
+      2;  // messages under way per worker, each with one or more closures, so that it need not wait for the next
   // The messages of one worker run at the same time, instead of one closure after the other. A worker that waits for
   // parameter servers does something else meanwhile, but what a closure reads may be overwritten before it writes:
   // `v.assign(v + 1)` counts less than it should, and training takes steps by gradients of older weights.
@@ -33,10 +34,10 @@ struct CoordinatorOptions {
 };
 
 // Runs functions on whichever worker is free, in no particular order and at least once: a closure whose worker is lost
-// is run by another one, and the worker is used again when it is back. A worker runs one closure at a time. A function that fails makes the next call of
-// schedule(), join() or done() throw its error, once, when nothing runs any more; what was waiting is cancelled. A
-// parameter server that is lost takes its variables with it: Error{kUnavailable} that names it, at every call.
-// Thread-safe. The destructor cancels what is under way and waits for it.
+// is run by another one, and the worker is used again when it is back. A worker runs one closure at a time. A function
+// that fails makes the next call of schedule(), join() or done() throw its error, once, when nothing runs any more;
+// what was waiting is cancelled. A parameter server that is lost takes its variables with it: Error{kUnavailable} that
+// names it, at every call. Thread-safe. The destructor cancels what is under way and waits for it.
 class ClusterCoordinator {
  public:
   explicit ClusterCoordinator(const ParameterServerStrategy& strategy, CoordinatorOptions options = {});
@@ -175,6 +176,7 @@ class ClusterCoordinator {
                                     std::vector<std::shared_ptr<PerWorkerResource>> resources,
                                     std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
   static void take_now(std::vector<at::Tensor>& tensors);  // copies them
+  void check_usable(const Variable::State& variable, const std::string& function) const;
   void traced(std::chrono::nanoseconds took);
   PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
   PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets);

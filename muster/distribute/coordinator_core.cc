@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestPause(100);  // between two looks for a worker
+constexpr std::chrono::milliseconds kLongestPause(100);   // between two looks for a worker
 constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
@@ -31,6 +31,17 @@ Status as_loss(const Status& failure, const Cancellation* cancellation = nullptr
 Status late_is_lost(const Status& failure) {
   if (failure.code() != StatusCode::kDeadlineExceeded) return failure;
   return {StatusCode::kUnavailable, failure.message(), failure.task()};
+}
+
+// What happened, for a sentence that has named the task.
+std::string_view without_task(const Status& failure) {
+  std::string_view words = failure.message();
+  if (!words.starts_with(failure.task())) return words;
+  words.remove_prefix(failure.task().size());
+  for (std::string_view filler : {" at ", " "}) {
+    if (words.starts_with(filler)) return words.substr(filler.size());
+  }
+  return words;
 }
 
 // What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
@@ -282,7 +293,8 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
     const uint64_t meeting = random_id();
     sent->asked_to_end =
         sent->cancellation->on_cancel([worker, meeting](const Status& why) { worker->abort(meeting, why); });
-    worker->start_runs(std::move(runs), {.cancellation = &ending_, .meeting = meeting, .sequence = options_.overlap ? 0 : id_}, done);
+    worker->start_runs(std::move(runs),
+                       {.cancellation = &ending_, .meeting = meeting, .sequence = options_.overlap ? 0 : id_}, done);
   } catch (...) {
     done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
   }
@@ -380,9 +392,9 @@ bool CoordinatorCore::tolerate(const Status& failure, Time began) {
   if (is_restart(failure)) return false;
   absl::MutexLock lock(&mu_);
   Trouble& trouble = ps_trouble_[failure.task()];
-  if (trouble.count(began)) {
-    MUSTER_LOG(warning) << failure.task() << " was not reached (" << trouble.times << " times; "
-                        << options_.transient_ps_failures << " are tolerated): " << failure.message();
+  if (trouble.count(began) && trouble.times == 1) {
+    MUSTER_LOG(warning) << failure.task() << " was not reached, which is tolerated " << options_.transient_ps_failures
+                        << " times: " << without_task(failure);
   }
   return trouble.times <= options_.transient_ps_failures;
 }
@@ -442,7 +454,8 @@ bool CoordinatorCore::do_without_cut_off(const Status& failure) {
 
 void CoordinatorCore::end_without(const Status& failure, const std::string& why) {
   const Status gone(StatusCode::kUnavailable,
-                    str_cat("parameter server ", failure.task(), " ", why, ": ", failure.message()), failure.task());
+                    str_cat("parameter server ", failure.task(), " ", why, ": ", without_task(failure)),
+                    failure.task());
   queue_.stop(gone);
   of_tagged_->cancel(gone);
 }
@@ -473,7 +486,8 @@ void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& 
   if (!slot.lose(generation)) return;
   if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
   ++metrics_.worker_failures;
-  MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: " << why.message();
+  MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: "
+                      << (why.task() == slot.task() ? without_task(why) : why.message());
   look_later({.slot = slot, .was_there = true}, pause);
 }
 

@@ -112,7 +112,7 @@ class ParameterServerStrategy {
             /*global_batches=*/false};
   }
 
-  const std::vector<std::string>& workers() const { return workers_; }       // tasks, by full name
+  const std::vector<std::string>& workers() const { return workers_; }  // tasks, by full name
   const std::vector<std::string>& worker_addresses() const { return worker_addresses_; }
   const std::vector<std::string>& parameter_servers() const { return ps_; }  // tasks
 

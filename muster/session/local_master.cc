@@ -22,6 +22,17 @@ void for_each_device(const Program& program, const std::function<void(const std:
   for (const Program& body : program.bodies) for_each_device(body, visit);
 }
 
+constexpr size_t kMostNames = 16;  // in a message
+
+Error no_such_task(const Program& program, const std::string& task, const std::string& here,
+                   const std::vector<std::string>& others) {
+  std::string there = here;
+  for (size_t i = 0; i < std::min(others.size(), kMostNames); ++i) str_append(there, ", ", others[i]);
+  if (others.size() > kMostNames) str_append(there, " and ", others.size() - kMostNames, " more");
+  return invalid_argument("program \"", program.name, "\": ", task,
+                          " does not exist, nor does any device of it; the cluster has ", there);
+}
+
 }  // namespace
 
 // What a session has: programs at this task's worker, and a way to end what runs.
@@ -172,8 +183,10 @@ std::vector<std::string> LocalMaster::devices_for(const Program& program, const 
     for (const std::string& task : named) {
       if (auto it = devices_.find(task); it != devices_.end()) {
         devices.insert(devices.end(), it->second.begin(), it->second.end());
-      } else if (known.contains(task)) {  // else the placer says that there is no such device
+      } else if (known.contains(task)) {
         missing.push_back(task);
+      } else if (task != here) {
+        throw no_such_task(program, task, here, others);
       }
     }
   }
