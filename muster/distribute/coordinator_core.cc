@@ -370,12 +370,13 @@ void CoordinatorCore::trace_and_put_back(const WorkerSlot& slot, const std::shar
 
 void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
                              const Status& failure, Time began) {
-  if (!is_ps(failure.task()) || !tells_of_loss(failure)) {
+  const bool late = failure.code() == StatusCode::kDeadlineExceeded;
+  if (!is_ps(failure.task()) || !(late || tells_of_loss(failure))) {
     queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
     return closure->cancelled(failure);
   }
   note_trouble(slot, began);
-  if (!tolerate(failure, began)) judge(failure);
+  if (!(late ? tolerate_late(failure) : tolerate(failure, began))) judge(failure);
   queue_.put_back(closure);  // which tells it, if that was the end
 }
 
@@ -397,6 +398,17 @@ bool CoordinatorCore::tolerate(const Status& failure, Time began) {
                         << " times: " << without_task(failure);
   }
   return trouble.times <= options_.transient_ps_failures;
+}
+
+bool CoordinatorCore::tolerate_late(const Status& failure) {
+  const auto most = std::max<size_t>(1, workers_.size() / 10);
+  absl::MutexLock lock(&mu_);
+  const auto times = static_cast<size_t>(++late_);
+  MUSTER_LOG(warning) << failure.task() << " did not answer a worker in time (" << times << " times; " << most
+                      << " are tolerated): " << failure.message();
+  if (times <= most) return true;
+  late_ = 0;
+  return false;
 }
 
 void CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {

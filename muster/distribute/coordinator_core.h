@@ -115,6 +115,8 @@ class CoordinatorCore {
   bool is_ps(const std::string& task) const { return ps_.contains(task); }
   // Whether this failure of a parameter server, met by what began then, may pass.
   bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for one that has not answered in time: once for every ten workers.
+  bool tolerate_late(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   void note_trouble(const WorkerSlot& slot, Time began) ABSL_LOCKS_EXCLUDED(mu_);
   void forget_trouble(const WorkerSlot& slot) ABSL_LOCKS_EXCLUDED(mu_);
   // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
@@ -148,6 +150,7 @@ class CoordinatorCore {
   absl::flat_hash_map<const Variable::State*, std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Trouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
   std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
+  int late_ ABSL_GUARDED_BY(mu_) = 0;                               // answers of parameter servers
   std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;                          // messages and tasks of the pool
   absl::CondVar changed_;                                           // nothing is under way

@@ -143,6 +143,102 @@ TEST_F(ShortCuts, OfOneWorkerLeaveTheWorkToTheOthersUntilTheyAreOver) {
   EXPECT_EQ(v_.value().item<float>(), scheduled + 1);
 }
 
+// ---- Parameter servers that do not answer their workers in time
+// A worker of which some runs fail so, as often as the test says, before they have done anything.
+class LateWorker : public Worker {
+ public:
+  LateWorker(std::shared_ptr<Worker> behind, std::shared_ptr<std::atomic<int>> late)
+      : behind_(std::move(behind)), late_(std::move(late)) {}
+
+  void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override {
+    if (late_->fetch_sub(1) <= 0) return behind_->start_runs(std::move(runs), options, std::move(done));
+    std::vector<RunOutcome> outcomes(runs.size());
+    for (RunOutcome& outcome : outcomes) {
+      outcome.status = Status(StatusCode::kDeadlineExceeded, "no answer in time", "/job:ps/replica:0/task:0");
+    }
+    done({}, std::move(outcomes));
+  }
+  ProgramHandle register_program(const Program& program, const Owner& owner) override {
+    return behind_->register_program(program, owner);
+  }
+  void deregister_program(ProgramHandle handle) override { behind_->deregister_program(handle); }
+  std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                              const RunOptions& options) override {
+    return behind_->run(handle, std::move(arguments), options);
+  }
+  void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
+             RunDone done) override {
+    behind_->start(handle, std::move(arguments), options, std::move(done));
+  }
+  void open_source(uint64_t number, const std::string& description, const Owner& owner) override {
+    behind_->open_source(number, description, owner);
+  }
+  void renew(const Lease& lease, RenewDone done) override { behind_->renew(lease, std::move(done)); }
+  void release(const Lease& lease) override { behind_->release(lease); }
+  void close_source(uint64_t number) override { behind_->close_source(number); }
+  void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override {
+    behind_->receive(meeting, edge, options, std::move(done));
+  }
+  void abort(uint64_t meeting, const Status& why) override { behind_->abort(meeting, why); }
+  std::vector<VariableInfo> variables() override { return behind_->variables(); }
+  std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override {
+    return behind_->save(directory, variables);
+  }
+  void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
+               RestoreStage stage) override {
+    behind_->restore(checkpoint, variables, stage);
+  }
+  void reset(const std::vector<std::string>& containers) override { behind_->reset(containers); }
+  WorkerStatus status(bool wait) override { return behind_->status(wait); }
+  void start_status(const Cancellation& cancellation, StatusDone done) override {
+    behind_->start_status(cancellation, std::move(done));
+  }
+
+ private:
+  const std::shared_ptr<Worker> behind_;
+  const std::shared_ptr<std::atomic<int>> late_;
+};
+
+class LatePeers : public Peers {
+ public:
+  explicit LatePeers(std::shared_ptr<Peers> behind) : behind_(std::move(behind)) {}
+  std::shared_ptr<Worker> worker(const std::string& task) override {
+    if (!task.starts_with("/job:worker")) return behind_->worker(task);
+    return std::make_shared<LateWorker>(behind_->worker(task), late_);
+  }
+  void be_late(int times) { *late_ = times; }
+
+ private:
+  const std::shared_ptr<Peers> behind_;
+  const std::shared_ptr<std::atomic<int>> late_ = std::make_shared<std::atomic<int>>(0);
+};
+
+TEST(LateParameterServers, AreToleratedOnceForEveryTenWorkers) {
+  constexpr int kWorkers = 20, kTolerated = 2, kSteps = 50;
+  LogCapture log;
+  InProcessCluster cluster({.workers = kWorkers, .ps = 1, .transport = Transport::kLocal});
+  auto peers = std::make_shared<LatePeers>(cluster.peers());
+  ParameterServerStrategy strategy(cluster.resolver(), {.peers = peers});
+  Variable v = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy);
+  auto add = function([&](at::Tensor x) { v.assign_add(x); });
+  auto some_steps = [&] {
+    for (int i = 0; i < kSteps; ++i) coordinator.schedule(add, torch::ones({}));
+    coordinator.join();
+  };
+
+  peers->be_late(kTolerated);
+  some_steps();
+
+  EXPECT_EQ(v.value().item<float>(), kSteps) << "what was late is done again";
+  EXPECT_EQ(coordinator.metrics().snapshot().worker_failures, 0) << "nobody is to blame";
+  EXPECT_TRUE(log.contains("(2 times; 2 are tolerated)"));
+  peers->be_late(1'000'000);
+  const Status status = caught([&] { some_steps(); });
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_EQ(status.task(), "/job:ps/replica:0/task:0");
+}
+
 // ---- Back pressure, and what is counted
 class HeldBack : public ::testing::TestWithParam<Transport> {
  protected:

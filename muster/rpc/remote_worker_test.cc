@@ -39,7 +39,7 @@ TEST(RemoteWorker, LimitsNoCallThatTakesAsLongAsItTakes) {
   worker.receive(1, 1, {}, [&](const Status&, const auto&) { end->set_value(); });
   ASSERT_EQ(end->get_future().wait_for(kPatience), std::future_status::ready);
   worker.save("", {});
-  worker.restore("", {});
+  worker.restore("", {}, RestoreStage::kApply);
   worker.variables();
   master.run("", {1}, {});
 
