@@ -52,11 +52,11 @@ def finish_checksums(interface):
 
 class SlowCable:
     """Carries what comes out of one interface into the other, both ways, later: `delay` seconds give or take `jitter`,
-    which are 0 until they are set. What `tc netem` does, for kernels without it."""
+    and less a share of `loss`, which are 0 until they are set. What `tc netem` does, for kernels without it."""
 
     def __init__(self, one, other):
-        self.delay = self.jitter = 0.0
-        self.carried = 0  # packets
+        self.delay = self.jitter = self.loss = 0.0
+        self.carried = self.lost = 0  # packets
         self._ends = []
         for interface in (one, other):
             end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -85,6 +85,9 @@ class SlowCable:
                         packet, (_, _, direction, *_) = end.recvfrom(1 << 16)
                         if direction == socket.PACKET_OUTGOING:
                             continue  # our own
+                        if self.loss and rng.random() < self.loss:
+                            self.lost += 1
+                            continue
                         when = time.monotonic() + max(0.0, self.delay + rng.uniform(-self.jitter, self.jitter))
                         self.carried += 1
                         heapq.heappush(under_way, (when, self.carried, self._ends.index(end), packet))
@@ -160,15 +163,15 @@ class Counting:
         words = whole[-1].split() if whole else ["scheduled", "0", "workers", "0"]
         return dict(zip(words[::2], map(int, words[1::2])))
 
-    def wait_for_steps(self, workers, seconds=PATIENCE):
-        """Steps from now on, with so many workers."""
+    def wait_for_steps(self, workers=None, seconds=PATIENCE):
+        """Steps from now on, with so many workers if that is given."""
         before = self._last()["scheduled"]
 
         def going_on():
             if self.process.poll() is not None:
                 raise AssertionError("the training has ended: " + self.errors())
             last = self._last()
-            return last["scheduled"] >= before + 100 and last["workers"] == workers
+            return last["scheduled"] >= before + 100 and workers in (None, last["workers"])
 
         wait_until(going_on, seconds, f"steps with {workers} workers")
 
@@ -234,8 +237,9 @@ class Hosts(unittest.TestCase):
         ip("link", "set", port, "up")
 
     def tearDown(self):
-        self.slow_cable.delay = self.slow_cable.jitter = 0
-        self.worker1.process.send_signal(signal.SIGCONT)
+        self.slow_cable.delay = self.slow_cable.jitter = self.slow_cable.loss = 0
+        for stopped in (self.ps, self.worker1):
+            stopped.process.send_signal(signal.SIGCONT)
         for host in ("client", "ps", "worker1"):
             ip("link", "set", "to-" + host, "master", "switch")
             ip("link", "set", "to-" + host, "up")
@@ -318,6 +322,44 @@ class Hosts(unittest.TestCase):
                 training.wait_for_steps(workers=2)
                 with self.vanishing(host):
                     time.sleep(1)
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertGreaterEqual(counted, scheduled)
+            if failures == 0:
+                self.assertEqual(counted, scheduled)
+
+    def test_training_waits_for_any_process_that_stops_for_five_seconds(self):
+        """Less than it takes to miss two heartbeats: nobody is lost, and no step is made twice."""
+        with Counting() as training:
+            for process in (self.ps.process, self.worker1.process, training.process):
+                training.wait_for_steps(workers=2)
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(5)
+                process.send_signal(signal.SIGCONT)
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertGreaterEqual(counted, scheduled)
+            if failures == 0:
+                self.assertEqual(counted, scheduled)
+
+    def test_training_with_a_worker_that_is_far_away_loses_nothing(self):
+        self.slow_cable.delay, self.slow_cable.jitter = 0.075, 0.050
+        with Counting() as training:
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertEqual((counted, failures), (scheduled, 0))
+
+    def test_training_goes_on_while_half_of_the_packets_of_a_worker_are_lost(self):
+        with Counting() as training:
+            training.wait_for_steps(workers=2)
+
+            self.slow_cable.loss = 0.5
+            training.wait_for_steps()
+            self.assertGreater(self.slow_cable.lost, 0)
+            self.slow_cable.loss = 0
             training.wait_for_steps(workers=2)
 
             scheduled, counted, failures = training.finish()

@@ -22,14 +22,15 @@ using ::testing::HasSubstr;
 class LossyNetwork : public ::testing::TestWithParam<FaultRates> {};
 
 std::string name_of_rates(const ::testing::TestParamInfo<FaultRates>& info) {
-  const char* names[] = {"LosesRequests", "LosesResponses", "RepeatsRequests", "DoesAllOfThat"};
+  const char* names[] = {"LosesRequests", "LosesResponses", "RepeatsRequests", "DoesAllOfThat", "LosesHalfOfAll"};
   return names[info.index];
 }
 
 INSTANTIATE_TEST_SUITE_P(Rates, LossyNetwork,
                          ::testing::Values(FaultRates{.request_lost = 0.3}, FaultRates{.response_lost = 0.3},
                                            FaultRates{.in_flight = 0.3},
-                                           FaultRates{.request_lost = 0.1, .response_lost = 0.1, .in_flight = 0.1}),
+                                           FaultRates{.request_lost = 0.1, .response_lost = 0.1, .in_flight = 0.1},
+                                           FaultRates{.request_lost = 0.3, .response_lost = 0.3}),
                          name_of_rates);
 
 TEST_P(LossyNetwork, AppliesEveryFunctionOnce) {

@@ -108,6 +108,35 @@ TEST_F(Strategies, PutVariablesOnTheParameterServersInTurn) {
   EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables, 3u);
 }
 
+TEST_F(Strategies, LeaveVariablesThatAreMadeOutsideOfTheirScopeInThisProcess) {
+  InProcessCluster cluster({.workers = 1, .ps = 3, .transport = Transport::kLocal});
+  ParameterServerStrategy strategy = strategy_of(cluster, Transport::kLocal);
+  Variable outside(torch::ones({}));
+  std::vector<Variable> inside;
+  for (int i = 0; i < 4; ++i) inside.push_back(strategy.make<Variable>(torch::ones({})));
+
+  // TensorFlow says /job:chief; here it is a variable of this process that asks for no device.
+  EXPECT_EQ(outside.device(), "");
+  EXPECT_THAT(devices_of(inside), ElementsAre(ps(0), ps(1), ps(2), ps(0)));
+}
+
+TEST_F(Strategies, KeepTheValuesOfTheVariablesApart) {
+  ParameterServerStrategy strategy = this->strategy();
+  Variable first = strategy.make<Variable>(torch::zeros({})), second = strategy.make<Variable>(torch::ones({}));
+  auto step = function([&] {
+    first.assign_add(torch::full({}, 0.1F));
+    second.assign_sub(torch::full({}, 0.2F));
+  });
+  ClusterCoordinator coordinator(strategy);
+
+  coordinator.schedule(step);
+  coordinator.join();
+
+  EXPECT_NEAR(first.value().item<float>(), 0.1, 1e-6);
+  EXPECT_NEAR(second.value().item<float>(), 0.8, 1e-6);
+  EXPECT_THAT(strategy.variables()->all(), SizeIs(2));
+}
+
 TEST_F(Strategies, PutVariablesWhereTheFewestBytesAreIfAsked) {
   ParameterServerStrategy strategy = this->strategy({.placement = PsPlacement::kBalancedByBytes});
   auto scope = strategy.scope();
