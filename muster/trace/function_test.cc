@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/replay_test.h"
 #include "muster/trace/variable.h"
@@ -28,6 +29,25 @@ TEST(Function, IsTracedOnceForArgumentsOfOneKind) {
   EXPECT_EQ(twice.stats().hits, 1);
   EXPECT_EQ(twice.stats().misses, 1);
   EXPECT_EQ(twice.stats().retraces, 0);
+}
+
+TEST(Function, ForgetsTheTracesThatWereNotUsedForLongest) {
+  LogCapture quiet;
+  constexpr int kMost = static_cast<int>(TracedFunction::kMostEntries), kMore = 20;
+  auto scaled = function([](at::Tensor x, double factor) { return x * factor; });
+  const size_t before = local_worker().status().programs;
+  const at::Tensor x = torch::ones({2});
+  scaled(x, 0.5);
+
+  for (int i = 0; i < kMost + kMore; ++i) {
+    scaled(x, static_cast<double>(i + 1));
+    scaled(x, 0.5);  // is never the one
+  }
+
+  EXPECT_EQ(local_worker().status().programs, before + kMost);
+  EXPECT_EQ(scaled.stats().misses, 1 + kMost + kMore);
+  EXPECT_TRUE(same_bits(torch::full({2}, 1.0f), scaled(x, 1.0))) << "the first one is traced again";
+  EXPECT_EQ(scaled.stats().misses, 2 + kMost + kMore);
 }
 
 TEST(Function, IsTracedAgainForAnotherShapeTypeOrRank) {

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "muster/base/log.h"
@@ -48,16 +49,12 @@ TracedFunction::TracedFunction(FunctionOptions options, std::string place)
   if (options_.name.empty()) options_.name = place_;
 }
 
-TracedFunction::~TracedFunction() {
-  absl::MutexLock lock(&mu_);
-  for (auto& [signature, entry] : entries_) {
-    absl::MutexLock entry_lock(&entry->mu);
-    if (!entry->handle) continue;
-    try {
-      local_worker().deregister_program(*entry->handle);
-    } catch (const Error&) {
-      // A reset has dropped it together with the variables that it uses.
-    }
+TracedFunction::Entry::~Entry() {
+  if (!handle) return;
+  try {
+    local_worker().deregister_program(*handle);
+  } catch (const Error&) {
+    // It went with the container of its variables.
   }
 }
 
@@ -115,7 +112,8 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& si
     auto it = entries_.find(signature);
     if (it == entries_.end()) return nullptr;
     ++stats_.hits;
-    return it->second;
+    it->second.last_use = stats_.hits + stats_.misses;
+    return it->second.entry;
   };
   if (auto found = known()) return found;
   absl::MutexLock one_at_a_time(&tracing_);
@@ -141,10 +139,21 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& si
                            " but then takes other elements: ", describe_elements(entry->elements),
                            "; which elements it takes must not depend on their shapes");
   }
+  std::shared_ptr<Entry> unused;
   absl::MutexLock lock(&mu_);
   last_elements_ = entry->elements;
-  entries_.emplace(signature, entry);
+  unused = take_unused();
+  entries_.emplace(signature, Known{entry, stats_.hits + stats_.misses});
   return entry;
+}
+
+std::shared_ptr<TracedFunction::Entry> TracedFunction::take_unused() {
+  if (entries_.size() < kMostEntries) return nullptr;
+  auto oldest = std::min_element(entries_.begin(), entries_.end(),
+                                 [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; });
+  std::shared_ptr<Entry> taken = std::move(oldest->second.entry);
+  entries_.erase(oldest);
+  return taken;
 }
 
 void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements) {
@@ -166,13 +175,26 @@ void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions,
                       << "; tracing is slow, so pass what changes as a tensor of one shape";
 }
 
+void TracedFunction::check_local(const TracedProgram& traced) const {
+  for (const auto& variable : traced.variables) {
+    if (!variable->home) continue;
+    const std::string& device = variable->options.device;
+    throw failed_precondition("function \"", name(), "\" uses variable \"", variable->options.name, "\", which lives ",
+                              device.empty() ? "at the workers" : "on " + device,
+                              ": it cannot be called in this process; give it to ClusterCoordinator::schedule");
+  }
+}
+
 std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor> tensors,
                                             const RunOptions& options) const {
   LocalWorker& worker = local_worker();
   ProgramHandle handle;
   {
     absl::MutexLock lock(&entry.mu);
-    if (!entry.handle) entry.handle = worker.register_program(entry.traced.program);
+    if (!entry.handle) {
+      check_local(entry.traced);
+      entry.handle = worker.register_program(entry.traced.program);
+    }
     handle = *entry.handle;
   }
   for (size_t i = 0; i < tensors.size(); ++i) {

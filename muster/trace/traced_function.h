@@ -39,6 +39,9 @@ class TracedFunction {
   struct Entry {
     Entry(TracedProgram t, std::shared_ptr<const void> r)
         : traced(std::move(t)), result(std::move(r)), elements(first_element_specs(traced.program)) {}
+    ~Entry();  // its program goes from the local worker
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
     // The traces for elements of other shapes that were found so far. Their number only grows.
     std::vector<std::shared_ptr<Entry>> variants() ABSL_LOCKS_EXCLUDED(mu);
     // The one of them for such elements, made by `trace` if it is the first.
@@ -58,8 +61,9 @@ class TracedFunction {
     std::function<std::vector<std::string>()> descriptions;  // of the leaves of the arguments
   };
 
+  static constexpr size_t kMostEntries = 1'000;
+
   TracedFunction(FunctionOptions options, std::string place);
-  ~TracedFunction();
   TracedFunction(const TracedFunction&) = delete;
   TracedFunction& operator=(const TracedFunction&) = delete;
 
@@ -87,6 +91,10 @@ class TracedFunction {
   };
 
  private:
+  // Throws Error{kFailedPrecondition} for variables that a strategy has made elsewhere.
+  void check_local(const TracedProgram& traced) const;
+  // The one that was not used for longest, if there are too many. To be destroyed without the lock.
+  std::shared_ptr<Entry> take_unused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -95,7 +103,13 @@ class TracedFunction {
 
   absl::Mutex tracing_ ABSL_ACQUIRED_BEFORE(mu_);  // held while one signature is traced
   mutable absl::Mutex mu_;
-  absl::flat_hash_map<Signature, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
+  // The traces that were used last, up to kMostEntries: a signature that never comes again must not cost memory for
+  // ever, here and wherever its program was sent.
+  struct Known {
+    std::shared_ptr<Entry> entry;
+    int64_t last_use;  // by number of the call
+  };
+  absl::flat_hash_map<Signature, Known> entries_ ABSL_GUARDED_BY(mu_);
   FunctionStats stats_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
   ElementSpecs last_elements_ ABSL_GUARDED_BY(mu_);
