@@ -12,6 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "muster/base/status.h"
 #include "muster/runtime/row_table.h"
@@ -25,6 +26,12 @@ constexpr int64_t kAhead = 8;  // rows that are fetched from memory before they 
 
 at::TensorOptions integers(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
+// How an operand is called in an error: it may be anything.
+std::string name_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return str_cat(spec_of(tensor).to_string(), tensor.is_contiguous() ? "" : " with gaps or overlaps");
+}
+
 // Elements of one row.
 int64_t row_size(const at::Tensor& rows) {
   int64_t size = 1;
@@ -32,14 +39,26 @@ int64_t row_size(const at::Tensor& rows) {
   return size;
 }
 
-void check_ids(const char* op, const at::Tensor& ids) {
-  if (ids.scalar_type() == at::kLong) return;
-  throw invalid_argument(op, ": ids are ", spec_of(ids).to_string(), ", expected int64");
+// Memory is read and written by pointer below, so every operand is looked at before: whoever sends a program may have
+// made it of any tensors.
+at::Tensor checked_ids(const char* op, const at::Tensor& ids) {
+  if (ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 1) return ids.contiguous();
+  throw invalid_argument(op, ": ids are ", name_of(ids), ", expected int64[n]");
+}
+
+at::Tensor checked_places(const char* op, const at::Tensor& places) {
+  if (places.defined() && places.scalar_type() == at::kInt && places.dim() == 1) return places.contiguous();
+  throw invalid_argument(op, ": places are ", name_of(places), ", expected int32[n]");
 }
 
 void check_table(const char* op, const at::Tensor& table) {
-  if (table.dim() > 0 && table.is_contiguous()) return;
-  throw invalid_argument(op, ": a table is contiguous and has rows, got ", spec_of(table).to_string());
+  if (!table.defined() || table.dim() == 0 || !table.is_contiguous()) {
+    throw invalid_argument(op, ": a table is contiguous and has rows, got ", name_of(table));
+  }
+  const RowTable* on_demand = RowTable::of(table);
+  if (on_demand == nullptr || on_demand->is_whole(table)) return;
+  throw invalid_argument(op, ": ", name_of(table),
+                         " is a view of a table whose rows are made on demand, which can only be used as a whole");
 }
 
 const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Tensor& table) {
@@ -51,12 +70,11 @@ const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Ten
 }
 
 void check_pair(const char* op, const at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows) {
-  check_ids(op, ids);
   check_table(op, table);
-  if (rows.dim() == 0 || rows.size(0) != ids.numel() || row_size(rows) != row_size(table) ||
-      rows.scalar_type() != table.scalar_type() || !rows.is_contiguous()) {
-    throw invalid_argument(op, ": ", ids.numel(), " rows of ", spec_of(table).to_string(), " cannot take ",
-                           spec_of(rows).to_string());
+  if (!rows.defined() || rows.dim() != table.dim() || rows.size(0) != ids.numel() ||
+      rows.sizes().slice(1) != table.sizes().slice(1) || rows.scalar_type() != table.scalar_type() ||
+      !rows.is_contiguous()) {
+    throw invalid_argument(op, ": ", ids.numel(), " rows of ", name_of(table), " cannot take ", name_of(rows));
   }
 }
 
@@ -123,9 +141,11 @@ at::Tensor as_tensor(const std::vector<int64_t>& ids) {
 }  // namespace
 
 std::tuple<at::Tensor, std::vector<at::Tensor>> unique(const at::Tensor& given, at::IntArrayRef starts) {
-  check_ids("muster_rows::unique", given);
+  const at::Tensor ids = checked_ids("muster_rows::unique", given);
   check_starts(starts);
-  const at::Tensor ids = given.contiguous();
+  if (ids.numel() > std::numeric_limits<int32_t>::max()) {
+    throw invalid_argument("muster_rows::unique: ", ids.numel(), " ids at once; their places are int32");
+  }
   const int64_t* id = ids.const_data_ptr<int64_t>();
   const int64_t count = ids.numel();
   const size_t parts = starts.size() - 1;
@@ -164,9 +184,8 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> unique(const at::Tensor& given, 
 }
 
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> route(const at::Tensor& given, at::IntArrayRef starts) {
-  check_ids("muster_rows::route", given);
+  const at::Tensor ids = checked_ids("muster_rows::route", given);
   check_starts(starts);
-  const at::Tensor ids = given.contiguous();
   const int64_t* id = ids.const_data_ptr<int64_t>();
   std::vector<std::vector<int64_t>> of_part(starts.size() - 1), positions(starts.size() - 1);
   for (int64_t i = 0; i < ids.numel(); ++i) {
@@ -181,8 +200,8 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> route(const at::Ten
   return {std::move(lists), std::move(from)};
 }
 
-at::Tensor gather(const at::Tensor& table, const at::Tensor& ids) {
-  check_ids("muster_rows::gather", ids);
+at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
+  const at::Tensor ids = checked_ids("muster_rows::gather", given);
   check_table("muster_rows::gather", table);
   const int64_t* row = checked_rows("muster_rows::gather", ids, table);
   std::vector<int64_t> sizes = table.sizes().vec();
@@ -209,8 +228,18 @@ at::Tensor gather(const at::Tensor& table, const at::Tensor& ids) {
   return result;
 }
 
-at::Tensor expand(const at::Tensor& places, at::TensorList rows) {
-  if (rows.empty()) throw invalid_argument("muster_rows::expand: no rows");
+at::Tensor expand(const at::Tensor& given, at::TensorList rows) {
+  constexpr const char* kOp = "muster_rows::expand";
+  const at::Tensor places = checked_places(kOp, given);
+  if (rows.empty()) throw invalid_argument(kOp, ": no rows");
+  for (const at::Tensor& part : rows) {
+    if (part.defined() && part.dim() > 0 && part.is_contiguous() && part.scalar_type() == rows[0].scalar_type() &&
+        part.sizes().slice(1) == rows[0].sizes().slice(1)) {
+      continue;
+    }
+    throw invalid_argument(kOp, ": parts have contiguous rows of one shape and type, got ", name_of(rows[0]), " and ",
+                           name_of(part));
+  }
   const size_t bytes = static_cast<size_t>(row_size(rows[0])) * rows[0].itemsize();
   std::vector<const char*> row;
   for (const at::Tensor& part : rows) {
@@ -223,7 +252,7 @@ at::Tensor expand(const at::Tensor& places, at::TensorList rows) {
   auto* to = static_cast<char*>(result.mutable_data_ptr());
   const auto* place = places.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < places.numel(); ++i, to += bytes) {
-    if (place[i] >= static_cast<int32_t>(row.size())) throw out_of_range("muster_rows::expand: place ", place[i]);
+    if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
     if (place[i] < 0) {
       std::memset(to, 0, bytes);
     } else {
@@ -233,11 +262,14 @@ at::Tensor expand(const at::Tensor& places, at::TensorList rows) {
   return result;
 }
 
-std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& places, at::TensorList ids) {
-  const at::Tensor gradient = given.contiguous();
-  if (gradient.dim() == 0 || gradient.size(0) != places.numel()) {
-    throw invalid_argument("muster_rows::sum: ", places.numel(), " places for ", spec_of(gradient).to_string());
+std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_places, at::TensorList ids) {
+  constexpr const char* kOp = "muster_rows::sum";
+  const at::Tensor places = checked_places(kOp, given_places);
+  for (const at::Tensor& part : ids) (void)checked_ids(kOp, part);
+  if (!given.defined() || given.dim() == 0 || given.size(0) != places.numel()) {
+    throw invalid_argument(kOp, ": ", places.numel(), " places for ", name_of(given));
   }
+  const at::Tensor gradient = given.contiguous();
   const int64_t width = row_size(gradient);
   std::vector<at::Tensor> sums;
   std::vector<int64_t> sizes = gradient.sizes().vec();
@@ -253,7 +285,7 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& places, a
     const auto* place = places.const_data_ptr<int32_t>();
     for (int64_t i = 0; i < places.numel(); ++i, from += width) {
       if (place[i] < 0) continue;
-      if (place[i] >= static_cast<int32_t>(row.size())) throw out_of_range("muster_rows::sum: place ", place[i]);
+      if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
       scalar_t* to = row[static_cast<size_t>(place[i])];
       for (int64_t j = 0; j < width; ++j) to[j] += from[j];
     }
@@ -292,7 +324,8 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
 
 }  // namespace
 
-void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale) {
+void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, double scale) {
+  const at::Tensor ids = checked_ids("muster_rows::add_", given);
   check_pair("muster_rows::add_", table, ids, rows);
   const int64_t* row = checked_rows("muster_rows::add_", ids, table);
   AT_DISPATCH_ALL_TYPES(table.scalar_type(), "muster_rows::add_", [&] {
@@ -304,8 +337,9 @@ void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, doub
   });
 }
 
-void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient, double rate,
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, const at::Tensor& gradient, double rate,
               double epsilon) {
+  const at::Tensor ids = checked_ids("muster_rows::adagrad_", given);
   check_pair("muster_rows::adagrad_", table, ids, gradient);
   check_pair("muster_rows::adagrad_", sums, ids, gradient);
   const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
@@ -323,9 +357,13 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const 
   });
 }
 
-void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
+void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& given,
            const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
+  const at::Tensor ids = checked_ids("muster_rows::adam_", given);
   for (const at::Tensor& each : {table, mean, variance}) check_pair("muster_rows::adam_", each, ids, gradient);
+  if (!step.defined() || step.numel() != 1) {
+    throw invalid_argument("muster_rows::adam_: the count of steps is ", name_of(step), ", expected one number");
+  }
   const int64_t* row = checked_rows("muster_rows::adam_", ids, table);
   for (const at::Tensor& each : {mean, variance}) checked_rows("muster_rows::adam_", ids, each);
   const double steps = step.item().toDouble();
@@ -350,15 +388,18 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
 }
 
 void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
-  if (kind < RowRule::kConstant || kind > RowRule::kNormal || first_row < 0) {
-    throw invalid_argument("muster_rows::on_demand_: rule ", kind, " from row ", first_row, " is none");
+  if (kind < RowRule::kConstant || kind > RowRule::kNormal) {  // before it becomes one of a few
+    throw invalid_argument("muster_rows::on_demand_: there is no rule ", kind);
   }
   RowTable::begin(table, {static_cast<RowRule::Kind>(kind), a, b, static_cast<uint64_t>(seed), first_row});
 }
 
-void scatter_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, std::string_view how) {
-  if (RowTable::of(table) != nullptr) {
-    make_rows(table, checked_rows("muster_rows::scatter_", ids, table), ids.numel());
+void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, std::string_view how) {
+  const at::Tensor ids = checked_ids("muster_rows::scatter_", given);
+  check_pair("muster_rows::scatter_", table, ids, rows);
+  if (ids.is_cpu()) {
+    const int64_t* row = checked_rows("muster_rows::scatter_", ids, table);
+    if (table.is_cpu()) make_rows(table, row, ids.numel());
   }
   if (how == "add") {
     table.index_add_(0, ids, rows);

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 
 #include "muster/base/check.h"
@@ -78,8 +79,20 @@ RowTable::~RowTable() {
 void RowTable::destroy(void* table) { delete static_cast<RowTable*>(table); }
 
 void RowTable::begin(const at::Tensor& tensor, const RowRule& rule) {
-  if (!tensor.is_cpu() || tensor.dim() == 0 || !tensor.is_contiguous() || tensor.storage_offset() != 0) {
-    throw invalid_argument("rows on demand need a contiguous table on the CPU, got ", spec_of(tensor).to_string());
+  // The memory of the whole storage is replaced, so nobody may see more of it than this table does. Rows without
+  // elements cost their makers nothing, but there is a note for each.
+  constexpr int64_t kMostRowsOfNothing = 1 << 20;
+  if (!tensor.defined() || !tensor.is_cpu() || tensor.dim() == 0 || !tensor.is_contiguous() ||
+      tensor.storage_offset() != 0 || tensor.storage().nbytes() != tensor.nbytes() ||
+      (tensor.numel() == 0 && tensor.size(0) > kMostRowsOfNothing)) {
+    throw invalid_argument("rows on demand need a contiguous table on the CPU that is no view of a larger one, got ",
+                           tensor.defined() ? spec_of(tensor).to_string() : "an undefined tensor");
+  }
+  const int64_t width = tensor.numel() == 0 ? 1 : tensor.numel() / tensor.size(0);
+  if (rule.kind < RowRule::kConstant || rule.kind > RowRule::kNormal || rule.first_row < 0 ||
+      rule.first_row > std::numeric_limits<int64_t>::max() / width - tensor.size(0)) {
+    throw invalid_argument("rows on demand: rule ", static_cast<int64_t>(rule.kind), " from row ", rule.first_row,
+                           " of ", spec_of(tensor).to_string(), " is none");
   }
   auto* table = new RowTable(tensor, rule);  // owned by the storage from now on
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
@@ -89,6 +102,11 @@ void RowTable::begin(const at::Tensor& tensor, const RowRule& rule) {
 RowTable* RowTable::of(const at::Tensor& tensor) {
   if (!tensor.is_cpu() || !tensor.has_storage()) return nullptr;
   return tensor.storage().data_ptr().cast_context<RowTable>(&RowTable::destroy);
+}
+
+bool RowTable::is_whole(const at::Tensor& tensor) const {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.scalar_type() == type_ && tensor.dim() > 0 &&
+         tensor.size(0) == rows_ && tensor.numel() == rows_ * width_;
 }
 
 at::Tensor RowTable::copy(const at::Tensor& tensor) {

@@ -28,7 +28,8 @@ class RowTable {
   // Zeros that take no memory until they are written.
   static at::Tensor zeros(const TensorSpec& spec);
 
-  // Gives `tensor` new memory of which no row is written. REQUIRES: it is on the CPU, contiguous, and has rows.
+  // Gives `tensor` new memory of which no row is written. Throws Error{kInvalidArgument} unless it is on the CPU,
+  // contiguous, the whole of its storage, and has rows with elements.
   static void begin(const at::Tensor& tensor, const RowRule& rule);
   // Null if the tensor is an ordinary one.
   static RowTable* of(const at::Tensor& tensor);
@@ -37,6 +38,9 @@ class RowTable {
   // The same elements as an ordinary tensor.
   static at::Tensor completed(const at::Tensor& tensor);
 
+  // Whether the tensor, whose memory this is, shows all rows as they are. What is not the whole must not be looked at
+  // by rows: their numbers would be others.
+  bool is_whole(const at::Tensor& tensor) const;
   const RowRule& rule() const { return rule_; }
   bool written(int64_t row) const { return written_[row] != 0; }
   void initial(int64_t row, void* to) const;  // what it looks like if it is not written

@@ -19,14 +19,14 @@ at::Tensor made(std::vector<int64_t> sizes, const RowRule& rule) {
   return table;
 }
 
-at::Tensor ids_of(std::vector<int64_t> ids) { return torch::tensor(ids, torch::kLong); }
+at::Tensor row_numbers(std::vector<int64_t> ids) { return torch::tensor(ids, torch::kLong); }
 
 TEST(RowTable, LooksTheSameBeforeAndAfterARowIsWritten) {
   const at::Tensor table = made({5, 3}, {.kind = RowRule::kNormal, .a = 1, .b = 2, .seed = 7});
 
-  const at::Tensor before = rows::gather(table, ids_of({4, 2}));
+  const at::Tensor before = rows::gather(table, row_numbers({4, 2}));
   RowTable::of(table)->write(2);
-  const at::Tensor after = rows::gather(table, ids_of({4, 2}));
+  const at::Tensor after = rows::gather(table, row_numbers({4, 2}));
 
   EXPECT_TRUE(torch::equal(before, after));
   EXPECT_FALSE(torch::equal(before[0], before[1]));
@@ -39,7 +39,7 @@ TEST(RowTable, DrawsTheSameRowInEveryPart) {
   second.first_row = 6;
   const at::Tensor whole = made({10, 4}, rule), part = made({4, 4}, second);
 
-  EXPECT_TRUE(torch::equal(rows::gather(whole, ids_of({6, 9})), rows::gather(part, ids_of({0, 3}))));
+  EXPECT_TRUE(torch::equal(rows::gather(whole, row_numbers({6, 9})), rows::gather(part, row_numbers({0, 3}))));
 }
 
 TEST(RowTable, DrawsByItsRule) {
@@ -59,12 +59,12 @@ TEST(RowTable, IsUpdatedAsAnOrdinaryTableIs) {
   const RowRule rule{.kind = RowRule::kNormal, .a = 0, .b = 1, .seed = 9};
   at::Tensor table = made({6, 2}, rule), sums = made({6, 2}, {.kind = RowRule::kConstant, .a = 0.1});
   at::Tensor plain = RowTable::completed(table), plain_sums = RowTable::completed(sums);
-  const at::Tensor ids = ids_of({5, 1}), gradient = torch::ones({2, 2});
+  const at::Tensor ids = row_numbers({5, 1}), gradient = torch::ones({2, 2});
 
   for (auto [values, squares] : {std::pair{&table, &sums}, std::pair{&plain, &plain_sums}}) {
     rows::adagrad_(*values, *squares, ids, gradient, 0.1, 1e-10);
-    rows::add_(*values, ids_of({0}), torch::ones({1, 2}), 0.5);
-    rows::scatter_(*values, ids_of({3, 3}), torch::ones({2, 2}), "sub");
+    rows::add_(*values, row_numbers({0}), torch::ones({1, 2}), 0.5);
+    rows::scatter_(*values, row_numbers({3, 3}), torch::ones({2, 2}), "sub");
   }
 
   EXPECT_THAT(RowTable::of(table)->written_rows(), ElementsAre(0, 1, 3, 5));
@@ -76,7 +76,7 @@ TEST(RowTable, TakesMemoryForTheRowsThatAreWrittenOnly) {
   constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
   at::Tensor table = made({kRows, 64}, {.kind = RowRule::kNormal, .b = 1});
 
-  rows::add_(table, ids_of({0, kRows / 2, kRows - 1}), torch::ones({3, 64}), 1);
+  rows::add_(table, row_numbers({0, kRows / 2, kRows - 1}), torch::ones({3, 64}), 1);
 
   EXPECT_TRUE(RowTable::of(table)->written(kRows - 1));
   EXPECT_FALSE(RowTable::of(table)->written(1));
@@ -90,10 +90,11 @@ TEST(RowTable, IsCompletedForThoseWhoDoNotLookAtRows) {
   const at::Tensor rows = cell.read(/*by_rows=*/true);
   EXPECT_NE(RowTable::of(rows), nullptr);
   at::Tensor memory = cell.begin_write(/*whole=*/false, /*by_rows=*/true);
-  rows::add_(memory, ids_of({1}), torch::ones({1, 2}), 1);
+  rows::add_(memory, row_numbers({1}), torch::ones({1, 2}), 1);
   cell.end_write();
 
-  EXPECT_TRUE(torch::equal(rows::gather(rows, ids_of({1})), torch::full({1, 2}, 2.0F))) << "what a reader holds stays";
+  EXPECT_TRUE(torch::equal(rows::gather(rows, row_numbers({1})), torch::full({1, 2}, 2.0F)))
+      << "what a reader holds stays";
   EXPECT_TRUE(torch::equal(cell.read(), torch::tensor({{2.0F, 2.0F}, {3.0F, 3.0F}, {2.0F, 2.0F}, {2.0F, 2.0F}})));
   EXPECT_EQ(RowTable::of(cell.read(/*by_rows=*/true)), nullptr) << "once it is complete, it stays so";
 }
