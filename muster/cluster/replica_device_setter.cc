@@ -1,6 +1,7 @@
-#include "muster/session/replica_device_setter.h"
+#include "muster/cluster/replica_device_setter.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "muster/base/status.h"
 #include "muster/graph/device_spec.h"
@@ -33,21 +34,34 @@ PsStrategy balanced_by_bytes(int ps_tasks) {
 }
 
 ReplicaDeviceSetter::ReplicaDeviceSetter(ReplicaDeviceSetterOptions options) : options_(std::move(options)) {
+  const DeviceSpec ps = DeviceSpec::parse(options_.ps_device);
+  DeviceSpec::parse(options_.worker_device);
+  if (options_.cluster) {
+    options_.ps_tasks = ps.job && options_.cluster->contains(*ps.job) ? options_.cluster->num_tasks(*ps.job) : 0;
+  }
   if (options_.ps_tasks < 0) throw invalid_argument("ps_tasks is ", options_.ps_tasks, "; it cannot be negative");
   if (options_.ps_tasks > 0 && !options_.ps_strategy) options_.ps_strategy = round_robin(options_.ps_tasks);
 }
 
 std::string ReplicaDeviceSetter::variable(const TensorSpec& spec, const std::string& wish) {
   const DeviceSpec asked = DeviceSpec::parse(wish);
-  if (options_.ps_tasks == 0) return DeviceSpec::parse(options_.worker_device).merged_with(asked).to_string();
+  if (options_.ps_tasks == 0 || options_.ps_device.empty() || (!options_.merge_devices && !wish.empty())) {
+    return other(wish);
+  }
   DeviceSpec device = DeviceSpec::parse(options_.ps_device);
-  if (!device.task && !asked.task) {
+  if (device.job && (!asked.job || asked.job == device.job)) {
     device.task = options_.ps_strategy(spec);
     if (*device.task < 0 || *device.task >= options_.ps_tasks) {
       throw invalid_argument("the ps strategy chose task ", *device.task, " of ", options_.ps_tasks);
     }
   }
   return device.merged_with(asked).to_string();
+}
+
+std::string ReplicaDeviceSetter::other(const std::string& wish) const {
+  const DeviceSpec asked = DeviceSpec::parse(wish);
+  if (options_.ps_tasks == 0 || (!options_.merge_devices && !wish.empty())) return asked.to_string();
+  return DeviceSpec::parse(options_.worker_device).merged_with(asked).to_string();
 }
 
 }  // namespace muster
