@@ -51,22 +51,23 @@ std::vector<int64_t> cut_by_size(const TensorSpec& spec, const VariableAxisSizeO
 
 }  // namespace
 
-std::vector<int64_t> MinSizePartitioner::operator()(const TensorSpec& spec) const {
+std::vector<int64_t> MinSizePartitioner::operator()(const TensorSpec& spec, int axis) const {
   check_positive("min_shard_bytes", min_shard_bytes);
   check_positive("max_shards", max_shards);
   check_positive("bytes_per_string", bytes_per_string);
-  checked_size(spec, 0);
-  return cut(spec, 0, std::min<int64_t>(max_shards, ceil_of_quotient(spec.bytes(), min_shard_bytes)));
+  checked_size(spec, axis);
+  return cut(spec, axis, std::min<int64_t>(max_shards, ceil_of_quotient(spec.bytes(), min_shard_bytes)));
 }
 
-std::vector<int64_t> MaxSizePartitioner::operator()(const TensorSpec& spec) const {
-  return cut_by_size(
-      spec,
-      {.max_shard_bytes = max_shard_bytes, .axis = 0, .max_shards = max_shards, .bytes_per_string = bytes_per_string});
+std::vector<int64_t> MaxSizePartitioner::operator()(const TensorSpec& spec, int axis) const {
+  return cut_by_size(spec, {.max_shard_bytes = max_shard_bytes,
+                            .axis = axis,
+                            .max_shards = max_shards,
+                            .bytes_per_string = bytes_per_string});
 }
 
-std::vector<int64_t> FixedShardsPartitioner::operator()(const TensorSpec& spec) const {
-  return cut_fixed(spec, 0, num_shards);
+std::vector<int64_t> FixedShardsPartitioner::operator()(const TensorSpec& spec, int axis) const {
+  return cut_fixed(spec, axis, num_shards);
 }
 
 Partitioner fixed_size_partitioner(int num_shards, int axis) {
@@ -75,6 +76,13 @@ Partitioner fixed_size_partitioner(int num_shards, int axis) {
 
 Partitioner variable_axis_size_partitioner(VariableAxisSizeOptions options) {
   return [options](const TensorSpec& spec) { return cut_by_size(spec, options); };
+}
+
+Partitioner min_max_variable_partitioner(MinMaxVariableOptions options) {
+  return [options](const TensorSpec& spec) {
+    return MinSizePartitioner{options.min_slice_bytes, options.max_partitions, options.bytes_per_string}(spec,
+                                                                                                         options.axis);
+  };
 }
 
 int64_t checked_shards(const Partitioner& partitioner, const std::string& variable, const TensorSpec& spec) {

@@ -23,7 +23,8 @@ enum class PsPlacement {
 using Partitioner = std::function<std::vector<int64_t>(const TensorSpec&)>;
 
 // The partitioners are plain values that are Partitioners. Called with settings that are not positive, or for a tensor
-// that does not have the axis, they throw kInvalidArgument.
+// that does not have the axis, they throw kInvalidArgument. They cut the axis that they are asked about, the first one
+// unless told otherwise.
 // Limit: tensors do not hold strings, so bytes_per_string is checked and then ignored.
 
 // As many shards as are allowed, as long as each has at least min_shard_bytes.
@@ -32,7 +33,7 @@ struct MinSizePartitioner {
   int max_shards = 1;
   int64_t bytes_per_string = 16;
 
-  std::vector<int64_t> operator()(const TensorSpec& spec) const;
+  std::vector<int64_t> operator()(const TensorSpec& spec, int axis = 0) const;
 };
 
 // As few shards as possible, so that none has over max_shard_bytes, unless one row does.
@@ -41,14 +42,14 @@ struct MaxSizePartitioner {
   std::optional<int> max_shards{};  // none: as many as it takes
   int64_t bytes_per_string = 16;
 
-  std::vector<int64_t> operator()(const TensorSpec& spec) const;
+  std::vector<int64_t> operator()(const TensorSpec& spec, int axis = 0) const;
 };
 
 // Always so many shards, or one for each row where there are fewer rows.
 struct FixedShardsPartitioner {
   int num_shards;
 
-  std::vector<int64_t> operator()(const TensorSpec& spec) const;
+  std::vector<int64_t> operator()(const TensorSpec& spec, int axis = 0) const;
 };
 
 Partitioner fixed_size_partitioner(int num_shards, int axis = 0);
@@ -61,6 +62,16 @@ struct VariableAxisSizeOptions {
 };
 
 Partitioner variable_axis_size_partitioner(VariableAxisSizeOptions options);
+
+struct MinMaxVariableOptions {
+  int max_partitions = 1;
+  int axis = 0;
+  int64_t min_slice_bytes = 256 << 10;
+  int64_t bytes_per_string = 16;
+};
+
+// MinSizePartitioner along any axis.
+Partitioner min_max_variable_partitioner(MinMaxVariableOptions options);
 
 // The number of shards that the partitioner wants for the variable; 1 without a partitioner and for a scalar, about
 // which it is not asked. Throws kInvalidArgument when the answer is not one count per axis, when it cuts along another

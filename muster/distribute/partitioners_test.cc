@@ -94,6 +94,30 @@ TEST(FixedSizePartitioner, CutsTheAxisThatIsAskedFor) {
   EXPECT_THAT(fixed_size_partitioner(5, 1)(floats({10, 3})), ElementsAre(1, 3));
 }
 
+TEST(Partitioners, CutAnotherAxisIfAsked) {
+  const TensorSpec spec = floats({4, 8, 2});
+
+  EXPECT_THAT(FixedShardsPartitioner{3}(spec, 1), ElementsAre(1, 3, 1));
+  EXPECT_THAT(FixedShardsPartitioner{3}(spec, 2), ElementsAre(1, 1, 2));
+  EXPECT_THAT((MinSizePartitioner{.min_shard_bytes = 64, .max_shards = 10}(spec, 1)), ElementsAre(1, 4, 1));
+  EXPECT_THAT((MaxSizePartitioner{.max_shard_bytes = 64}(spec, 1)), ElementsAre(1, 4, 1));
+  EXPECT_THAT(refusal_of([&] { FixedShardsPartitioner{2}(spec, 3); }), HasSubstr("axis 3"));
+  EXPECT_THAT(refusal_of([&] { MinSizePartitioner{}(spec, -1); }), HasSubstr("axis -1"));
+}
+
+TEST(MinMaxVariablePartitioner, AgreesWithTensorFlow) {
+  const TensorSpec spec = floats({1024, 1024});  // 16 times the smallest slice
+
+  EXPECT_THAT(min_max_variable_partitioner({.max_partitions = 100})(spec), ElementsAre(16, 1));
+  EXPECT_THAT(min_max_variable_partitioner({.max_partitions = 7})(spec), ElementsAre(7, 1));
+  EXPECT_THAT(min_max_variable_partitioner({})(spec), ElementsAre(1, 1));
+  EXPECT_THAT(min_max_variable_partitioner({.max_partitions = 100, .axis = 1, .min_slice_bytes = 1 << 20})(spec),
+              ElementsAre(1, 4));
+  EXPECT_THAT(min_max_variable_partitioner({.max_partitions = 100, .min_slice_bytes = 1})(floats({3, 5})),
+              ElementsAre(3, 1));
+  EXPECT_THAT(refusal_of([&] { min_max_variable_partitioner({.axis = 2})(spec); }), HasSubstr("axis 2"));
+}
+
 TEST(VariableAxisSizePartitioner, AgreesWithTensorFlow) {
   const TensorSpec spec = floats({4, 8, 16, 32});
   const auto parts = [&](VariableAxisSizeOptions options) { return variable_axis_size_partitioner(options)(spec); };
