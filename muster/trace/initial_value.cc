@@ -3,11 +3,22 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 
+#include <mutex>
+
 #include "muster/base/status.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
+namespace {
+
+uint64_t drawn_seed() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+}  // namespace
 
 InitialValue::InitialValue(const at::Tensor& value) : spec_(spec_of(value)), value_(value.detach()) {}
 
@@ -17,15 +28,16 @@ InitialValue InitialValue::constant(std::vector<int64_t> sizes, double value, at
   return made;
 }
 
-InitialValue InitialValue::uniform(std::vector<int64_t> sizes, double low, double high, uint64_t seed) {
+InitialValue InitialValue::uniform(std::vector<int64_t> sizes, double low, double high, std::optional<uint64_t> seed) {
   InitialValue made(TensorSpec{DType::kFloat, std::move(sizes)});
-  made.fill_ = Fill{.kind = Fill::kUniform, .a = low, .b = high, .seed = seed};
+  made.fill_ = Fill{.kind = Fill::kUniform, .a = low, .b = high, .seed = seed ? *seed : drawn_seed()};
   return made;
 }
 
-InitialValue InitialValue::normal(std::vector<int64_t> sizes, double mean, double deviation, uint64_t seed) {
+InitialValue InitialValue::normal(std::vector<int64_t> sizes, double mean, double deviation,
+                                  std::optional<uint64_t> seed) {
   InitialValue made(TensorSpec{DType::kFloat, std::move(sizes)});
-  made.fill_ = Fill{.kind = Fill::kNormal, .a = mean, .b = deviation, .seed = seed};
+  made.fill_ = Fill{.kind = Fill::kNormal, .a = mean, .b = deviation, .seed = seed ? *seed : drawn_seed()};
   return made;
 }
 

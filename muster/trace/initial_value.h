@@ -19,8 +19,11 @@ class InitialValue {
   InitialValue(const at::Tensor& value);  // NOLINT: a tensor is what most variables begin with
 
   static InitialValue constant(std::vector<int64_t> sizes, double value, at::ScalarType dtype = at::kFloat);
-  static InitialValue uniform(std::vector<int64_t> sizes, double low, double high, uint64_t seed = 0);
-  static InitialValue normal(std::vector<int64_t> sizes, double mean, double deviation, uint64_t seed = 0);
+  // Without a seed, one is drawn from libtorch's own generator: each value is another one, and all are the same again
+  // after torch::manual_seed. With the same seed and shape, values are equal.
+  static InitialValue uniform(std::vector<int64_t> sizes, double low, double high, std::optional<uint64_t> seed = {});
+  static InitialValue normal(std::vector<int64_t> sizes, double mean, double deviation,
+                             std::optional<uint64_t> seed = {});
   // `make(sizes, offset)` makes the rows [offset[0], offset[0] + sizes[0]) here, part by part, for a variable that is
   // kept in parts.
   using MakePart = std::function<at::Tensor(const std::vector<int64_t>& sizes, const std::vector<int64_t>& offset)>;

@@ -19,7 +19,9 @@ struct LookupOptions {
   // whose rows become one: their sum, divided by the sum of the weights (mean) or the root of the sum of their squares
   // (sqrtn). An empty bag gives zeros.
   std::optional<Combiner> combiner{};
-  at::Tensor weights{};  // of the ids of bags, of the shape of `ids`; else 1 for each
+  // Of the ids of bags, of the shape of `ids`; else 1 for each. For mean and sqrtn an id whose weight is not positive
+  // counts as padding; a sum takes every weight as it is. (So does TensorFlow's safe_embedding_lookup_sparse.)
+  at::Tensor weights{};
 };
 
 // Rows of a table, which is a variable of two dimensions: whole or in parts, here or on parameter servers. Ids are
@@ -34,7 +36,9 @@ struct EmbeddingOptions {
   int64_t dim;
   std::string name = "embedding";
   double deviation = 0.05;  // of the initial values, which are normal and drawn where the table lives
-  uint64_t seed = 0;
+  // With the same seed, tables of one shape begin with the same values. Without one, each begins with others, which
+  // torch::manual_seed makes the same again.
+  std::optional<uint64_t> seed{};
   // Rows are drawn when they are first trained and take no memory before, nor does what an optimizer keeps for them:
   // see InitialValue::on_demand(). For tables larger than the memory of the parameter servers.
   bool on_demand = false;

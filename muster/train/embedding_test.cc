@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/train/optimizer.h"
@@ -36,6 +38,68 @@ TEST(Embedding, CombinesBagsBySumMeanAndSqrtn) {
                               sum / torch::tensor({{4.0F}, {2.0F}, {1.0F}})));
   EXPECT_TRUE(torch::allclose(combine(bags, weights, static_cast<int>(Combiner::kSqrtn)),
                               sum / torch::tensor({{std::sqrt(10.0F)}, {2.0F}, {1.0F}})));
+}
+
+// As TensorFlow's safe_embedding_lookup_sparse: mean and sqrtn leave out what has no positive weight, a sum does not.
+TEST(Embedding, LeavesIdsOutOfMeansWhoseWeightIsNotPositive) {
+  Variable table(torch::arange(8, torch::kFloat).reshape({4, 2}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor bags = ids_of({2, 1, 0, 3, 1, -1, 2, 3, -1}).reshape({3, 3});
+  const at::Tensor weights = torch::tensor({{1.0F, -3.0F, 0.0F}, {-1.0F, 0.0F, nan}, {1e-20F, nan, nan}});
+  auto combine = function([&](const at::Tensor& ids, const at::Tensor& w, int how) {
+    return embedding_lookup(table, ids, {.combiner = static_cast<Combiner>(how), .weights = w});
+  });
+
+  const at::Tensor row_or_none = torch::tensor({{4.0F, 5.0F}, {0.0F, 0.0F}, {4.0F, 5.0F}});
+  EXPECT_TRUE(torch::allclose(combine(bags, weights, static_cast<int>(Combiner::kMean)), row_or_none));
+  const at::Tensor large_enough = weights.masked_fill(weights.eq(1e-20F), 0.5);
+  EXPECT_TRUE(torch::allclose(combine(bags, large_enough, static_cast<int>(Combiner::kSqrtn)), row_or_none));
+  const at::Tensor sum = combine(bags.narrow(0, 0, 2), weights.narrow(0, 0, 2), static_cast<int>(Combiner::kSum));
+  EXPECT_TRUE(torch::equal(sum, torch::tensor({{4.0F - 6, 5.0F - 9}, {-6.0F, -7.0F}})));
+}
+
+TEST(Embedding, DoesNotTrainWhatABagLeavesOut) {
+  Variable table(torch::ones({4, 2}));
+  const Adam adam({table}, {.learning_rate = 0.1});
+  auto step = function([&](const at::Tensor& ids, const at::Tensor& weights) {
+    adam.minimize(embedding_lookup(table, ids, {.combiner = Combiner::kMean, .weights = weights}).sum());
+  });
+
+  step(ids_of({0, 1, -1, 3}).reshape({1, 4}), torch::tensor({{1.0F, 0.0F, 1.0F, -1.0F}}));
+
+  EXPECT_TRUE(torch::allclose(table.value(), torch::tensor({{0.9F, 0.9F}, {1.0F, 1.0F}, {1.0F, 1.0F}, {1.0F, 1.0F}})));
+}
+
+TEST(Embedding, HasGradientsByWeightsOfEmptyBagsToo) {
+  Variable table(torch::ones({2, 2})), weights(torch::ones({2, 2}));
+  auto slope = function([&](const at::Tensor& ids, int how) {
+    return gradient(embedding_lookup(table, ids, {.combiner = static_cast<Combiner>(how), .weights = weights}).sum(),
+                    weights);
+  });
+
+  for (const Combiner how : {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+    const at::Tensor found = slope(ids_of({0, 1, -1, -1}).reshape({2, 2}), static_cast<int>(how));
+    EXPECT_TRUE(found.isfinite().all().item<bool>()) << found;
+  }
+}
+
+TEST(Embedding, BeginsWithValuesOfItsOwn) {
+  auto make = [](std::optional<uint64_t> seed, bool on_demand) {
+    return nn::Embedding({.rows = 5, .dim = 3, .seed = seed, .on_demand = on_demand}).table().value();
+  };
+  for (const bool on_demand : {false, true}) {
+    torch::manual_seed(1);
+    const at::Tensor a = make({}, on_demand), b = make({}, on_demand);
+    torch::manual_seed(1);
+    const at::Tensor again = make({}, on_demand), seeded = make(7, on_demand), other = make(8, on_demand);
+
+    EXPECT_FALSE(torch::equal(a, b));
+    EXPECT_TRUE(torch::equal(a, again)) << "torch::manual_seed brings them back";
+    EXPECT_TRUE(torch::equal(seeded, make(7, on_demand)));
+    EXPECT_FALSE(torch::equal(seeded, other));
+  }
+  const Variable first(InitialValue::uniform({4}, 0, 1)), second(InitialValue::uniform({4}, 0, 1));
+  EXPECT_FALSE(torch::equal(first.value(), second.value()));
 }
 
 TEST(Embedding, NamesAnIdThatIsTooLarge) {
