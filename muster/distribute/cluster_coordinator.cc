@@ -60,6 +60,7 @@ class VariableResource : public PerWorkerResource {
 
 class NoVariables : public VariableCreator {
  public:
+  Authority authority() const override { return Authority::kAlways; }
   std::shared_ptr<Variable::State> create(const InitialValue&, VariableOptions options, bool) override {
     throw invalid_argument("variable \"", options.name,
                            "\" is made by a function that makes a dataset; make it before, outside of the function");

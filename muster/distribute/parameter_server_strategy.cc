@@ -1,5 +1,8 @@
 #include "muster/distribute/parameter_server_strategy.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
@@ -68,6 +71,7 @@ class BesideCreator : public VariableCreator {
   BesideCreator(std::shared_ptr<PsVariables> variables, Variable other)
       : variables_(std::move(variables)), other_(std::move(other)) {}
 
+  Authority authority() const override { return Authority::kStrategy; }
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
     auto state = variables_->create_beside(*other_.state(), initial, std::move(options));
     variables_->fill({state});
@@ -126,6 +130,16 @@ void ParameterServerStrategy::warn_outside_of_schedule(const char* method) const
       << "ParameterServerStrategy::" << method
       << " is invoked without ClusterCoordinator::schedule, so this process does the work, which can be "
          "slow; call it in a function that is scheduled";
+}
+
+void ParameterServerStrategy::keep(ModuleVariables variables) const {
+  std::vector<ModuleVariables> gone;  // destroyed without the lock
+  absl::MutexLock lock(&modules_->mu);
+  auto kept = std::stable_partition(modules_->made.begin(), modules_->made.end(),
+                                    [](const ModuleVariables& module) { return !module.module_is_gone(); });
+  gone.assign(std::make_move_iterator(kept), std::make_move_iterator(modules_->made.end()));
+  modules_->made.erase(kept, modules_->made.end());
+  modules_->made.push_back(std::move(variables));
 }
 
 VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {

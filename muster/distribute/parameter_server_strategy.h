@@ -13,6 +13,7 @@
 #include "muster/distribute/replicas.h"
 #include "muster/rpc/credentials.h"
 #include "muster/trace/function.h"
+#include "muster/trace/module_variables.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/variable_scope.h"
 
@@ -52,11 +53,19 @@ class ParameterServerStrategy {
   // Variables made in this scope live, whole, where `other` does.
   VariableScope colocate_with(const Variable& other) const;
 
-  // Makes one thing in the scope.
+  // Makes one thing in the scope. The parameters and buffers of a torch::nn module become variables of the strategy, as
+  // if it had been adopted: `auto net = strategy.make<torch::nn::Linear>(2, 3);`. The strategy keeps them as long as
+  // the module is there; adopted(net) has them, and adopted(net).write_back() brings trained values home.
   template <class T, class... Args>
   T make(Args&&... args) const {
     VariableScope inside = scope();
-    return T(std::forward<Args>(args)...);
+    if constexpr (TorchModule<T>) {
+      T made(std::forward<Args>(args)...);
+      keep(adopt(made, {.keep = true}));
+      return made;
+    } else {
+      return T(std::forward<Args>(args)...);
+    }
   }
 
   // Inside a function that is scheduled: calls `function` once for each replica, on the devices of the worker, side by
@@ -142,10 +151,17 @@ class ParameterServerStrategy {
   }
   std::vector<at::Tensor> run_from_here(const TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) const;
   void warn_outside_of_schedule(const char* method) const;
+  // Modules keep plain tensors, so somebody has to hold their variables.
+  void keep(ModuleVariables variables) const;
+  struct Modules {
+    absl::Mutex mu;
+    std::vector<ModuleVariables> made ABSL_GUARDED_BY(mu);
+  };
 
   std::vector<std::string> workers_, worker_addresses_, ps_, replica_devices_;
   std::shared_ptr<Peers> peers_;
   std::shared_ptr<PsVariables> variables_;
+  std::shared_ptr<Modules> modules_ = std::make_shared<Modules>();
   std::shared_ptr<CoordinatorPlace> coordinator_ = std::make_shared<CoordinatorPlace>();
 };
 

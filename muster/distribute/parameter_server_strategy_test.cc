@@ -168,6 +168,173 @@ TEST_F(Strategies, PutAVariableBesideAnotherOne) {
   }
 }
 
+// A creator of the user's that puts its variables on the second parameter server.
+class OnSecond : public VariableCreator {
+ public:
+  explicit OnSecond(std::shared_ptr<PsVariables> variables, Variable there)
+      : variables_(std::move(variables)), there_(std::move(there)) {}
+  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
+    return variables_->create_beside(*there_.state(), initial, std::move(options));
+  }
+
+ private:
+  const std::shared_ptr<PsVariables> variables_;
+  const Variable there_;
+};
+
+TEST_F(Strategies, AreOverruledByCreatorsAroundTheirScopeAndNotByThoseInside) {
+  ParameterServerStrategy strategy = this->strategy();
+  Variable first = strategy.make<Variable>(torch::zeros({})), second = strategy.make<Variable>(torch::zeros({}));
+  const auto creator = std::make_shared<OnSecond>(strategy.variables(), second);
+  auto made = [] { return Variable(torch::zeros({})); };
+  std::vector<Variable> alone, inside, around, beside;
+  {
+    VariableScope custom(creator);
+    alone = {made(), made()};
+  }
+  {
+    auto scope = strategy.scope();
+    VariableScope custom(creator);
+    inside = {made(), made()};
+  }
+  {
+    VariableScope custom(creator);
+    auto scope = strategy.scope();
+    around = {made(), made(), strategy.make<Variable>(torch::zeros({}))};
+  }
+  {
+    auto scope = strategy.scope();
+    auto colocated = strategy.colocate_with(second);
+    beside = {made(), made()};
+  }
+
+  EXPECT_THAT(devices_of(alone), ElementsAre(ps(1), ps(1)));
+  EXPECT_THAT(devices_of(inside), ElementsAre(ps(0), ps(1))) << "in turn, as without a creator";
+  EXPECT_THAT(devices_of(around), ElementsAre(ps(1), ps(1), ps(1)));
+  EXPECT_THAT(devices_of(beside), ElementsAre(ps(1), ps(1)));
+  EXPECT_THAT(VariableScope::current(), ::testing::IsNull());
+}
+
+TEST_F(Strategies, DecideInsideOfEachOthersScopes) {
+  ParameterServerStrategy outer = this->strategy(), inner = this->strategy();
+  auto scope = outer.scope();
+
+  Variable v = inner.make<Variable>(torch::zeros({}));
+
+  EXPECT_THAT(inner.variables()->all(), SizeIs(1));
+  EXPECT_THAT(outer.variables()->all(), SizeIs(0));
+}
+
+// TensorFlow makes and cuts variables in traced functions, too. Here every trace would make them again.
+TEST_F(Strategies, RefuseToMakeVariablesInATracedFunction) {
+  ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{2}});
+  auto make =
+      function([&] { return strategy.make<Variable>(torch::zeros({4}), VariableOptions{.name = "late"}).value(); });
+
+  const Status status = caught([&] { strategy.run(make); });
+
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr("\"late\""), HasSubstr("make it outside")));
+  EXPECT_THAT(strategy.variables()->all(), IsEmpty());
+}
+
+// ---- Modules
+struct TwoLayers : torch::nn::Module {
+  explicit TwoLayers(int64_t width) {
+    first = register_module("first", torch::nn::Linear(2, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    scale = register_parameter("scale", torch::full({1}, 3.0F));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(first(x)) * scale; }
+
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  at::Tensor scale;
+};
+
+TEST_F(Strategies, PutTheParametersAndBuffersOfModulesOnTheParameterServers) {
+  ParameterServerStrategy strategy = this->strategy();
+
+  auto linear = strategy.make<torch::nn::Linear>(2, 3);
+  auto net = strategy.make<TwoLayers>(4);
+  auto shared = strategy.make<std::shared_ptr<TwoLayers>>(std::make_shared<TwoLayers>(5));
+
+  EXPECT_THAT(strategy.variables()->all(), SizeIs(2 + 8 + 8));
+  EXPECT_EQ(adopted(linear).all().size(), 2u);
+  EXPECT_EQ(adopted(net).trainable().size(), 5u);
+  EXPECT_EQ(adopted(shared).all().size(), 8u);
+  EXPECT_THAT(devices_of(adopted(linear).all()), ElementsAre(ps(0), ps(1)));
+  EXPECT_TRUE(torch::equal(adopted(net).at("first.weight").value(), net.first->weight.detach()));
+  EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables + cluster_.worker({"ps", 1}).status().variables, 18u);
+}
+
+TEST_F(Strategies, TrainModulesAndBringTheirValuesHome) {
+  ParameterServerStrategy strategy = this->strategy();
+  auto net = strategy.make<TwoLayers>(4);
+  const at::Tensor before = net.scale.detach().clone();
+  auto step = function([&](at::Tensor x) {
+    at::Tensor loss = net.forward(x).square().mean();
+    Variable scale = adopted(net).at("scale");
+    scale.assign_sub(gradient(loss, scale));
+    return loss;
+  });
+  ClusterCoordinator coordinator(strategy);
+
+  const float first = coordinator.schedule(step, torch::randn({16, 2})).fetch().item<float>();
+  for (int i = 0; i < 3; ++i) coordinator.schedule(step, torch::randn({16, 2}));
+  coordinator.join();
+
+  EXPECT_TRUE(torch::equal(net.scale.detach(), before));
+  adopted(net).write_back();
+  EXPECT_FALSE(torch::equal(net.scale.detach(), before));
+  EXPECT_TRUE(torch::equal(net.scale.detach(), adopted(net).at("scale").value()));
+  EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4) << "buffers, too";
+  EXPECT_GT(first, net.scale.item<float>());
+}
+
+TEST_F(Strategies, LetAModuleGoWithItsVariables) {
+  ParameterServerStrategy strategy = this->strategy();
+  for (int i = 0; i < 5; ++i) strategy.make<torch::nn::Linear>(2, 3);
+  auto last = strategy.make<torch::nn::Linear>(2, 3);
+
+  EXPECT_THAT(strategy.variables()->all(), SizeIs(2));
+}
+
+struct AdoptsItself {
+  AdoptsItself() : variables(adopt(net)) {}
+  torch::nn::Linear net{2, 3};
+  ModuleVariables variables;
+};
+
+struct AdoptsAPart : torch::nn::Module {
+  AdoptsAPart() : first(register_module("first", torch::nn::Linear(2, 3))), variables(adopt(first)) {
+    second = register_module("second", torch::nn::Linear(3, 1));
+  }
+  torch::nn::Linear first;
+  ModuleVariables variables;
+  torch::nn::Linear second{nullptr};
+};
+
+TEST_F(Strategies, TakeModulesThatWereAdoptedInTheirConstructors) {
+  ParameterServerStrategy strategy = this->strategy();
+
+  auto model = strategy.make<AdoptsItself>();
+  auto part = strategy.make<AdoptsAPart>();
+
+  EXPECT_THAT(strategy.variables()->all(), SizeIs(6));
+  EXPECT_EQ(adopted(model.net).at("weight").name(), model.variables.at("weight").name());
+  EXPECT_EQ(adopted(part).at("first.weight").name(), part.variables.at("weight").name());
+}
+
+TEST_F(Strategies, SayThatAModuleWasNotMadeByOne) {
+  torch::nn::Linear plain(2, 3);
+
+  const Status status = caught([&] { adopted(plain); });
+
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr("\"weight\""), HasSubstr("strategy.make")));
+}
+
 TEST_F(Strategies, MakeNamesUniqueAndKeepVariablesApart) {
   ParameterServerStrategy one = strategy(), other = strategy();
   Variable a = one.make<Variable>(torch::full({}, 1.0F), VariableOptions{.name = "w"});

@@ -36,6 +36,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   explicit PsVariables(PsVariablesOptions options);
   ~PsVariables() override;
 
+  Authority authority() const override { return Authority::kStrategy; }
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options,
                                           bool may_split) override;
   std::shared_ptr<Variable::State> create_beside(const Variable::State& other, const InitialValue& initial,

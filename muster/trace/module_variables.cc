@@ -2,23 +2,85 @@
 
 #include <absl/strings/str_join.h>
 
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
 #include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/variable_scope.h"
 
 namespace muster {
+namespace {
+
+// Puts variables on the device of another one, which lives with another task.
+class Beside : public VariableCreator {
+ public:
+  explicit Beside(Variable other) : other_(std::move(other)) {}
+  Authority authority() const override { return Authority::kStrategy; }
+  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
+    const std::shared_ptr<VariableHome>& home = other_.state()->home;
+    auto state = home->create_beside(*other_.state(), initial, std::move(options));
+    home->fill({state});
+    return state;
+  }
+
+ private:
+  const Variable other_;
+};
+
+std::string_view parent_of(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? "" : name.substr(0, dot);
+}
+
+}  // namespace
 
 void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options) {
-  if (!tensor.defined()) return;
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    if (!variables_[i].state()->adopted.is_same(tensor)) continue;
-    names_.emplace_back(name, i);
-    return;
+  if (!tensor.defined() || known(name, tensor)) return;
+  if (options.keep && tensor.has_storage() && Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
+    return add_adopted(name, tensor);
   }
   VariableOptions variable{.name = options.prefix.empty() ? name : str_cat(options.prefix, ".", name),
                            .trainable = trainable && tensor.requires_grad(),
                            .device = options.device};
+  // One op may write to several buffers of a layer (batch norm does), and it runs on one device.
+  std::optional<VariableScope> beside;
+  for (const auto& [other, index] : names_) {
+    const Variable& known = variables_[index];
+    if (trainable || beside || known.trainable() || !known.state()->home || parent_of(other) != parent_of(name))
+      continue;
+    beside.emplace(std::make_shared<Beside>(known));
+  }
   names_.emplace_back(name, variables_.size());
   variables_.push_back(Variable(Variable::State::adopt(std::move(tensor), std::move(variable))));
+}
+
+// Whether the module has the tensor under another name, too.
+bool ModuleVariables::known(const std::string& name, const at::Tensor& tensor) {
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    if (!variables_[i].state()->adopted.is_same(tensor)) continue;
+    names_.emplace_back(name, i);
+    return true;
+  }
+  return false;
+}
+
+void ModuleVariables::add_adopted(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || known(name, tensor)) return;
+  auto state = tensor.has_storage() ? Variable::State::find(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+  if (!state) {
+    throw failed_precondition("\"", name, "\" of the module (", spec_of(tensor).to_string(),
+                              ") stands for no variable; adopt the module, or let a strategy make it: "
+                              "strategy.make<torch::nn::Linear>(2, 3)");
+  }
+  names_.emplace_back(name, variables_.size());
+  variables_.push_back(Variable(std::move(state)));
+}
+
+bool ModuleVariables::module_is_gone() const {
+  return std::all_of(variables_.begin(), variables_.end(),
+                     [](const Variable& variable) { return variable.state()->adopted.use_count() == 1; });
 }
 
 std::vector<Variable> ModuleVariables::trainable() const {

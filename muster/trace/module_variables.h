@@ -8,9 +8,20 @@
 
 namespace muster {
 
+// A torch::nn module, or what points to one: its holder (torch::nn::Linear, torch::nn::Sequential, …) or a shared_ptr.
+template <class T>
+concept TorchModule = requires(T& module) {
+  module.named_parameters();
+  module.named_buffers();
+} || requires(T& module) {
+  module->named_parameters();
+  module->named_buffers();
+};
+
 struct AdoptOptions {
   std::string prefix{};  // of the variables' names: "net" gives "net.0.weight"
   std::string device{};
+  bool keep = false;  // tensors that stand for a variable already go on doing so; else that is an error
 };
 
 // From now on a traced function that uses the module uses these variables: `net->forward(x)` reads them, an in-place
@@ -25,6 +36,15 @@ class ModuleVariables {
     for (auto& buffer : module.named_buffers()) add(buffer.key(), buffer.value(), false, options);
   }
 
+  // Those of a module that was adopted before. Throws Error{kFailedPrecondition} if it was not, or not all of it.
+  template <class Module>
+  static ModuleVariables of(const Module& module) {
+    ModuleVariables found;
+    for (const auto& parameter : module.named_parameters()) found.add_adopted(parameter.key(), parameter.value());
+    for (const auto& buffer : module.named_buffers()) found.add_adopted(buffer.key(), buffer.value());
+    return found;
+  }
+
   const std::vector<Variable>& all() const { return variables_; }
   std::vector<Variable> trainable() const;
   const Variable& at(const std::string& name) const;  // as the module names it; Error{kNotFound} lists the names
@@ -32,21 +52,39 @@ class ModuleVariables {
   // Copies the values of the variables into the module's tensors.
   void write_back() const;
 
+  // Whether nobody but these variables holds a tensor of the module.
+  bool module_is_gone() const;
+
  private:
+  ModuleVariables() = default;
+  void add_adopted(const std::string& name, const at::Tensor& tensor);
+  bool known(const std::string& name, const at::Tensor& tensor);
   void add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options);
 
   std::vector<Variable> variables_;
   std::vector<std::pair<std::string, size_t>> names_;  // a tensor that the module has twice is one variable
 };
 
-// `auto variables = muster::adopt(net);` for a module or a module holder (torch::nn::Linear, torch::nn::Sequential, …).
+// `auto variables = muster::adopt(net);`
 template <class Module>
 ModuleVariables adopt(Module& module, const AdoptOptions& options = {}) {
+  static_assert(TorchModule<Module>, "adopt takes a torch::nn module or its holder");
   if constexpr (requires { module.named_parameters(); }) {
     return ModuleVariables(module, options);
   } else {
-    static_assert(requires { module->named_parameters(); }, "adopt takes a torch::nn module or its holder");
     return ModuleVariables(*module, options);
+  }
+}
+
+// The variables of a module that was adopted, or made by ParameterServerStrategy::make:
+// `muster::adopted(net).write_back();`. Throws as ModuleVariables::of.
+template <class Module>
+ModuleVariables adopted(const Module& module) {
+  static_assert(TorchModule<const Module>, "adopted takes a torch::nn module or its holder");
+  if constexpr (requires { module.named_parameters(); }) {
+    return ModuleVariables::of(module);
+  } else {
+    return ModuleVariables::of(*module);
   }
 }
 

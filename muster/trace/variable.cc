@@ -75,8 +75,12 @@ void give_back_remote_name(const std::string& name) {
 
 }  // namespace
 
-VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator)
-    : outer_(std::exchange(current_creator, std::move(creator))) {}
+VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator) : outer_(current_creator) {
+  using Authority = VariableCreator::Authority;
+  const bool decides =
+      !creator || !outer_ || creator->authority() == Authority::kAlways || creator->authority() == outer_->authority();
+  if (decides) current_creator = std::move(creator);
+}
 VariableScope::~VariableScope() { current_creator = outer_; }
 const std::shared_ptr<VariableCreator>& VariableScope::current() { return current_creator; }
 

@@ -27,14 +27,19 @@ class VariableHome {
 // Makes variables in the place of Variable's constructor.
 class VariableCreator {
  public:
+  // Which of two creators decides where their scopes nest: of two of a kind the inner one, of a user's and a strategy's
+  // the outer one, as TensorFlow has it. kAlways is for a ban on variables.
+  enum class Authority { kUser, kStrategy, kAlways };
+
   virtual ~VariableCreator() = default;
+  virtual Authority authority() const { return Authority::kUser; }
   // `may_split`: into parts.
   virtual std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options,
                                                   bool may_split) = 0;
 };
 
-// Until the scope ends, variables made by this thread are made by `creator`. Scopes nest; the inner one wins. Without a
-// creator they are made here, as outside of all scopes.
+// Until the scope ends, variables made by this thread are made by `creator`. Scopes nest, by the creators' authority.
+// Without a creator they are made here, as outside of all scopes.
 class [[nodiscard]] VariableScope {
  public:
   explicit VariableScope(std::shared_ptr<VariableCreator> creator);
