@@ -275,21 +275,19 @@ TEST_F(Strategies, TrainModulesAndBringTheirValuesHome) {
   auto step = function([&](at::Tensor x) {
     at::Tensor loss = net.forward(x).square().mean();
     Variable scale = adopted(net).at("scale");
-    scale.assign_sub(gradient(loss, scale));
+    scale.assign_sub(0.1 * gradient(loss, scale));
     return loss;
   });
   ClusterCoordinator coordinator(strategy);
 
-  const float first = coordinator.schedule(step, torch::randn({16, 2})).fetch().item<float>();
-  for (int i = 0; i < 3; ++i) coordinator.schedule(step, torch::randn({16, 2}));
+  for (int i = 0; i < 4; ++i) coordinator.schedule(step, torch::randn({16, 2}));
   coordinator.join();
 
   EXPECT_TRUE(torch::equal(net.scale.detach(), before));
   adopted(net).write_back();
-  EXPECT_FALSE(torch::equal(net.scale.detach(), before));
+  EXPECT_LT(net.scale.item<float>(), before.item<float>());
   EXPECT_TRUE(torch::equal(net.scale.detach(), adopted(net).at("scale").value()));
   EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 4) << "buffers, too";
-  EXPECT_GT(first, net.scale.item<float>());
 }
 
 TEST_F(Strategies, LetAModuleGoWithItsVariables) {

@@ -2,8 +2,12 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
 
 #include "muster/base/status.h"
 #include "muster/runtime/row_ops.h"
@@ -25,6 +29,10 @@ std::vector<int64_t> starts_of(const Variable& table) {
   std::vector<int64_t> starts{0};
   for (const Variable& part : parts_of(table)) starts.push_back(starts.back() + part.sizes()[0]);
   return starts;
+}
+
+at::Tensor zeros_for(const Variable& variable) {
+  return at::zeros(variable.sizes(), at::TensorOptions(variable.dtype()));
 }
 
 Tracer& tracer_for(const char* what, const Variable& table) {
@@ -67,53 +75,212 @@ at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
   return leaf.reshape(sizes);
 }
 
-Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables) {
+at::Tensor slice(const Variable& variable, const RowRange& range) {
+  if (variable.sizes().empty()) {
+    throw invalid_argument("slice: variable \"", variable.name(), "\" is a scalar, which has no rows");
+  }
+  if (range.step == 0) throw invalid_argument("slice of variable \"", variable.name(), "\": slice step cannot be zero");
+  const int64_t rows = variable.sizes()[0];
+  const bool backwards = range.step < 0;
+  // Between what there is before the first row and after the last one, as far as the direction can come there.
+  auto bounded = [&](std::optional<int64_t> index, int64_t otherwise) {
+    if (!index) return otherwise;
+    const int64_t from_start = *index < 0 ? *index + rows : *index;
+    return backwards ? std::clamp<int64_t>(from_start, -1, rows - 1) : std::clamp<int64_t>(from_start, 0, rows);
+  };
+  int64_t first = bounded(range.first, backwards ? rows - 1 : 0), end = bounded(range.end, backwards ? -1 : rows);
+  const int64_t longest = std::max<int64_t>(rows, 1);  // a longer step goes just as far
+  const int64_t step = std::abs(std::clamp(range.step, -longest, longest));
+  if (backwards) {  // the same rows forwards, and then turned round
+    const int64_t last = first;
+    first = last > end ? last - (last - end - 1) / step * step : 0;
+    end = last > end ? last + 1 : 0;
+  }
+  Parts found;
+  int64_t start = 0;
+  for (const Variable& part : parts_of(variable)) {
+    const int64_t here = start, count = part.sizes()[0];
+    start += count;
+    const int64_t begin = first >= here ? first : first + (here - first + step - 1) / step * step;
+    if (begin >= std::min(end, start)) continue;
+    DeviceScope there(part.device());
+    found.push_back(part.value().slice(0, begin - here, std::min(end, start) - here, step));
+  }
+  if (found.empty()) {
+    std::vector<int64_t> sizes = variable.sizes().vec();
+    sizes[0] = 0;
+    return at::zeros(sizes, at::TensorOptions(variable.dtype()));
+  }
+  const at::Tensor forwards = found.size() == 1 ? found[0] : at::cat(found);
+  return backwards ? forwards.flip(0) : forwards;
+}
+
+at::Tensor row(const Variable& variable, int64_t index) {
+  const int64_t rows = variable.sizes().empty() ? 0 : variable.sizes()[0];
+  if (index < -rows || index >= rows) {
+    throw out_of_range("row ", index, " of variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+                       "), which has ", rows, " rows");
+  }
+  const int64_t from_start = index < 0 ? index + rows : index;
+  return slice(variable, {.first = from_start, .end = from_start + 1}).select(0, 0);
+}
+
+namespace {
+
+// d loss / d one variable, by the ways on which the loss depends on it.
+struct FoundGradient {
+  at::Tensor whole{};  // undefined: not as a whole
+  std::optional<RowGradient> rows{};
+};
+
+void check_differentiable(const Variable& variable, const at::Tensor& stand_in) {
+  if (variable.trainable() && at::isFloatingType(variable.dtype()) &&
+      (!stand_in.defined() || stand_in.requires_grad())) {
+    return;
+  }
+  throw invalid_argument("gradient: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
+                         ") is not trainable or not of a floating-point type");
+}
+
+// The row of `variable` that is row 0 of what was looked up: the variable itself, one of its parts, or what it is a
+// part of. Nothing if they are strangers.
+std::optional<int64_t> first_row_in(const Variable& variable, const RowLookup& lookup) {
+  if (lookup.table == variable.state()) return 0;
+  auto first_row = [](const Variable::State& whole, const Variable::State* part) -> std::optional<int64_t> {
+    int64_t first = 0;
+    for (const Variable& shard : whole.shards) {
+      if (shard.state().get() == part) return first;
+      first += shard.sizes()[0];
+    }
+    return std::nullopt;
+  };
+  if (const auto first = first_row(*variable.state(), lookup.table.get())) return *first;
+  if (const auto first = first_row(*lookup.table, variable.state().get())) return -*first;
+  return std::nullopt;
+}
+
+// The ids of a lookup as rows of `variable`; -1 for those that it has not.
+at::Tensor ids_in(const Variable& variable, const RowLookup& lookup) {
+  if (lookup.table == variable.state()) return lookup.ids;
+  const at::Tensor rows = lookup.ids.add(*first_row_in(variable, lookup));
+  const at::Tensor others = lookup.ids.lt(0).logical_or(rows.lt(0)).logical_or(rows.ge(variable.sizes()[0]));
+  return rows.masked_fill(others, -1);
+}
+
+// Of the lookups that the loss depends on.
+RowGradient sum_by_row(const Variable& table, const std::vector<const RowLookup*>& lookups, const Parts& gradients) {
+  if (lookups.size() == 1 && lookups[0]->table == table.state()) {
+    return {table, lookups[0]->part_ids, rows::sum(gradients[0], lookups[0]->places, lookups[0]->part_ids)};
+  }
+  Parts ids;
+  for (const RowLookup* lookup : lookups) ids.push_back(ids_in(table, *lookup));
+  auto [places, part_ids] = rows::unique(at::cat(ids), starts_of(table));  // a row that two have seen is one row
+  Parts sums = rows::sum(at::cat(gradients), places, part_ids);
+  return {table, std::move(part_ids), std::move(sums)};
+}
+
+// By the tensors that autograd knows of a variable: what stands for its parts, if the trace has come to them, and the
+// rows that were looked up.
+std::vector<FoundGradient> find_gradients(const at::Tensor& loss, const std::vector<Variable>& variables) {
   Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) return {gradient(loss, variables), {}};  // which says that it belongs inside a function
-  std::vector<Variable> dense;
-  std::vector<at::Tensor> leaves;
-  std::vector<std::vector<const RowLookup*>> lookups;
+  if (tracer == nullptr) {
+    throw failed_precondition(
+        "gradient() belongs inside a traced function (muster::function): outside of one a variable "
+        "is a plain value and nothing records how the loss came about");
+  }
+  Parts inputs;
   for (const Variable& variable : variables) {
-    std::vector<const RowLookup*>& of_this = lookups.emplace_back();
+    for (const Variable& part : parts_of(variable)) {
+      const at::Tensor stand_in = tracer->known_stand_in(*part.state());
+      check_differentiable(part, stand_in);
+      if (stand_in.defined()) inputs.push_back(stand_in);
+    }
     for (const RowLookup& lookup : tracer->lookups) {
-      if (lookup.table != variable.state()) continue;
-      of_this.push_back(&lookup);
-      leaves.push_back(lookup.leaf);
+      if (first_row_in(variable, lookup)) inputs.push_back(lookup.leaf);
     }
-    if (of_this.empty()) dense.push_back(variable);
   }
-  std::vector<at::Tensor> by_leaf;
-  if (!leaves.empty()) {
-    by_leaf = torch::autograd::grad({loss}, leaves, /*grad_outputs=*/{}, /*retain_graph=*/true,
-                                    /*create_graph=*/false, /*allow_unused=*/true);
+  if (!loss.requires_grad()) {
+    throw invalid_argument("gradient: the loss (", spec_of(loss).to_string(),
+                           ") depends on no trainable variable; was it computed under a NoGradGuard or detached?");
   }
-  std::vector<at::Tensor> by_dense;
-  if (!dense.empty()) by_dense = gradient(loss, dense);
+  Parts found;
+  if (!inputs.empty()) {
+    found = torch::autograd::grad({loss}, inputs, /*grad_outputs=*/{}, /*retain_graph=*/true, /*create_graph=*/false,
+                                  /*allow_unused=*/true);
+  }
   c10::AutoGradMode no_gradients(false);
-  Gradients result;
-  size_t next_leaf = 0, next_dense = 0;
-  for (size_t i = 0; i < variables.size(); ++i) {
-    if (lookups[i].empty()) {
-      result.dense.push_back(by_dense[next_dense++]);
-      continue;
+  std::vector<FoundGradient> result;
+  auto next = found.begin();
+  for (const Variable& variable : variables) {
+    FoundGradient& gradient = result.emplace_back();
+    Parts parts;
+    bool used = false;
+    for (const Variable& part : parts_of(variable)) {
+      const at::Tensor stand_in = tracer->known_stand_in(*part.state());
+      parts.push_back(stand_in.defined() ? *next++ : at::Tensor());
+      used = used || parts.back().defined();
     }
-    result.dense.emplace_back();
-    at::Tensor places = lookups[i][0]->places;
-    Parts ids = lookups[i][0]->part_ids, all_ids, all_rows;
-    for (const RowLookup* lookup : lookups[i]) {
-      const at::Tensor& found = by_leaf[next_leaf++];
-      all_rows.push_back(found.defined() ? found : at::zeros_like(lookup->leaf));
-      all_ids.push_back(lookup->ids);
+    if (used) {
+      for (size_t i = 0; i < parts.size(); ++i) {  // a variable that is used is used as a whole
+        if (!parts[i].defined()) parts[i] = zeros_for(parts_of(variable)[i]);
+      }
+      gradient.whole = parts.size() == 1 ? parts[0] : at::cat(parts);
     }
-    at::Tensor by_row = all_rows[0];
-    if (lookups[i].size() > 1) {  // a row that two lookups have seen is one row
-      std::tie(places, ids) = rows::unique(at::cat(all_ids), starts_of(variables[i]));
-      by_row = at::cat(all_rows);
+    std::vector<const RowLookup*> lookups;
+    Parts by_lookup;
+    for (const RowLookup& lookup : tracer->lookups) {
+      if (!first_row_in(variable, lookup)) continue;
+      const at::Tensor rows = *next++;
+      if (!rows.defined()) continue;
+      lookups.push_back(&lookup);
+      by_lookup.push_back(rows);
     }
-    Parts sums = rows::sum(by_row, places, ids);
-    result.rows.push_back({variables[i], std::move(ids), std::move(sums)});
+    if (!lookups.empty()) gradient.rows = sum_by_row(variable, lookups, by_lookup);
   }
   return result;
+}
+
+}  // namespace
+
+at::Tensor as_dense(const RowGradient& gradient, const at::Tensor& more) {
+  c10::AutoGradMode no_gradients(false);
+  const at::Tensor dense = more.defined() ? more.clone() : zeros_for(gradient.table);
+  const std::vector<int64_t> starts = starts_of(gradient.table);
+  for (size_t i = 0; i < gradient.ids.size(); ++i) {
+    dense.narrow(0, starts[i], starts[i + 1] - starts[i]).index_add_(0, gradient.ids[i], gradient.rows[i]);
+  }
+  return dense;
+}
+
+const RowGradient* Gradients::rows_of(const Variable& table) const {
+  for (const RowGradient& gradient : rows) {
+    if (gradient.table.state() == table.state()) return &gradient;
+  }
+  return nullptr;
+}
+
+Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables) {
+  Gradients gradients;
+  for (FoundGradient& found : find_gradients(loss, variables)) {
+    if (found.rows && found.whole.defined()) found.whole = as_dense(*std::exchange(found.rows, {}), found.whole);
+    gradients.dense.push_back(std::move(found.whole));
+    if (found.rows) gradients.rows.push_back(std::move(*found.rows));
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Variable>& variables) {
+  std::vector<at::Tensor> whole;
+  for (FoundGradient& found : find_gradients(loss, variables)) {
+    c10::AutoGradMode no_gradients(false);
+    if (found.rows) found.whole = as_dense(*found.rows, found.whole);
+    whole.push_back(found.whole.defined() ? found.whole : zeros_for(variables[whole.size()]));
+  }
+  return whole;
+}
+
+at::Tensor gradient(const at::Tensor& loss, const Variable& variable) {
+  return gradient(loss, std::vector<Variable>{variable})[0];
 }
 
 namespace {

@@ -240,6 +240,13 @@ at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
   return stand_in;
 }
 
+at::Tensor Tracer::known_stand_in(const Variable::State& variable) const {
+  if (outer_ != nullptr) return outer_->known_stand_in(variable);
+  if (variable.adopted.defined()) return variable.adopted;
+  auto it = stand_ins_.find(const_cast<Variable::State*>(&variable));
+  return it == stand_ins_.end() ? at::Tensor() : it->second;
+}
+
 void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
   unwritten_.erase(ValueTable::storage_of(tensor));
   if (outer_ != nullptr && !values_.find_sharing(tensor)) return outer_->before_write(op, tensor);

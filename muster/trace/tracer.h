@@ -49,6 +49,8 @@ class Tracer {
 
   // The tensor that stands for a variable in this trace.
   at::Tensor stand_in(const std::shared_ptr<Variable::State>& variable);
+  // The same if the trace has come to the variable before, and an undefined tensor if it has not.
+  at::Tensor known_stand_in(const Variable::State& variable) const;
   void device_changed(const std::string& device);
 
   std::vector<RowLookup> lookups{};  // so far, in the program or body that this traces

@@ -3,10 +3,8 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
@@ -107,6 +105,11 @@ Variable::State::State(std::vector<Variable> parts, VariableOptions given)
                              "\" is ", other.to_string());
     }
     spec.sizes[0] += other.sizes[0];
+  }
+  for (const Variable& shard : shards) {
+    if (!shard.state()->part_of) continue;
+    throw invalid_argument("\"", shard.name(), "\" is a part of variable \"", shard.state()->part_of->name,
+                           "\" already, so it cannot be one of \"", options.name, "\"");
   }
   int64_t first = 0;
   for (const Variable& shard : shards) {
@@ -321,16 +324,6 @@ void write(const Variable& variable, Write how, const at::Tensor& value) {
   cell.end_write();
 }
 
-// The variables themselves, and the parts of those that are kept in parts.
-std::vector<Variable> parts_of(const std::vector<Variable>& variables) {
-  std::vector<Variable> parts;
-  for (const Variable& variable : variables) {
-    if (variable.shards().empty()) parts.push_back(variable);
-    parts.insert(parts.end(), variable.shards().begin(), variable.shards().end());
-  }
-  return parts;
-}
-
 }  // namespace
 
 Variable& Variable::assign(const at::Tensor& value) {
@@ -384,45 +377,6 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
   Variable made = make_one_beside(other, name, initial);
   fill(made);
   return made;
-}
-
-at::Tensor gradient(const at::Tensor& loss, const Variable& variable) {
-  return gradient(loss, std::vector<Variable>{variable})[0];
-}
-
-std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Variable>& variables) {
-  Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) {
-    throw failed_precondition(
-        "gradient() belongs inside a traced function (muster::function): outside of one a variable "
-        "is a plain value and nothing records how the loss came about");
-  }
-  std::vector<at::Tensor> inputs;
-  for (const Variable& variable : parts_of(variables)) {
-    inputs.push_back(tracer->stand_in(variable.state()));
-    if (!inputs.back().requires_grad()) {
-      throw invalid_argument("gradient: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
-                             ") is not trainable or not of a floating-point type");
-    }
-  }
-  if (!loss.requires_grad()) {
-    throw invalid_argument("gradient: the loss (", spec_of(loss).to_string(),
-                           ") depends on no trainable variable; was it computed under a NoGradGuard or detached?");
-  }
-  std::vector<at::Tensor> gradients =
-      torch::autograd::grad({loss}, inputs, /*grad_outputs=*/{}, /*retain_graph=*/true, /*create_graph=*/false,
-                            /*allow_unused=*/true);
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined()) gradients[i] = at::zeros_like(inputs[i]);
-  }
-  std::vector<at::Tensor> whole;
-  auto next = gradients.begin();
-  for (const Variable& variable : variables) {
-    const auto parts = static_cast<std::ptrdiff_t>(std::max<size_t>(variable.shards().size(), 1));
-    whole.push_back(parts == 1 ? *next : at::cat(std::vector<at::Tensor>(next, next + parts)));
-    next += parts;
-  }
-  return whole;
 }
 
 }  // namespace muster

@@ -107,8 +107,10 @@ struct Variable::State {
   static std::vector<std::shared_ptr<State>> all_adopted();
 };
 
-// d loss / d variable, for use inside a traced function; zeros where the loss does not depend on the variable. Throws
-// Error{kInvalidArgument} for a loss that depends on nothing at all and for a variable that is not trainable.
+// d loss / d variable, of the variable's shape, for use inside a traced function: rows that were looked up count like
+// any other use, and where the loss does not depend on the variable there are zeros (optimizers leave such a variable
+// alone: see gradients_by_rows). Throws Error{kInvalidArgument} for a loss that depends on nothing at all and for a
+// variable that is not trainable.
 at::Tensor gradient(const at::Tensor& loss, const Variable& variable);
 std::vector<at::Tensor> gradient(const at::Tensor& loss, const std::vector<Variable>& variables);
 template <class... More>

@@ -5,6 +5,9 @@
 #include <ATen/ops/sqrt.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "muster/base/status.h"
 #include "muster/runtime/row_ops.h"
 #include "muster/trace/device_scope.h"
@@ -13,8 +16,8 @@
 
 namespace muster {
 
-Optimizer::Optimizer(std::string name, std::vector<Variable> variables, const std::vector<SlotRule>& slots)
-    : variables_(std::move(variables)) {
+Optimizer::Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots)
+    : variables_(std::move(variables).take()) {
   if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
   for (const Variable& variable : variables_) {
     if (!variable.trainable() || !at::isFloatingType(variable.dtype())) {
@@ -42,45 +45,68 @@ std::vector<Variable> Optimizer::slots() const {
   return all;
 }
 
+void Optimizer::minimize(const at::Tensor& loss) const {
+  const Gradients gradients = gradients_by_rows(loss, variables_);
+  auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
+  if (gradients.rows.empty() && std::none_of(gradients.dense.begin(), gradients.dense.end(), defined)) {
+    throw invalid_argument("minimize: the loss depends on none of the ", variables_.size(),
+                           " variables of this optimizer, the first of which is \"", variables_[0].name(), "\"");
+  }
+  apply(gradients);
+}
+
 namespace {
 
-// The tensors of gradients in a row, and back.
-std::vector<at::Tensor> flat(const Gradients& gradients) {
+size_t parts_of(const Variable& variable) { return std::max<size_t>(variable.shards().size(), 1); }
+
+Variable part_of(const Variable& variable, size_t part) {
+  return variable.shards().empty() ? variable : variable.shards()[part];
+}
+
+// The tensors of gradients in a row: for each variable the dense one, then the ids and the rows of its parts, undefined
+// where there are none. Replicas need not depend on the same variables.
+std::vector<at::Tensor> flat(const std::vector<Variable>& variables, const Gradients& gradients) {
   std::vector<at::Tensor> tensors;
-  for (const at::Tensor& dense : gradients.dense) {
-    if (dense.defined()) tensors.push_back(dense);
-  }
-  for (const RowGradient& row : gradients.rows) {
-    tensors.insert(tensors.end(), row.ids.begin(), row.ids.end());
-    tensors.insert(tensors.end(), row.rows.begin(), row.rows.end());
+  for (size_t i = 0; i < variables.size(); ++i) {
+    tensors.push_back(gradients.dense[i]);
+    if (const RowGradient* rows = gradients.rows_of(variables[i])) {
+      tensors.insert(tensors.end(), rows->ids.begin(), rows->ids.end());
+      tensors.insert(tensors.end(), rows->rows.begin(), rows->rows.end());
+    } else {
+      for (size_t j = 0; j < 2 * parts_of(variables[i]); ++j) tensors.emplace_back();
+    }
   }
   return tensors;
 }
 
-// The sum of the gradients of several replicas, of which `like` is one. Rows that several of them have are one row.
-Gradients sum_of(const Gradients& like, const std::vector<ReplicaContext::Tensors>& by_replica) {
-  Gradients sum = like;
+// The sum of what several replicas have. Rows that several of them have are one row.
+Gradients sum_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica) {
+  Gradients sum;
   size_t next = 0;
-  for (at::Tensor& dense : sum.dense) {
-    if (!dense.defined()) continue;
-    dense = by_replica[0][next];
-    for (size_t i = 1; i < by_replica.size(); ++i) dense = dense.add(by_replica[i][next]);
+  for (const Variable& variable : variables) {
+    at::Tensor dense;
+    for (const ReplicaContext::Tensors& tensors : by_replica) {
+      if (tensors[next].defined()) dense = dense.defined() ? dense.add(tensors[next]) : tensors[next];
+    }
     ++next;
-  }
-  for (RowGradient& row : sum.rows) {
-    const size_t parts = row.ids.size();
+    const size_t parts = parts_of(variable);
+    RowGradient row{variable};
     for (size_t p = 0; p < parts; ++p, ++next) {
       std::vector<at::Tensor> ids, rows;
       for (const ReplicaContext::Tensors& tensors : by_replica) {
+        if (!tensors[next].defined()) continue;
         ids.push_back(tensors[next]);
         rows.push_back(tensors[next + parts]);
       }
-      const Variable part = row.table.shards().empty() ? row.table : row.table.shards()[p];
-      auto [places, different] = rows::unique(at::cat(ids), {0, part.sizes()[0]});
-      row.rows[p] = rows::sum(at::cat(rows), places, different)[0];
-      row.ids[p] = different[0];
+      if (ids.empty()) continue;
+      auto [places, different] = rows::unique(at::cat(ids), {0, part_of(variable, p).sizes()[0]});
+      row.rows.push_back(rows::sum(at::cat(rows), places, different)[0]);
+      row.ids.push_back(different[0]);
     }
     next += parts;
+    if (!row.ids.empty() && dense.defined()) dense = as_dense(row, dense);
+    if (!row.ids.empty() && !dense.defined()) sum.rows.push_back(std::move(row));
+    sum.dense.push_back(std::move(dense));
   }
   return sum;
 }
@@ -88,44 +114,46 @@ Gradients sum_of(const Gradients& like, const std::vector<ReplicaContext::Tensor
 }  // namespace
 
 void Optimizer::apply(const Gradients& gradients) const {
+  if (gradients.dense.size() != variables_.size()) {
+    throw invalid_argument("apply: ", gradients.dense.size(), " gradients for the ", variables_.size(),
+                           " variables of this optimizer");
+  }
   c10::AutoGradMode no_gradients(false);
   if (ReplicaContext* replica = ReplicaContext::current(); replica != nullptr && replica->num_replicas() > 1) {
     std::vector<Variable> changed = slots();
     changed.insert(changed.end(), variables_.begin(), variables_.end());
-    return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed, flat(gradients),
-                          [this, gradients](const auto& by_replica) {
+    return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
+                          flat(variables_, gradients), [this](const auto& by_replica) {
                             c10::AutoGradMode no_gradients_either(false);
-                            apply(sum_of(gradients, by_replica));
+                            apply(sum_of(variables_, by_replica));
                           });
   }
-  auto part = [](const Variable& variable, size_t i) {
-    return variable.shards().empty() ? variable : variable.shards()[i];
-  };
-  size_t next_rows = 0;
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
-    const size_t parts = std::max<size_t>(variable.shards().size(), 1);
-    const bool by_rows = !gradients.dense[i].defined();
-    const RowGradient* rows = by_rows ? &gradients.rows[next_rows++] : nullptr;
+    at::Tensor dense = gradients.dense[i];
+    const RowGradient* rows = gradients.rows_of(variable);
+    if (rows != nullptr && dense.defined()) dense = as_dense(*std::exchange(rows, nullptr), dense);
+    if (!dense.defined() && rows == nullptr) continue;  // the loss does not depend on it
+    const size_t parts = parts_of(variable);
     int64_t first = 0;
     for (size_t p = 0; p < parts; ++p) {
-      const Variable own = part(variable, p);
+      const Variable own = part_of(variable, p);
       const int64_t count = own.sizes().empty() ? 0 : own.sizes()[0];
       // What is cut off for this part is cut before it travels.
       const at::Tensor gradient =
-          by_rows ? rows->rows[p] : (parts == 1 ? gradients.dense[i] : gradients.dense[i].narrow(0, first, count));
+          rows != nullptr ? rows->rows[p] : (parts == 1 ? dense : dense.narrow(0, first, count));
       first += count;
       DeviceScope there(own.device());
       std::vector<at::Tensor> slots;
-      for (const Variable& slot : slots_[i]) slots.push_back(part(slot, p).memory());
-      by_rows ? update_rows(own.memory(), std::move(slots), rows->ids[p], gradient)
-              : update(own.memory(), std::move(slots), gradient);
+      for (const Variable& slot : slots_[i]) slots.push_back(part_of(slot, p).memory());
+      rows != nullptr ? update_rows(own.memory(), std::move(slots), rows->ids[p], gradient)
+                      : update(own.memory(), std::move(slots), gradient);
     }
   }
 }
 
 // ---- SGD
-Sgd::Sgd(std::vector<Variable> variables, SgdOptions options)
+Sgd::Sgd(Trained variables, SgdOptions options)
     : Optimizer("sgd", std::move(variables),
                 options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
       options_(options) {
@@ -143,13 +171,28 @@ void Sgd::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tens
   value.sub_(gradient, options_.learning_rate);
 }
 
-void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor>, const at::Tensor& ids,
-                      const at::Tensor& gradient) const {
+namespace {
+
+// The gradient of rows with that of their squares, as far as they decay.
+at::Tensor with_decay(const at::Tensor& value, const at::Tensor& ids, const at::Tensor& gradient, double weight_decay) {
+  return weight_decay == 0 ? gradient : gradient.add(rows::gather(value, ids), weight_decay);
+}
+
+}  // namespace
+
+void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
+                      const at::Tensor& given) const {
+  at::Tensor gradient = with_decay(value, ids, given, options_.weight_decay);
+  if (!slots.empty()) {
+    const at::Tensor momentum = rows::gather(slots[0], ids).mul_(options_.momentum).add_(gradient);
+    rows::scatter_(slots[0], ids, momentum, "update");
+    gradient = options_.nesterov ? gradient.add(momentum, options_.momentum) : momentum;
+  }
   rows::add_(value, ids, gradient, -options_.learning_rate);
 }
 
 // ---- Adagrad
-Adagrad::Adagrad(std::vector<Variable> variables, AdagradOptions options)
+Adagrad::Adagrad(Trained variables, AdagradOptions options)
     : Optimizer("adagrad", std::move(variables), {{.name = "sums", .initial = options.initial_accumulator}}),
       options_(options) {}
 
@@ -164,7 +207,7 @@ void Adagrad::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const
 }
 
 // ---- Adam
-Adam::Adam(const std::string& name, std::vector<Variable> variables, AdamOptions options, bool decoupled)
+Adam::Adam(const std::string& name, Trained variables, AdamOptions options, bool decoupled)
     : Optimizer(name, std::move(variables),
                 {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
       options_(options),
@@ -192,7 +235,8 @@ void Adam::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Ten
 }
 
 void Adam::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                       const at::Tensor& gradient) const {
+                       const at::Tensor& given) const {
+  const at::Tensor gradient = with_decay(value, ids, given, decoupled_ ? 0.0 : options_.weight_decay);
   slots[2].add_(1);
   rows::adam_(value, slots[0], slots[1], slots[2], ids, gradient, options_.learning_rate, options_.beta1,
               options_.beta2, options_.epsilon, decoupled_ ? options_.weight_decay : 0.0);

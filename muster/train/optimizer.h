@@ -3,26 +3,45 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "muster/trace/module_variables.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"
 
 namespace muster {
 
+// What an optimizer trains: a list of variables, those of a module that was adopted or made by a strategy, or all that
+// are trainable of a ModuleVariables.
+class Trained {
+ public:
+  Trained(std::initializer_list<Variable> variables) : variables_(variables) {}
+  Trained(std::vector<Variable> variables) : variables_(std::move(variables)) {}    // NOLINT
+  Trained(const ModuleVariables& variables) : variables_(variables.trainable()) {}  // NOLINT
+  template <TorchModule Module>
+  Trained(const Module& module) : variables_(adopted(module).trainable()) {}  // NOLINT
+
+  std::vector<Variable> take() && { return std::move(variables_); }
+
+ private:
+  std::vector<Variable> variables_;
+};
+
 // Keeps what a rule remembers of each variable (its slots) beside the variable, in the same parts. Made outside of
-// traced functions, used inside. A variable that the function has looked up by rows changes in those rows alone.
+// traced functions, used inside. The rules are PyTorch's. A table that the loss depends on by rows alone changes in
+// those rows alone, by the same rule: the momentum of a row goes on, and its weight decays, when it is looked up again.
 // A handle, cheap to copy; thread-safe.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // One step down the gradient of `loss`. Variables that the loss does not depend on get a gradient of zeros. In one of
-  // several replicas (ParameterServerStrategy::run) the gradients of all are summed, and the step is taken once, when
-  // all have ended; the optimizer lives until then.
-  void minimize(const at::Tensor& loss) const { apply(gradients_by_rows(loss, variables_)); }
+  // One step down the gradient of `loss`. Variables that the loss does not depend on stay as they are, and so do their
+  // slots; Error{kInvalidArgument} if it depends on none. In one of several replicas (ParameterServerStrategy::run) the
+  // gradients of all are summed, and the step is taken once, when all have ended; the optimizer lives until then.
+  void minimize(const at::Tensor& loss) const;
+  // The same with gradients of variables(), in their order.
   void apply(const Gradients& gradients) const;
 
   const std::vector<Variable>& variables() const { return variables_; }
@@ -37,7 +56,7 @@ class Optimizer {
     double initial = 0;
     bool scalar = false;  // one number for a variable (or a part of one), such as a count of steps
   };
-  Optimizer(std::string name, std::vector<Variable> variables, const std::vector<SlotRule>& slots);
+  Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots);
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
@@ -58,10 +77,9 @@ struct SgdOptions {
   double weight_decay = 0;
 };
 
-// By rows: without momentum and weight decay, which concern all rows.
 class Sgd : public Optimizer {
  public:
-  explicit Sgd(std::vector<Variable> variables, SgdOptions options = {});
+  explicit Sgd(Trained variables, SgdOptions options = {});
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -78,7 +96,7 @@ struct AdagradOptions {
 
 class Adagrad : public Optimizer {
  public:
-  explicit Adagrad(std::vector<Variable> variables, AdagradOptions options = {});
+  explicit Adagrad(Trained variables, AdagradOptions options = {});
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -92,17 +110,16 @@ struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;  // added to the gradient; of AdamW: taken off the value, and 0.01 unless given
+  double weight_decay = 0;  // added to the gradient
 };
 
-// By rows: only rows with a gradient move, and only their means do, as PyTorch's SparseAdam has it.
+// By rows as PyTorch's SparseAdam: the steps that all rows of a table have seen count for each.
 class Adam : public Optimizer {
  public:
-  explicit Adam(std::vector<Variable> variables, AdamOptions options = {})
-      : Adam("adam", std::move(variables), options, false) {}
+  explicit Adam(Trained variables, AdamOptions options = {}) : Adam("adam", std::move(variables), options, false) {}
 
  protected:
-  Adam(const std::string& name, std::vector<Variable> variables, AdamOptions options, bool decoupled);
+  Adam(const std::string& name, Trained variables, AdamOptions options, bool decoupled);
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -112,10 +129,19 @@ class Adam : public Optimizer {
   bool decoupled_;  // weight decay does not pass through the means
 };
 
+struct AdamWOptions {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;  // taken off the value
+};
+
 class AdamW : public Adam {
  public:
-  explicit AdamW(std::vector<Variable> variables, AdamOptions options = {.weight_decay = 0.01})
-      : Adam("adamw", std::move(variables), options, true) {}
+  explicit AdamW(Trained variables, AdamWOptions options = {})
+      : Adam("adamw", std::move(variables),
+             {options.learning_rate, options.beta1, options.beta2, options.epsilon, options.weight_decay}, true) {}
 };
 
 }  // namespace muster

@@ -14,83 +14,6 @@
 namespace muster {
 namespace {
 
-// Five steps on the same losses with ours and with libtorch's own; the values agree after each.
-template <class Ours, class Theirs>
-void expect_same_steps(const Ours& make_ours, const Theirs& make_theirs) {
-  torch::manual_seed(1);
-  const at::Tensor start = torch::randn({4, 3});
-  Variable w(start);
-  auto ours = make_ours(std::vector<Variable>{w});
-  at::Tensor parameter = start.clone().requires_grad_();
-  auto theirs = make_theirs(std::vector<at::Tensor>{parameter});
-  auto step = function([&](const at::Tensor& x) {
-    at::Tensor loss = torch::matmul(x, w).square().mean();
-    ours.minimize(loss);
-    return loss;
-  });
-
-  for (int i = 0; i < 5; ++i) {
-    const at::Tensor x = torch::randn({8, 4});
-    step(x);
-    theirs.zero_grad();
-    torch::matmul(x, parameter).square().mean().backward();
-    theirs.step();
-    ASSERT_TRUE(torch::allclose(w.value(), parameter.detach(), 1e-5, 1e-6)) << "after step " << i;
-  }
-}
-
-TEST(Optimizer, SgdTakesTheStepsOfPyTorch) {
-  expect_same_steps([](auto v) { return Sgd(v, {.learning_rate = 0.1}); },
-                    [](auto p) { return torch::optim::SGD(p, 0.1); });
-  expect_same_steps(
-      [](auto v) { return Sgd(v, {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01}); },
-      [](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01)); });
-  expect_same_steps(
-      [](auto v) { return Sgd(v, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}); },
-      [](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true)); });
-}
-
-TEST(Optimizer, AdagradTakesTheStepsOfPyTorch) {
-  expect_same_steps([](auto v) { return Adagrad(v, {.learning_rate = 0.1}); },
-                    [](auto p) { return torch::optim::Adagrad(p, 0.1); });
-}
-
-TEST(Optimizer, AdamAndAdamWTakeTheStepsOfPyTorch) {
-  expect_same_steps([](auto v) { return Adam(v, {.learning_rate = 0.01}); },
-                    [](auto p) { return torch::optim::Adam(p, 0.01); });
-  expect_same_steps([](auto v) { return AdamW(v, {.learning_rate = 0.01, .weight_decay = 0.1}); },
-                    [](auto p) { return torch::optim::AdamW(p, torch::optim::AdamWOptions(0.01).weight_decay(0.1)); });
-}
-
-TEST(Optimizer, ByRowsChangesTheRowsThatWereLookedUpAsTheDenseRuleWould) {
-  torch::manual_seed(2);
-  const at::Tensor start = torch::randn({6, 2});
-  for (bool adagrad : {false, true}) {
-    Variable table(start);
-    const auto rule = adagrad ? std::shared_ptr<Optimizer>(new Adagrad({table}, {.learning_rate = 0.1}))
-                              : std::shared_ptr<Optimizer>(new Sgd({table}, {.learning_rate = 0.1}));
-    at::Tensor parameter = start.clone().requires_grad_();
-    std::shared_ptr<torch::optim::Optimizer> theirs;
-    if (adagrad) {
-      theirs = std::make_shared<torch::optim::Adagrad>(std::vector<at::Tensor>{parameter}, 0.1);
-    } else {
-      theirs = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1);
-    }
-    auto step = function([&](const at::Tensor& ids, const at::Tensor& target) {
-      rule->minimize((lookup(table, ids) - target).square().sum());
-    });
-
-    for (int i = 0; i < 4; ++i) {
-      const at::Tensor ids = torch::tensor({1, 4, 1, 5}, torch::kLong), target = torch::randn({4, 2});
-      step(ids, target);
-      theirs->zero_grad();
-      (parameter.index_select(0, ids) - target).square().sum().backward();
-      theirs->step();
-      ASSERT_TRUE(torch::allclose(table.value(), parameter.detach(), 1e-5, 1e-6));
-    }
-  }
-}
-
 TEST(Optimizer, AdamByRowsMovesOnlyRowsWithAGradient) {
   Variable table(torch::zeros({3, 2}));
   Adam adam({table}, {.learning_rate = 0.1});
@@ -169,6 +92,50 @@ TEST(Optimizer, TakesManyStepsInOneExecutionAsItTakesThemOneByOne) {
   EXPECT_TRUE(torch::allclose(b.value(), here_b.value(), 1e-5, 1e-6));
 }
 
+TEST(Optimizer, RefusesALossThatDependsOnNoneOfItsVariables) {
+  Variable w(torch::ones({2}), {.name = "wanted"}), other(torch::ones({2}));
+  const Sgd sgd({w});
+  auto step = function([&] { sgd.minimize(other.value().sum()); });
+
+  try {
+    step();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("wanted"));
+  }
+}
+
+TEST(Optimizer, BringsNoTableIntoAStepThatDoesNotUseIt) {
+  Variable w(torch::ones({2})), table(torch::ones({100, 4}));
+  const Adam adam({w, table});
+  auto step = function([&] { adam.minimize(w.value().sum()); });
+
+  const Program program = step.program();
+
+  EXPECT_EQ(program.variables.size(), 4u) << "w, and what Adam keeps for it";
+}
+
+TEST(Optimizer, TakesGradientsThatWereChanged) {
+  Variable w(torch::ones({2})), table(torch::ones({3, 2}));
+  const Sgd sgd({w, table}, {.learning_rate = 1});
+  auto step = function([&](at::Tensor ids) {
+    Gradients gradients = gradients_by_rows(w.value().sum() * 8 + lookup(table, ids).sum() * 4, sgd.variables());
+    for (at::Tensor& gradient : gradients.dense) {
+      if (gradient.defined()) gradient = gradient / 8;
+    }
+    for (RowGradient& gradient : gradients.rows) gradient.rows[0] = gradient.rows[0] / 8;
+    sgd.apply(gradients);
+  });
+
+  step(torch::tensor({1}));
+
+  EXPECT_TRUE(torch::equal(w.value(), torch::zeros({2})));
+  EXPECT_TRUE(torch::equal(table.value(), torch::tensor({{1.0F, 1.0F}, {0.5F, 0.5F}, {1.0F, 1.0F}})));
+  auto wrong = function([&] { sgd.apply({}); });
+  EXPECT_THROW(wrong(), Error);
+}
+
 TEST(Optimizer, RefusesWhatCannotBeTrained) {
   EXPECT_THROW(Sgd({}), Error);
   Variable counter(torch::zeros({}, torch::kLong));
@@ -211,6 +178,55 @@ TEST(Optimizer, TakesOneStepDownTheGradientsOfAllReplicas) {
 
   EXPECT_TRUE(torch::allclose(table.value(), whole_table.value(), 1e-4, 1e-4));
   EXPECT_TRUE(torch::allclose(w.value(), whole_w.value(), 1e-4, 1e-4));
+}
+
+TEST(Optimizer, SumsTheGradientsOfReplicasThatDependOnDifferentVariables) {
+  InProcessCluster cluster({.workers = 1, .ps = 1, .devices_per_task = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.replica_devices = {"/device:CPU:0", "/device:CPU:1"}});
+  torch::manual_seed(6);
+  const at::Tensor rows = torch::randn({4, 2}), first = torch::randn({2}), second = torch::randn({2});
+  auto table = strategy.make<Variable>(rows), a = strategy.make<Variable>(first), b = strategy.make<Variable>(second);
+  Variable here_table(rows), here_a(first), here_b(second);
+  const AdamW there({table, a, b}, {.learning_rate = 0.1}), here({here_table, here_a, here_b}, {.learning_rate = 0.1});
+  // The first one uses the table by rows and `a`, the second one the table as a whole; nobody uses `b`.
+  auto loss_of = [](const Variable& t, const Variable& v, const at::Tensor& ids, int id) {
+    return id == 0 ? (lookup(t, ids) * v.value()).sum() : t.value().square().sum();
+  };
+  auto replica = function([&](at::Tensor ids) { there.minimize(loss_of(table, a, ids, replica_id())); });
+  auto step = function([&](at::Tensor ids) { strategy.run(replica, ids); });
+  auto step_here = function([&](at::Tensor ids) {
+    here.minimize(loss_of(here_table, here_a, ids, 0) + loss_of(here_table, here_a, ids, 1));
+  });
+  ClusterCoordinator coordinator(strategy);
+
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor ids = torch::tensor({2, 0, 2});
+    coordinator.schedule(step, ids);
+    coordinator.join();
+    step_here(ids);
+  }
+
+  EXPECT_TRUE(torch::allclose(table.value(), here_table.value(), 1e-4, 1e-5));
+  EXPECT_TRUE(torch::allclose(a.value(), here_a.value(), 1e-4, 1e-5));
+  EXPECT_TRUE(torch::equal(b.value(), second));
+}
+
+TEST(Optimizer, TrainsTheModuleThatAStrategyHasMade) {
+  InProcessCluster cluster({.workers = 1, .ps = 1});
+  ParameterServerStrategy strategy(cluster.resolver());
+  auto net = strategy.make<torch::nn::Linear>(2, 1);
+  const at::Tensor before = net->weight.detach().clone();
+  const Sgd sgd(net, {.learning_rate = 0.5});
+  auto step = function([&](at::Tensor x) { sgd.minimize(net->forward(x).sum()); });
+  ClusterCoordinator coordinator(strategy);
+
+  coordinator.schedule(step, torch::ones({1, 2}));
+  coordinator.join();
+
+  EXPECT_EQ(sgd.variables().size(), 2u);
+  EXPECT_TRUE(torch::equal(net->weight.detach(), before)) << "the module's own tensors stand for the variables";
+  adopted(net).write_back();
+  EXPECT_TRUE(torch::allclose(net->weight.detach(), before - 0.5));
 }
 
 }  // namespace
