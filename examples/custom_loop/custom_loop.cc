@@ -14,12 +14,9 @@ constexpr int kEpochs = 3, kStepsPerEpoch = 150;
 int main() {
   muster::InProcessCluster cluster({.workers = 3, .ps = 2});
   muster::ParameterServerStrategy strategy(cluster.resolver(), {.placement = muster::PsPlacement::kBalancedByBytes});
-  torch::nn::Sequential net(torch::nn::Linear(784, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
-  const std::vector<muster::Variable> weights = [&] {
-    auto scope = strategy.scope();
-    return muster::adopt(net).trainable();
-  }();
-  const muster::Adam adam(weights, {.learning_rate = 0.002});
+  auto net =
+      strategy.make<torch::nn::Sequential>(torch::nn::Linear(784, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
+  const muster::Adam adam(net, {.learning_rate = 0.002});
 
   muster::ClusterCoordinator coordinator(strategy);
   auto batches = coordinator.create_per_worker_dataset([](muster::InputContext input) {

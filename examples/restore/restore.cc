@@ -17,12 +17,8 @@ int main() {
   // Servers write and read checkpoints only where whoever starts them allows it.
   muster::InProcessCluster cluster({.workers = 2, .ps = 2, .worker = {.storage = {directory}}});
   muster::ParameterServerStrategy strategy(cluster.resolver());
-  torch::nn::Linear net(784, 10);
-  const std::vector<muster::Variable> weights = [&] {
-    auto scope = strategy.scope();
-    return muster::adopt(net).trainable();
-  }();
-  const muster::Adagrad adagrad(weights, {.learning_rate = 0.05});
+  auto net = strategy.make<torch::nn::Linear>(784, 10);
+  const muster::Adagrad adagrad(net, {.learning_rate = 0.05});
   muster::Checkpoints checkpoints(strategy, {.directory = directory});
   auto step = muster::function([&](muster::Iterator& it) {
     auto [x, y] = it.next();

@@ -8,12 +8,8 @@
 // The chief runs the training program.
 void train(const muster::ClusterResolver& cluster) {
   muster::ParameterServerStrategy strategy(cluster);
-  torch::nn::Linear net(784, 10);
-  const std::vector<muster::Variable> weights = [&] {
-    auto scope = strategy.scope();
-    return muster::adopt(net).trainable();
-  }();
-  const muster::Sgd sgd(weights, {.learning_rate = 0.1});
+  auto net = strategy.make<torch::nn::Linear>(784, 10);
+  const muster::Sgd sgd(net, {.learning_rate = 0.1});
   muster::ClusterCoordinator coordinator(strategy);
   auto batches = coordinator.create_per_worker_dataset([](muster::InputContext input) {
     return muster::Dataset::synthetic_digits().shard(input).shuffle(10'000).batch(64).repeat();
