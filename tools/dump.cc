@@ -50,6 +50,7 @@ Program read_program(const std::string& path) {
 
 PassReport run_passes(Program& program) {
   const OpCatalog catalog;
+  verify_schemas(program);
   return optimize(
       program, {}, [&](const Program& p, const Instruction& instruction) { return evaluate(catalog, p, instruction); },
       [](const std::string& op) { return schema_of(op); });

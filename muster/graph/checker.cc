@@ -54,14 +54,18 @@ bool is_one_of(const Argument& argument) {
   return (std::holds_alternative<Kinds>(argument.value) || ...);
 }
 
+constexpr int64_t kFormats = 4;  // contiguous, as it is, channels last, and that in three dimensions
+
 // Whether one argument, or one element of a list, is of this type.
 bool fits(const Argument& argument, std::string_view base, bool optional) {
   if (is_one_of<None>(argument)) return optional;
   if (base == "Tensor") return is_one_of<ValueRef, Undefined>(argument);
-  if (base == "int" || base == "SymInt" || base == "ScalarType" || base == "Layout" || base == "MemoryFormat" ||
-      base == "QScheme" || base == "DeviceIndex") {
-    return is_one_of<int64_t>(argument);
-  }
+  if (base == "int" || base == "SymInt" || base == "DeviceIndex") return is_one_of<int64_t>(argument);
+  // libtorch takes these numbers for what they stand for without looking.
+  const auto* number = std::get_if<int64_t>(&argument.value);
+  if (base == "ScalarType") return number && dtype_from_number(*number).has_value();
+  if (base == "Layout") return number && *number == 0;  // strided
+  if (base == "MemoryFormat") return number && *number >= 0 && *number < kFormats;
   if (base == "float" || base == "SymFloat") return is_one_of<double>(argument);
   if (base == "bool" || base == "SymBool") return is_one_of<bool>(argument);
   if (base == "Scalar" || base == "number") return is_one_of<int64_t, double, bool, std::complex<double>>(argument);
@@ -169,9 +173,8 @@ class Checker {
         fail(error.status().message());
       }
       if (schemas_.back().name != op.name) fail("\"", op.name, "\" has the schema of \"", schemas_.back().name, "\"");
-      for (const ControlOp& control : {kCond, kLoop, kLoopGradient, kElement, kNext, kCopy, kRemote, kSend, kReceive}) {
-        if (op.name == control.name && op.schema != control.schema) fail("the schema of ", op.name, " is not ours");
-      }
+      const ControlOp* own = own_op(op.name);
+      if (own != nullptr && op.schema != own->schema) fail("the schema of ", op.name, " is not ours");
     }
     context_.clear();
   }
@@ -262,8 +265,23 @@ class Checker {
       check_argument(i, instruction.arguments[i], schema.arguments[i]);
     }
     check_results(instruction, schema);
+    if (own_op(schema.name) != nullptr) check_own(instruction, schema);
     check_control(instruction, schema.name);
     if (schema.name == kRemote.name) check_remote(instruction);
+  }
+
+  // Where libtorch's ops may know what to do without a tensor, ours have no use for one that is not there, and whoever
+  // walks a program may take it for granted.
+  void check_own(const Instruction& instruction, const OpSchema& schema) const {
+    for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+      const Argument& argument = instruction.arguments[i];
+      const auto* list = std::get_if<ArgumentList>(&argument.value);
+      const bool missing =
+          list ? std::any_of(list->begin(), list->end(), is_one_of<Undefined>) : is_one_of<Undefined>(argument);
+      if (missing) fail("argument ", i, " (", schema.arguments[i].name, ") has an undefined tensor");
+    }
+    const bool one_result = schema.name == kCopy.name || schema.name == kElement.name || schema.name == kReceive.name;
+    if (one_result && instruction.results[0][0] == kNoValue) fail("its result has no value");
   }
 
   void check_remote(const Instruction& instruction) const {

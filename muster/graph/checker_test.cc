@@ -126,6 +126,54 @@ TEST(Checker, HoldsArgumentsToTheirSchema) {
   EXPECT_THAT(with("aten::relu", {ref(0)}, {}), HasSubstr("has 0 results, but its schema has 1"));
 }
 
+TEST(Checker, RefusesNumbersThatStandForNothing) {
+  auto zeros = [](int64_t dtype, int64_t layout) {
+    Builder b;
+    b.op("aten::zeros", {integers({2}), integer(dtype), integer(layout), {HereDevice{}}, {None{}}});
+    return complaint(b.program);
+  };
+  auto empty = [](int64_t format) {
+    Builder b;
+    b.op("aten::empty.memory_format", {integers({2}), {None{}}, {None{}}, {HereDevice{}}, {None{}}, integer(format)});
+    return complaint(b.program);
+  };
+
+  EXPECT_EQ(zeros(6, 0), "");
+  EXPECT_EQ(empty(0), "");
+  for (int64_t bad : {int64_t{-1}, int64_t{99}, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_THAT(zeros(bad, 0), HasSubstr("argument 1 (dtype)"));
+    EXPECT_THAT(zeros(6, bad), HasSubstr("argument 2 (layout)"));
+    EXPECT_THAT(empty(bad), HasSubstr("argument 5 (memory_format)"));
+  }
+}
+
+TEST(Checker, RefusesAnUndefinedTensorWhereControlFlowNeedsOne) {
+  const Argument undefined{Undefined{}};
+  auto cond = [&](Argument predicate, Argument inputs) {
+    Builder b;
+    b.argument();
+    for (int i = 0; i < 2; ++i) {
+      Builder body("body");
+      b.body(body.finish({body.argument()}));
+    }
+    b.instruction(kCond.name, {std::move(predicate), std::move(inputs)}, {1}, "", {0, 1});
+    return complaint(b.program);
+  };
+
+  EXPECT_EQ(cond(ref(0), refs({0})), "");
+  EXPECT_THAT(cond(undefined, refs({0})), HasSubstr("argument 0 (predicate) has an undefined tensor"));
+  EXPECT_THAT(cond(ref(0), {ArgumentList{undefined}}), HasSubstr("argument 1 (inputs) has an undefined tensor"));
+}
+
+TEST(Checker, RefusesACopyIntoNoValue) {
+  Builder b;
+  ValueId x = b.argument();
+  b.op(kCopy.name, {ref(x)});
+  b.program.instructions[0].results[0][0] = kNoValue;
+
+  EXPECT_THAT(complaint(b.program), HasSubstr("its result has no value"));
+}
+
 TEST(Checker, RefusesSchemasThatAreNoneOrAnotherOps) {
   Builder b;
   b.relu(b.argument());

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "muster/graph/program.h"
-
 namespace muster {
 namespace {
 
@@ -110,6 +108,15 @@ bool contains(const List& names, std::string_view op_name) {
 }
 
 }  // namespace
+
+const ControlOp* own_op(std::string_view op_name) {
+  static constexpr std::array kOwn = {&kCond, &kLoop,   &kLoopGradient, &kElement, &kNext,
+                                      &kCopy, &kRemote, &kSend,         &kReceive};
+  for (const ControlOp* op : kOwn) {
+    if (op_name == op->name) return op;
+  }
+  return nullptr;
+}
 
 bool is_control(std::string_view op_name) {
   return op_name == kCond.name || op_name == kLoop.name || op_name == kLoopGradient.name;

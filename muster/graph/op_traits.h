@@ -4,8 +4,12 @@
 #include <string_view>
 
 #include "muster/graph/op_schema.h"
+#include "muster/graph/program.h"
 
 namespace muster {
+
+// The op of program.h with this name; null for one that libtorch must have.
+const ControlOp* own_op(std::string_view op_name);
 
 bool is_control(std::string_view op_name);  // kCond, kLoop, kLoopGradient: what has bodies
 

@@ -26,7 +26,7 @@ int32_t Program::intern_device(const std::string& device) {
 
 int32_t Program::intern_op(const std::string& name, const std::string& schema) {
   for (size_t i = 0; i < ops.size(); ++i) {
-    if (ops[i].name == name) return static_cast<int32_t>(i);
+    if (ops[i].name == name && ops[i].schema == schema) return static_cast<int32_t>(i);
   }
   ops.push_back({name, schema});
   return static_cast<int32_t>(ops.size() - 1);

@@ -74,6 +74,7 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Owner&
     }
   }
   check(program, options_.limits);
+  catalog_->verify(program);
   Program ready = program;
   ready.parts.clear();
   optimize(

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "muster/base/status.h"
+#include "muster/graph/op_traits.h"
 
 namespace muster {
 namespace {
@@ -21,6 +22,21 @@ std::optional<c10::OperatorHandle> lookup(const std::string& name) {
   std::string base = name.substr(0, dot);
   std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
   return c10::Dispatcher::singleton().findSchema({base, overload});
+}
+
+void check_schema(const Op& op, const c10::OperatorHandle& handle) {
+  if (std::string ours = schema_text(handle.schema()); ours != op.schema) {
+    throw failed_precondition("op ", op.name, " was recorded as \"", op.schema, "\", but this libtorch has \"", ours,
+                              "\"; trace the program with the same version of libtorch");
+  }
+}
+
+template <class Visit>
+void for_each_foreign_op(const Program& program, const Visit& visit) {
+  for (const Op& op : program.ops) {
+    if (own_op(op.name) == nullptr) visit(op);
+  }
+  for (const Program& body : program.bodies) for_each_foreign_op(body, visit);
 }
 
 }  // namespace
@@ -45,11 +61,22 @@ c10::OperatorHandle OpCatalog::find(const Op& op) const {
   }
   auto handle = lookup(op.name);
   if (!handle) throw failed_precondition("op ", op.name, " does not exist in this libtorch");
-  if (std::string ours = schema_text(handle->schema()); ours != op.schema) {
-    throw failed_precondition("op ", op.name, " was recorded as \"", op.schema, "\", but this libtorch has \"", ours,
-                              "\"; trace the program with the same version of libtorch");
-  }
+  check_schema(op, *handle);
   return *handle;
+}
+
+void OpCatalog::verify(const Program& program) const {
+  for_each_foreign_op(program, [this](const Op& op) { find(op); });
+}
+
+void verify_schemas(const Program& program) {
+  for_each_foreign_op(program, [](const Op& op) {
+    const auto handle = lookup(op.name);
+    if (handle) return check_schema(op, *handle);
+    if (op.name.starts_with("aten::") || op.name.starts_with("muster")) {
+      throw failed_precondition("op ", op.name, " does not exist in this libtorch");
+    }
+  });
 }
 
 std::optional<std::string> schema_of(const std::string& name) {

@@ -25,9 +25,18 @@ class OpCatalog {
   // it or has it with another schema.
   c10::OperatorHandle find(const Op& op) const;
 
+  // The same for every op of the program and of its bodies, those that no instruction uses included: what has passed
+  // may be trusted by whoever knows an op by its name. Parts are for the tasks that run them to judge.
+  void verify(const Program& program) const;
+
  private:
   std::vector<std::string> extra_;
 };
+
+// For whoever changes a program that others will run, which may have ops that this process lacks or does not allow.
+// Throws Error{kFailedPrecondition} for an op that is here with another schema, or is none of libtorch's own although
+// its name says so.
+void verify_schemas(const Program& program);
 
 // The schema of an op ("aten::add.Tensor") as this process's libtorch has it.
 std::optional<std::string> schema_of(const std::string& name);

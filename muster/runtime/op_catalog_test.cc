@@ -44,6 +44,16 @@ TEST(OpCatalog, SaysThatAnOpDoesNotExist) {
   }
 }
 
+TEST(OpCatalog, LetsAMasterPassOnOpsThatItDoesNotHave) {
+  Program program{.ops = {{"mylib::missing", "mylib::missing() -> ()"}}};
+
+  EXPECT_NO_THROW(verify_schemas(program));
+  program.ops.push_back({"aten::relu", "aten::relu() -> ()"});
+  EXPECT_THROW(verify_schemas(program), Error);
+  program.ops.back() = {"aten::no_such_op", "aten::no_such_op() -> ()"};
+  EXPECT_THROW(verify_schemas(program), Error);
+}
+
 TEST(OpCatalog, PrintsSchemasAsLibtorchDoes) {
   EXPECT_EQ(schema_of("aten::relu"), "aten::relu(Tensor self) -> Tensor");
   EXPECT_EQ(schema_of("aten::no_such_op"), std::nullopt);

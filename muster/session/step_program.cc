@@ -7,6 +7,7 @@
 #include "muster/graph/passes.h"
 #include "muster/graph/rotate_loops.h"
 #include "muster/graph/split.h"
+#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/worker.h"
 
 namespace muster {
@@ -74,6 +75,7 @@ void rejoin(Program& program, const std::string& driver_apart, const std::string
 Program make_step(const Program& program, const std::string& container, const PlacerOptions& devices,
                   const std::string& driver) {
   check(program);
+  verify_schemas(program);
   Program step = program;
   step.parts.clear();
   for (VariableRef& variable : step.variables) variable.name = name_in_container(container, variable.name);

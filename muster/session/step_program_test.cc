@@ -52,5 +52,20 @@ TEST(StepProgram, LetsALoopCarryTheNextReadInTheWriteOfEachTrip) {
   EXPECT_EQ(calls_in(program.bodies[0]), 1U);  // a write, with the read of the next trip
 }
 
+TEST(StepProgram, TakesNoOpWithAnotherSchemaThanLibtorchs) {
+  Program program{.num_values = 1};
+  program.arguments = {{.value = 0, .spec = {DType::kFloat, {2, 2}}}};
+  program.ops = {{"aten::t", "aten::t(Tensor(a) self) -> ()"}};
+  program.instructions = {{.op = 0, .arguments = {{ValueRef{0}}}}};
+
+  try {
+    make_step(program, "", kDevices, kWorker);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(error.status().message(), ::testing::HasSubstr("op aten::t was recorded as"));
+  }
+}
+
 }  // namespace
 }  // namespace muster
