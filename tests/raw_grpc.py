@@ -157,6 +157,11 @@ class Connection:
         return self.send(PREFACE + frame(SETTINGS, payload=settings) +
                          frame(WINDOW_UPDATE, payload=struct.pack(">I", (1 << 31) - 1 - 65535)))
 
+    def settled(self):
+        """Waits for the server's settings, as clients of gRPC do before their first call: of what comes together with the end of
+        a TLS handshake, gRPC's server keeps 17 KiB only."""
+        return any(kind == SETTINGS and not flags & ACK for kind, flags, _, _ in self.frames())
+
     def call(self, method, message_bytes, **headers):
         """Sends a call and returns the number of its stream; does not wait."""
         stream = self.new_stream()

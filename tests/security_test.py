@@ -538,6 +538,7 @@ class Fuzzer:
     def talk(self, connection, calls):
         """Makes that many calls at once. Mostly waits for what comes back, else hangs up in the middle."""
         connection.greet()
+        connection.settled()
         if len(self.sessions) < 5:
             stream = connection.call("/muster.Master/CreateSession", raw_grpc.message(raw_grpc.envelope()), token=self.token)
             header = raw_grpc.header_of(connection.answers([stream])[stream][1])
