@@ -1,7 +1,6 @@
 #include "muster/runtime/executor.h"
 
 #include <ATen/core/Generator.h>
-#include <ATen/core/List.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/select.h>
@@ -121,7 +120,7 @@ class Executor::Run {
     const std::exception_ptr failure = first_failure();
     if (!failure) return;
     outer_.reset();
-    links_.parts->abort(remote_options_.meeting, muster::status_of(failure));
+    if (links_.parts) links_.parts->abort(remote_options_.meeting, muster::status_of(failure));
     std::rethrow_exception(failure);
   }
 
@@ -229,8 +228,10 @@ class Executor::Run {
 
   void call(const Step& step, std::vector<c10::IValue>& stack) {
     stack.assign(step.stack.begin(), step.stack.end());
-    for (const Step::Slot& slot : step.slots) stack[slot.position] = frame_.values[slot.value];
-    for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list(slot);
+    for (const Step::Slot& slot : step.slots) {
+      stack[slot.position] = slot.needed ? needed(step, slot.value, slot.position) : frame_.values[slot.value];
+    }
+    for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list_operand(slot, frame_.values);
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.one_order) use_one_order(step, stack);
@@ -255,23 +256,22 @@ class Executor::Run {
     stack.clear();
   }
 
-  c10::IValue list(const Step::ListSlot& slot) const {
-    if (!slot.optional) {
-      c10::List<at::Tensor> tensors;
-      tensors.reserve(slot.values.size());
-      for (ValueId value : slot.values) tensors.push_back(value >= 0 ? frame_.values[value] : at::Tensor());
-      return tensors;
+  // A value may be there without a tensor: what an op has not computed. Neither our ops nor most of libtorch's look.
+  const at::Tensor& needed(const Step& step, ValueId value, int32_t position) const {
+    const at::Tensor& tensor = frame_.values[value];
+    if (!tensor.defined()) fail_undefined(step, position);
+    return tensor;
+  }
+
+  [[noreturn]] void fail_undefined(const Step& step, int32_t position) const {
+    throw invalid_argument(step.kind == Step::Kind::kOp ? "" : op_name(step) + ": ", "argument ", position,
+                           " is a tensor that is not defined");
+  }
+
+  void need_all(const Step& step, const std::vector<at::Tensor>& tensors, int32_t position) const {
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined()) fail_undefined(step, position);
     }
-    c10::List<std::optional<at::Tensor>> tensors;
-    tensors.reserve(slot.values.size());
-    for (ValueId value : slot.values) {
-      if (value == kNoneElement) {
-        tensors.push_back(std::nullopt);
-      } else {
-        tensors.push_back(value >= 0 ? frame_.values[value] : at::Tensor());
-      }
-    }
-    return tensors;
   }
 
   void store(const std::vector<ValueId>& values, c10::IValue& result) {
@@ -289,7 +289,7 @@ class Executor::Run {
   }
 
   void copy(const Step& step) {
-    at::Tensor source = frame_.values[step.slots[0].value];
+    at::Tensor source = needed(step, step.slots[0].value, 0);
     if (!step.unordered.empty()) source = in_usual_order(source);
     at::Tensor& target = frame_.values[step.results[0][0]];
     if (step.share) {
@@ -300,9 +300,9 @@ class Executor::Run {
   }
 
   void element(const Step& step) {
-    at::Tensor values = frame_.values[step.slots[0].value];
+    at::Tensor values = needed(step, step.slots[0].value, 0);
     if (!step.unordered.empty()) values = in_usual_order(values);
-    const int64_t index = frame_.values[step.slots[1].value].item().toLong();
+    const int64_t index = needed(step, step.slots[1].value, 1).item().toLong();
     if (values.dim() == 0 || index < 0 || index >= values.size(0)) {
       throw out_of_range("element: index ", index, " of ", spec_of(values).to_string());
     }
@@ -312,7 +312,7 @@ class Executor::Run {
   void take_next(const Step& step) {
     Element element = step.first_element >= 0
                           ? std::move(frame_.first_elements[step.first_element])
-                          : next_element(links_.source, frame_.values[step.slots[0].value], step.specs);
+                          : next_element(links_.source, needed(step, step.slots[0].value, 0), step.specs);
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor& tensor = element[i];
       if (tensor.device() != step.device) tensor = tensor.to(step.device);
@@ -357,13 +357,16 @@ class Executor::Run {
     if (step.task == task_) {
       // Left here by an earlier part; if it is not there yet, only a failed step keeps us waiting.
       links_.rendezvous->receive(remote_options_.meeting, step.number, std::move(done));
+    } else if (!links_.parts) {
+      done(Status(StatusCode::kFailedPrecondition, str_cat("there is no cluster to receive from ", step.task)), {});
     } else {
       links_.parts->receive(step.task, remote_options_.meeting, step.number, remote_options_, std::move(done));
     }
   }
 
   void send(const Step& step) {
-    links_.rendezvous->send(remote_options_.meeting, step.number, frame_.values[step.slots[0].value], links_.owner);
+    const at::Tensor& value = needed(step, step.slots[0].value, 0);
+    links_.rendezvous->send(remote_options_.meeting, step.number, value, links_.owner);
   }
 
   // ---- Control flow
@@ -371,7 +374,7 @@ class Executor::Run {
     std::vector<at::Tensor> tensors;
     for (const Step::ListSlot& slot : step.lists) {
       if (slot.position != position) continue;
-      for (ValueId value : slot.values) tensors.push_back(frame_.values[value]);
+      for (ValueId value : slot.values) tensors.push_back(needed(step, value, position));
     }
     if (std::find(step.unordered.begin(), step.unordered.end(), position) != step.unordered.end()) {
       for (at::Tensor& tensor : tensors) tensor = in_usual_order(tensor);
@@ -418,8 +421,13 @@ class Executor::Run {
   at::Tensor trip_index(int64_t trip) const { return at::scalar_tensor(trip, at::TensorOptions(at::kLong)); }
 
   void choose(const Step& step) {
-    const bool yes = frame_.values[step.slots[0].value].item().toBool();
+    const bool yes = needed(step, step.slots[0].value, 0).item().toBool();
     store_all(step.results[0], run_body(step, yes ? 0 : 1, tensors_at(step, 1)));
+  }
+
+  bool goes_on(const Step& step, const at::Tensor& more) const {
+    if (!more.defined()) fail_undefined(step, 0);
+    return more.item().toBool();
   }
 
   void loop(const Step& step) {
@@ -430,10 +438,10 @@ class Executor::Run {
     int64_t trip = 0;
     for (;; ++trip) {
       if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
-      const bool more = counted ? trip < step.stack[0].toInt() : run_body(step, 1, state, inputs)[0].item().toBool();
-      if (!more) break;
+      if (counted ? trip >= step.stack[0].toInt() : !goes_on(step, run_body(step, 1, state, inputs)[0])) break;
       for (size_t i = 0; i < saved.size(); ++i) saved[i].push_back(state[i]);
       state = run_body(step, 0, std::vector{trip_index(trip)}, state, inputs);
+      need_all(step, state, 1);
     }
     std::vector<at::Tensor> stacked;
     for (size_t i = 0; i < saved.size(); ++i) {
@@ -449,7 +457,8 @@ class Executor::Run {
     std::vector<at::Tensor> gradients = tensors_at(step, 2);
     const std::vector<at::Tensor> inputs = tensors_at(step, 3);
     std::vector<at::Tensor> sums(inputs.size());
-    for (int64_t trip = frame_.values[step.slots[0].value].item().toLong() - 1; trip >= 0; --trip) {
+    for (int64_t trip = needed(step, step.slots[0].value, 0).item().toLong() - 1; trip >= 0; --trip) {
+      if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
       std::vector<at::Tensor> state;
       for (const at::Tensor& values : saved) state.push_back(values.select(0, trip));
       std::vector<at::Tensor> outputs = run_body(step, 0, std::vector{trip_index(trip)}, state, gradients, inputs);
@@ -574,8 +583,8 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
     run.execute(trial ? &*trial : nullptr);
     Run::collect(*frame, outputs);
+    held.complete(frame->values);
     frame->clear();
-    held.complete();
     if (trial) {
       trial->decide(orders_);
       orders_known_.store(true, std::memory_order_release);

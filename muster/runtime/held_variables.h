@@ -4,7 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/variable_shape.h"
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
@@ -40,7 +42,17 @@ class HeldVariables {
       if (uses.read_whole) cells_[i]->count_whole_read();
     }
   }
-  void complete() { complete_ = true; }
+  // Throws if the run has left something in place of a variable that cannot be one.
+  void complete(const std::vector<at::Tensor>& values) {
+    for (size_t i : written_) {
+      const VariableRef& variable = plan_.program.variables[i];
+      const at::Tensor& value = values[variable.value];
+      if (can_be(value, variable.spec)) continue;
+      throw invalid_argument("program \"", plan_.program.name, "\" resizes variable \"", variable.name, "\", which is ",
+                             variable.spec.to_string());
+    }
+    complete_ = true;
+  }
 
  private:
   const Plan& plan_;

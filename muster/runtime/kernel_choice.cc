@@ -264,6 +264,7 @@ bool any_memory_order(std::string_view op_name) {
 }
 
 at::Tensor in_usual_order(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
   const at::Tensor ordered = tensor.contiguous();
   const c10::DimVector strides = c10::contiguous_strides(ordered.sizes());
   return ordered.strides() == c10::IntArrayRef(strides) ? ordered : ordered.as_strided(ordered.sizes(), strides);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/List.h>
 
+#include "muster/base/status.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/row_table.h"
 
@@ -17,6 +18,30 @@ bool fills_its_memory(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+c10::IValue list_operand(const Step::ListSlot& slot, const std::vector<at::Tensor>& values) {
+  if (!slot.optional) {
+    c10::List<at::Tensor> tensors;
+    tensors.reserve(slot.values.size());
+    for (ValueId value : slot.values) {
+      if (!values[value].defined()) {
+        throw invalid_argument("argument ", slot.position, " has a tensor that is not defined");
+      }
+      tensors.push_back(values[value]);
+    }
+    return tensors;
+  }
+  c10::List<std::optional<at::Tensor>> tensors;
+  tensors.reserve(slot.values.size());
+  for (ValueId value : slot.values) {
+    if (value == kNoneElement) {
+      tensors.push_back(std::nullopt);
+    } else {
+      tensors.push_back(value >= 0 ? values[value] : at::Tensor());
+    }
+  }
+  return tensors;
+}
 
 void use_one_order(const Step& step, std::vector<c10::IValue>& stack) {
   bool any = false;

@@ -9,6 +9,9 @@
 
 namespace muster {
 
+// The tensors of a list argument. Throws Error{kInvalidArgument} if one is not defined that the op cannot do without.
+c10::IValue list_operand(const Step::ListSlot& slot, const std::vector<at::Tensor>& values);
+
 // Two images in different orders make an op that works element by element jump about in one of them.
 void use_one_order(const Step& step, std::vector<c10::IValue>& stack);
 

@@ -111,7 +111,11 @@ void prepare_op(Step& step, const Instruction& instruction) {
       step.stack.emplace_back();
       continue;
     }
-    if (const auto* ref = std::get_if<ValueRef>(&argument.value)) step.slots.push_back({position, ref->id});
+    const bool needed = type->kind() == c10::TypeKind::TensorType;
+    if (const auto* ref = std::get_if<ValueRef>(&argument.value)) step.slots.push_back({position, ref->id, needed});
+    if (needed && std::holds_alternative<Undefined>(argument.value)) {
+      throw invalid_argument("argument ", i, " (", arguments[i].name(), ") is a tensor that is not defined");
+    }
     const auto* list = std::get_if<ArgumentList>(&argument.value);
     ListKind kind = list ? list_kind(type) : ListKind::kPlain;
     if (kind == ListKind::kPlain) {
@@ -119,7 +123,12 @@ void prepare_op(Step& step, const Instruction& instruction) {
       continue;
     }
     Step::ListSlot slot{position, kind == ListKind::kOptionalTensors, {}};
-    for (const Argument& element : *list) slot.values.push_back(element_id(element));
+    for (const Argument& element : *list) {
+      slot.values.push_back(element_id(element));
+      if (!slot.optional && slot.values.back() < 0) {
+        throw invalid_argument("argument ", i, " (", arguments[i].name(), ") has a tensor that is not defined");
+      }
+    }
     step.lists.push_back(std::move(slot));
     step.stack.emplace_back();
   }

@@ -28,6 +28,7 @@ struct Step {
   struct Slot {
     int32_t position;
     ValueId value;
+    bool needed = false;  // the op is not to be called without it
   };
   struct ListSlot {
     int32_t position;

@@ -72,7 +72,9 @@ std::vector<at::Tensor> RemoteParts::run(int64_t number, std::vector<at::Tensor>
   Part& part = ready(number);
   const uint64_t handle = part.handle;
   try {
-    return part.worker->run({handle}, std::move(inputs), options);
+    std::vector<at::Tensor> outputs = part.worker->run({handle}, std::move(inputs), options);
+    if (const Status fits = check_answer(part, outputs); !fits.ok()) throw Error(fits);
+    return outputs;
   } catch (const Error& error) {
     throw Error(explained(part, handle, error.status()));
   }
@@ -89,8 +91,17 @@ void RemoteParts::start(int64_t number, std::vector<at::Tensor> inputs, const Ru
   part->worker->start(
       {handle}, std::move(inputs), options,
       [this, part, handle, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
-        done(status.ok() ? status : explained(*part, handle, status), std::move(outputs));
+        done(status.ok() ? check_answer(*part, outputs) : explained(*part, handle, status), std::move(outputs));
       });
+}
+
+// Another task is not to be trusted with what it answers.
+Status RemoteParts::check_answer(const Part& part, const std::vector<at::Tensor>& outputs) {
+  const size_t expected = part.program.outputs.size();
+  if (outputs.size() == expected) return {};
+  return {StatusCode::kInternal,
+          str_cat("answered with ", outputs.size(), " tensors where its part has ", expected, " outputs"),
+          part.program.task};
 }
 
 void RemoteParts::receive(const std::string& task, uint64_t meeting, int64_t edge, const RunOptions& options,

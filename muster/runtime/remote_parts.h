@@ -48,6 +48,7 @@ class RemoteParts {
   void register_part(Part& part) const;
   // What a failure of the part means to whoever runs the program.
   Status explained(Part& part, uint64_t handle, const Status& failure) const;
+  static Status check_answer(const Part& part, const std::vector<at::Tensor>& outputs);
   void deregister_all();
 
   const std::vector<Program> programs_;

@@ -11,6 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/row_table.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/variable_shape.h"
 
 namespace muster {
 namespace {
@@ -187,8 +188,19 @@ void VariableCell::end_write(bool keep) {
   MUSTER_CHECK(writing_) << "variable " << name_;
   writing_ = false;
   if (!keep && initialized_ && before_.defined()) value_ = std::move(before_);
-  before_.reset();
   initialized_ = initialized_ || keep;
+  if (!can_be(value_, spec_)) {
+    // An op that resizes has been here, and its run has failed for that. It leaves the memory that there was.
+    if (before_.defined()) {
+      value_ = std::move(before_);
+    } else {
+      value_.unsafeGetTensorImpl()->set_storage_offset(0);
+      value_.unsafeGetTensorImpl()->set_sizes_contiguous(spec_.sizes);
+    }
+    initialized_ = initialized_ && can_be(value_, spec_);
+    if (!initialized_) value_.reset();
+  }
+  before_.reset();
   ++version_;
 }
 
