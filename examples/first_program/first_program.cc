@@ -5,6 +5,7 @@
 #include "muster/muster.h"
 
 int main() {
+  torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Linear(2, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
   auto variables = muster::adopt(net);  // from now on the net's parameters are variables
 
@@ -13,7 +14,7 @@ int main() {
     torch::Tensor loss = torch::mse_loss(net->forward(x), y);
     auto trained = variables.trainable();
     auto gradients = muster::gradient(loss, trained);
-    for (size_t i = 0; i < trained.size(); ++i) trained[i].assign_sub(0.2 * gradients[i]);
+    for (size_t i = 0; i < trained.size(); ++i) trained[i].assign_sub(0.1 * gradients[i]);
     return loss;
   });
 

@@ -99,7 +99,8 @@ class ProgramPlacer {
     if (!device) {
       device = wish;
     } else if (wish != device || !instruction.device) {
-      if (instruction.device) overrule(*wish, *device, number);
+      // That a view is where its memory is goes without saying.
+      if (instruction.device && !aliases_.written_groups(number).empty()) overrule(*wish, *device, number);
       why = "with its memory";
     }
     if (in_.op_of(instruction).name != kCopy.name) {

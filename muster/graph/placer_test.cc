@@ -123,6 +123,17 @@ TEST(Placer, LetsTheMemoryWinOverAWishAndSaysSoOnce) {
                                      kCpu0 + ", but the memory that it works on is on " + kCpu1);
 }
 
+TEST(Placer, SaysNothingOfViewsThatAreWhereTheirMemoryIs) {
+  LogCapture log;
+  Builder b;
+  ValueId w = b.variable("w", "/device:CPU:1"), view = b.op("aten::t", {ref(w)}, "/device:CPU:0");
+
+  Program program = place(b.finish({view}), local());
+
+  EXPECT_EQ(program.devices[program.instructions[0].device], kCpu1);
+  EXPECT_TRUE(log.lines().empty());
+}
+
 TEST(Placer, CopiesAValueOnceForAllItsReaders) {
   Builder b;
   ValueId x = b.argument(), y = b.relu(x);
