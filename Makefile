@@ -79,8 +79,8 @@ SOAK_CHIEFS ?= 100
 SOAK_FUNCTIONS ?= 1000000
 .PHONY: soak-processes
 soak-processes: build  ## Kill chiefs, make functions, let clients come and go, and print what stays (SOAK_CHIEFS, SOAK_FUNCTIONS, SOAK_SECONDS).
-	@OMP_NUM_THREADS=1 tests/own_network python3 tests/soak/soak.py $$(find build/release -name muster -type f | head -1) \
-	  $$(find build/release -name soak -type f | head -1) --chiefs $(SOAK_CHIEFS) --functions $(SOAK_FUNCTIONS) --seconds $(SOAK_SECONDS)
+	@OMP_NUM_THREADS=1 tests/own_network python3 tests/soak/soak.py build/bin/muster build/bin/soak \
+	  --chiefs $(SOAK_CHIEFS) --functions $(SOAK_FUNCTIONS) --seconds $(SOAK_SECONDS)
 
 CUT_SECONDS ?= 60
 .PHONY: cut-hosts
