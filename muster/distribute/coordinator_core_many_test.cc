@@ -121,7 +121,7 @@ TEST(ManyWorkers, AreHeldBackByAParameterServerThatIsSlow) {
 
   // What every worker has under way, and what malloc keeps of it for each of its threads, is there from now on.
   push_many(kSteps / 2);
-  const int64_t before = most;
+  [[maybe_unused]] const int64_t before = most;
   push_many(kSteps);
 
   EXPECT_EQ(v.value()[0].item<float>(), kSteps / 2 + kSteps);
