@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <barrier>
 #include <thread>
 
 #include "muster/session/local_master.h"
@@ -86,6 +87,40 @@ TEST(Session, CanBeCancelled) {
   canceller.join();
 
   EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
+}
+
+// The master of this process, with two threads made to extend a session at the same time.
+class TwoAtOnce : public LocalMaster {
+ public:
+  TwoAtOnce() : LocalMaster(local_worker(), {}) {}
+  ProgramHandle extend(const std::string& session, const Program& program) override {
+    const ProgramHandle handle = LocalMaster::extend(session, program);
+    both_.arrive_and_wait();
+    return handle;
+  }
+  // The one that was slower must not take the program away that the other one is about to run.
+  std::vector<at::Tensor> run(const std::string& session, ProgramHandle handle, std::vector<at::Tensor> arguments,
+                              const RunOptions& options) override {
+    both_.arrive_and_wait();
+    return LocalMaster::run(session, handle, std::move(arguments), options);
+  }
+
+ private:
+  std::barrier<> both_{2};
+};
+
+TEST(Session, RunsAFunctionThatTwoThreadsBringAtTheSameTime) {
+  Session session(std::make_shared<TwoAtOnce>(), {});
+  auto twice = function([](at::Tensor x) { return x * 2; });
+  twice.program(torch::ones({2}));
+  Status other;
+
+  std::thread thread([&] { other = failure_of([&] { session.run(twice, torch::ones({2})); }); });
+  const Status status = failure_of([&] { session.run(twice, torch::ones({2})); });
+  thread.join();
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(other.ok()) << other;
 }
 
 TEST(Session, KeepsTheVariablesOfAnIsolatedSessionToItself) {
