@@ -1,5 +1,7 @@
 #include "muster/cluster/server.h"
 
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,26 +33,37 @@ void on_signal(int) {
   errno = saved;
 }
 
-// SIGTERM and SIGINT go to the pipe while one of these lives.
+// SIGTERM and SIGINT go to the pipe while one of these lives. A signal is for all of them: the pipe is emptied when the
+// last one goes, so that the next one waits for a signal of its own.
 class SignalGuard {
  public:
-  SignalGuard() {
+  SignalGuard() ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
     if (signal_pipe[0] < 0 && ::pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) throw internal("no pipe for signals");
+    if (++alive > 1) return;
     struct sigaction action {};
     action.sa_handler = on_signal;
-    ::sigaction(SIGTERM, &action, &term_);
-    ::sigaction(SIGINT, &action, &interrupt_);
+    ::sigaction(SIGTERM, &action, &term);
+    ::sigaction(SIGINT, &action, &interrupt);
   }
-  ~SignalGuard() {
-    ::sigaction(SIGTERM, &term_, nullptr);
-    ::sigaction(SIGINT, &interrupt_, nullptr);
+  ~SignalGuard() ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (--alive > 0) return;
+    ::sigaction(SIGTERM, &term, nullptr);
+    ::sigaction(SIGINT, &interrupt, nullptr);
+    char bytes[64];
+    while (::read(signal_pipe[0], bytes, sizeof bytes) > 0) {
+    }
   }
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction term_ {
-  }, interrupt_{};
+  // What a process has one of: its signals.
+  static inline absl::Mutex mu{absl::kConstInit};
+  static inline int alive ABSL_GUARDED_BY(mu) = 0;
+  static inline struct sigaction term ABSL_GUARDED_BY(mu) {
+  }, interrupt ABSL_GUARDED_BY(mu){};
 };
 
 LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {

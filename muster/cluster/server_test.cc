@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/torch.h>
 
 #include <future>
@@ -362,6 +363,29 @@ TEST(Server, StopsWhenItIsToldTo) {
 
   EXPECT_EQ(server.join(), 0);
   stopper.join();
+}
+
+TEST(Server, WaitsForASignalOfItsOwnAfterOneThatHasEndedAnother) {
+  Server first(local()), second(local()), third(local());
+  ::signal(SIGTERM, SIG_IGN);  // while nobody is joined
+  std::vector<std::future<int>> joined;
+  joined.push_back(std::async(std::launch::async, [&] { return first.join(); }));
+  joined.push_back(std::async(std::launch::async, [&] { return second.join(); }));
+  auto is_ready = [](std::future<int>& end) {
+    return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+
+  ASSERT_TRUE(eventually([&] {
+    ::raise(SIGTERM);
+    return std::all_of(joined.begin(), joined.end(), is_ready);
+  }));
+  ::signal(SIGTERM, SIG_DFL);
+  LogCapture capture;
+  third.stop();
+  third.join();
+
+  EXPECT_TRUE(capture.contains("stops"));
+  EXPECT_FALSE(capture.contains("as a signal asks"));
 }
 
 }  // namespace
