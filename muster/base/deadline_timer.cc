@@ -1,17 +1,28 @@
 #include "muster/base/deadline_timer.h"
 
-#include <absl/time/clock.h>
-
 #include <algorithm>
 
 namespace muster {
+namespace {
+
+using TimerClock = std::chrono::steady_clock;
+constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);  // more than the clock can count is as good as this
+
+// A mutex that its thread has locked, for a condition variable of the standard library.
+struct Locked {
+  absl::Mutex& mu;
+  void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.Lock(); }
+  void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.Unlock(); }
+};
+
+}  // namespace
 
 DeadlineTimer::~DeadlineTimer() {
   std::optional<std::jthread> thread;
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.SignalAll();
+    changed_.notify_all();
     thread = std::move(thread_);
   }
 }
@@ -21,11 +32,12 @@ DeadlineTimer::Alarm::~Alarm() {
 }
 
 DeadlineTimer::Alarm DeadlineTimer::after(absl::Duration time, std::function<void()> callback) {
+  const auto when = TimerClock::now() + absl::ToChronoNanoseconds(std::min(time, kLongest));
   absl::MutexLock lock(&mu_);
   const uint64_t id = next_++;
-  entries_.emplace(id, Entry{absl::Now() + time, std::move(callback)});
+  entries_.emplace(id, Entry{when, std::move(callback)});
   if (!thread_) thread_.emplace([this] { work(); });
-  changed_.SignalAll();
+  changed_.notify_all();
   return {*this, id};
 }
 
@@ -33,21 +45,23 @@ void DeadlineTimer::cancel(uint64_t id) {
   absl::MutexLock lock(&mu_);
   entries_.erase(id);
   if (worker_ == std::this_thread::get_id()) return;
-  while (running_ == id) changed_.Wait(&mu_);
+  Locked locked{mu_};
+  while (running_ == id) changed_.wait(locked);
 }
 
 void DeadlineTimer::work() {
   absl::MutexLock lock(&mu_);
+  Locked locked{mu_};
   worker_ = std::this_thread::get_id();
   while (!stopping_) {
     auto first = std::min_element(entries_.begin(), entries_.end(),
                                   [](const auto& a, const auto& b) { return a.second.when < b.second.when; });
     if (first == entries_.end()) {
-      changed_.Wait(&mu_);
+      changed_.wait(locked);
       continue;
     }
-    if (absl::Now() < first->second.when) {
-      changed_.WaitWithDeadline(&mu_, first->second.when);
+    if (const auto left = first->second.when - TimerClock::now(); left > left.zero()) {
+      changed_.wait_for(locked, left);
       continue;
     }
     running_ = first->first;
@@ -58,7 +72,7 @@ void DeadlineTimer::work() {
     callback = nullptr;
     mu_.Lock();
     running_ = 0;
-    changed_.SignalAll();
+    changed_.notify_all();
   }
 }
 

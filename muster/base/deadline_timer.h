@@ -4,6 +4,8 @@
 #include <absl/synchronization/mutex.h>
 #include <absl/time/time.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,7 +13,8 @@
 
 namespace muster {
 
-// Calls back when a time has come. Thread-safe; callbacks run one at a time on the timer's thread, and must be short.
+// Calls back when some time has passed, whatever is done to the clock on the wall. Thread-safe; callbacks run one at a
+// time on the timer's thread, and must be short.
 class DeadlineTimer {
  public:
   DeadlineTimer() = default;
@@ -38,7 +41,7 @@ class DeadlineTimer {
 
  private:
   struct Entry {
-    absl::Time when;
+    std::chrono::steady_clock::time_point when;
     std::function<void()> callback;
   };
 
@@ -46,7 +49,7 @@ class DeadlineTimer {
   void cancel(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  std::condition_variable_any changed_;  // absl's waits by the clock on the wall
   std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t running_ ABSL_GUARDED_BY(mu_) = 0;

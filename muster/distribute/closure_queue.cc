@@ -1,6 +1,5 @@
 #include "muster/distribute/closure_queue.h"
 
-#include <absl/time/clock.h>
 #include <absl/time/time.h>
 
 #include <utility>
@@ -15,9 +14,19 @@ namespace {
 constexpr const char* kCancelledMessage =
     "The corresponding function is cancelled. Please reschedule the function.";  // TensorFlow's words
 
-absl::Time deadline_of(std::optional<std::chrono::milliseconds> timeout) {
-  return timeout ? absl::Now() + absl::FromChrono(*timeout) : absl::InfiniteFuture();
-}
+// What is left of a time to wait, by a clock that does not jump.
+class TimeLeft {
+ public:
+  explicit TimeLeft(std::optional<std::chrono::milliseconds> timeout) : timeout_(timeout) {}
+  absl::Duration operator()() const {
+    return timeout_ ? absl::FromChrono(*timeout_ - (std::chrono::steady_clock::now() - begin_))
+                    : absl::InfiniteDuration();
+  }
+
+ private:
+  const std::optional<std::chrono::milliseconds> timeout_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace
 
@@ -55,12 +64,12 @@ void ClosureQueue::put(std::shared_ptr<Closure> closure) {
 }
 
 std::shared_ptr<Closure> ClosureQueue::get(std::optional<int> tag, std::optional<std::chrono::milliseconds> timeout) {
-  const absl::Time deadline = deadline_of(timeout);
+  const TimeLeft left(timeout);
   absl::MutexLock lock(&mu_);
   while (stopped_.ok()) {
     if (std::shared_ptr<Closure> closure = take_one(tag)) return closure;
     // Looks once more after the deadline: the signal for a closure may have gone to this thread.
-    if (queued_changed_.WaitWithDeadline(&mu_, deadline)) return stopped_.ok() ? take_one(tag) : nullptr;
+    if (queued_changed_.WaitWithTimeout(&mu_, left())) return stopped_.ok() ? take_one(tag) : nullptr;
   }
   return nullptr;
 }
@@ -133,12 +142,12 @@ void ClosureQueue::mark_failed(const Closure& closure, Status why) {
 }
 
 bool ClosureQueue::wait(std::optional<std::chrono::milliseconds> timeout) {
-  const absl::Time deadline = deadline_of(timeout);
+  const TimeLeft left(timeout);
   std::optional<Ending> ending;
   {
     absl::MutexLock lock(&mu_);
     while (!settled()) {
-      if (settled_changed_.WaitWithDeadline(&mu_, deadline) && !settled()) return false;
+      if (settled_changed_.WaitWithTimeout(&mu_, left()) && !settled()) return false;
     }
     if (!healthy()) ending = take_ending();
   }
