@@ -282,7 +282,13 @@ TEST_P(PerWorkerData, MayBeAVariableThatNoOtherWorkerSees) {
   coordinator_.join();
 
   EXPECT_EQ(sum(), 20);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(cluster_.worker({"worker", i}).status().variables, 1u) << i;
+  for (int i = 0; i < 2; ++i) {
+    Worker& worker = cluster_.worker({"worker", i});
+    EXPECT_EQ(worker.status().variables, 1u) << i;
+    for (const VariableInfo& variable : worker.variables()) {
+      EXPECT_EQ(variable.device, str_cat("/job:worker/replica:0/task:", i, "/device:CPU:0")) << i;
+    }
+  }
   EXPECT_EQ(cluster_.worker({"ps", 0}).status().variables, 1u) << "v_ alone";
 }
 
