@@ -30,6 +30,9 @@ MAX_FILE_LINES = 600
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+# The clock on the wall jumps. Nothing is timed by it; these show a date to somebody, or translate one that gRPC gave.
+WALL_CLOCK = re.compile(r"system_clock|high_resolution_clock|absl::Now\(|gettimeofday|CLOCK_REALTIME|\btime\(nullptr\)")
+MAY_SHOW_DATES = {"muster/base/log.cc", "muster/rpc/certificates.cc", "muster/rpc/certificates.h", "muster/rpc/rpc_server.cc"}
 GRPC = re.compile(r"(grpc|grpcpp)/|.*\.grpc\.pb\.h$")
 
 
@@ -40,6 +43,8 @@ def complaints_about(path: pathlib.Path, text: str) -> list[str]:
     limit = MAX_HEADER_LINES if path.suffix == ".h" else MAX_FILE_LINES
     if lines > limit:
         found.append(f"has {lines} lines, the limit is {limit}")
+    if WALL_CLOCK.search(text) and path.as_posix() not in MAY_SHOW_DATES and not path.name.endswith("_test.cc"):
+        found.append("uses the clock on the wall, which jumps; time is measured by std::chrono::steady_clock")
     if len(path.parts) == 2:
         return found  # muster/muster.h stands above all folders.
     folder = path.parts[1]

@@ -26,6 +26,12 @@ class Layering(unittest.TestCase):
         self.assertIn("only rpc knows gRPC", complaints("muster/session/session.cc", "#include <grpcpp/grpcpp.h>\n"))
         self.assertEqual(complaints("muster/rpc/channel.cc", "#include <grpcpp/grpcpp.h>\n"), "")
 
+    def test_refuses_to_measure_time_by_a_clock_that_jumps(self):
+        self.assertIn("steady_clock", complaints("muster/rpc/channel.cc", "std::chrono::system_clock::now()"))
+        self.assertIn("steady_clock", complaints("muster/base/timer.h", "absl::Now() + time"))
+        self.assertEqual(complaints("muster/base/log.cc", "std::chrono::system_clock::now()"), "")
+        self.assertEqual(complaints("muster/rpc/channel.cc", "std::chrono::steady_clock::now()"), "")
+
     def test_refuses_long_files(self):
         self.assertIn("limit is 200", complaints("muster/base/log.h", "\n" * 201))
         self.assertIn("limit is 600", complaints("muster/base/log.cc", "\n" * 601))

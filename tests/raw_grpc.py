@@ -78,13 +78,13 @@ def text(field, value):
     return varint(field << 3 | 2) + varint(len(value)) + value
 
 
-def envelope(header=b"", tensors=(), request_id=0, incarnation=0):
-    """`tensors` as (dtype, sizes)."""
+def envelope(header=b"", tensors=(), request=None, wanted=(), incarnation=0):
+    """`tensors` as (dtype, sizes), `request` as (client, number)."""
     out = text(1, header)
     for dtype, sizes in tensors:
         out += text(2, number(1, dtype) + text(2, b"".join(varint(size) for size in sizes)))
-    if request_id:
-        out += fixed64(4, request_id)
+    if request:
+        out += number(4, request[1]) + fixed64(11, request[0]) + text(13, b"".join(varint(distance) for distance in wanted))
     if incarnation:
         out += fixed64(5, incarnation)
     return out

@@ -396,9 +396,9 @@ class Listening(Scratch):
             self.assertEqual(server.stop(signal.SIGTERM), 0)
 
 
-def receive(meeting, edge, request_id=0):
+def receive(meeting, edge, request=None):
     header = raw_grpc.fixed64(1, meeting) + raw_grpc.number(2, edge)
-    return raw_grpc.message(raw_grpc.envelope(header, request_id=request_id))
+    return raw_grpc.message(raw_grpc.envelope(header, request=request))
 
 
 def abort(meeting):
@@ -460,17 +460,20 @@ class Fuzzer:
         self.token = token
         self.programs = [path.read_bytes() for path in sorted(CORPUS.iterdir())]
         self.sessions = ["", "0"]
-        self.request_ids = [0]
+        self.requests = [(0, 0)]
 
     def small(self):
         return self.rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, (1 << 64) - 1])
 
-    def request_id(self):
-        """None, a new one, or one that is known."""
+    def request(self):
+        """None, a new one, or one that is known: mostly the client's next, or one that is far ahead of it."""
         kind = self.rng.randrange(3)
         if kind == 1:
-            self.request_ids.append(self.rng.randrange(1 << 64))
-        return 0 if kind == 0 else self.rng.choice(self.request_ids[-20:]) if kind == 2 else self.request_ids[-1]
+            client, latest = self.rng.choice(self.requests[-20:])
+            client = self.rng.choice([client, client, self.small(), self.rng.randrange(1 << 64)])
+            step = 1 if self.rng.random() < 0.9 else self.rng.randrange(1 << 64)
+            self.requests.append((client, (latest + step) % (1 << 64)))
+        return None if kind == 0 else self.rng.choice(self.requests[-20:]) if kind == 2 else self.requests[-1]
 
     def program(self):
         program = bytearray(self.rng.choice(self.programs))
@@ -517,7 +520,8 @@ class Fuzzer:
         header, (tensors, content) = self.header(method), self.tensors()
         if self.rng.random() < 0.2:
             header = self.damaged(header)
-        bytes_of_envelope = raw_grpc.envelope(header, tensors, request_id=self.request_id(),
+        wanted = [self.small() for _ in range(self.rng.randrange(8))]
+        bytes_of_envelope = raw_grpc.envelope(header, tensors, request=self.request(), wanted=wanted,
                                               incarnation=self.rng.choice([0, 0, 0, 1]))
         if self.rng.random() < 0.1:
             bytes_of_envelope = self.damaged(bytes_of_envelope)
@@ -657,7 +661,7 @@ class Robust(Scratch):
                     with Connection(server.address, context) as gone, Connection(server.address, context) as repeats:
                         for connection in (gone, repeats):
                             connection.greet()
-                            connection.call("/muster.Worker/Receive", receive(meeting, edge=1, request_id=meeting),
+                            connection.call("/muster.Worker/Receive", receive(meeting, edge=1, request=(1, meeting)),
                                             token=token)
                         if seen is not None:
                             wait_until(lambda: requests(server, *flags) >= seen + 3, what="both calls")

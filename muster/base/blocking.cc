@@ -6,6 +6,7 @@ namespace muster {
 namespace {
 
 thread_local const WhenBlocking* when_blocking = nullptr;
+thread_local const WhenWaiting* when_waiting = nullptr;
 
 }  // namespace
 
@@ -15,6 +16,25 @@ WhenBlocking::~WhenBlocking() { when_blocking = nullptr; }
 
 void about_to_block() {
   if (when_blocking != nullptr) when_blocking->then_();
+}
+
+WhenWaiting::WhenWaiting(std::function<void()> begins, std::function<void()> ends)
+    : begins_(std::move(begins)), ends_(std::move(ends)) {
+  when_waiting = this;
+}
+
+WhenWaiting::~WhenWaiting() { when_waiting = nullptr; }
+
+// A wait inside of another one is the same wait.
+Waiting::Waiting() : told_(std::exchange(when_waiting, nullptr)) {
+  about_to_block();
+  if (told_ != nullptr) told_->begins_();
+}
+
+Waiting::~Waiting() {
+  if (told_ == nullptr) return;
+  told_->ends_();
+  when_waiting = told_;
 }
 
 }  // namespace muster

@@ -25,4 +25,29 @@ class WhenBlocking {
   const std::function<void()> then_;
 };
 
+// While it lives, this thread waits for others and needs no processor. Says about_to_block(), too.
+class [[nodiscard]] Waiting {
+ public:
+  Waiting();
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  const class WhenWaiting* const told_;
+};
+
+// What happens at the begin and the end of a wait of this thread, while the object lives. One at a time per thread.
+class WhenWaiting {
+ public:
+  WhenWaiting(std::function<void()> begins, std::function<void()> ends);
+  ~WhenWaiting();
+  WhenWaiting(const WhenWaiting&) = delete;
+  WhenWaiting& operator=(const WhenWaiting&) = delete;
+
+ private:
+  friend class Waiting;
+  const std::function<void()> begins_, ends_;
+};
+
 }  // namespace muster

@@ -26,5 +26,24 @@ TEST(Blocking, OfAnotherThreadIsNobodysBusiness) {
   EXPECT_EQ(told, 0);
 }
 
+TEST(Waiting, IsToldOnceHoweverManyWaitsAreInEachOther) {
+  int blocked = 0, begun = 0, ended = 0;
+  WhenBlocking lent([&] { ++blocked; });
+  WhenWaiting counted([&] { ++begun; }, [&] { ++ended; });
+  {
+    const Waiting outer;
+    const Waiting inner;
+    EXPECT_EQ(begun, 1);
+    EXPECT_EQ(ended, 0);
+  }
+  EXPECT_EQ(ended, 1);
+  { const Waiting next; }
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(ended, 2);
+  EXPECT_GT(blocked, 0);
+}
+
+TEST(Waiting, IsNobodysBusinessWhereNobodyAsks) { EXPECT_NO_THROW(Waiting()); }
+
 }  // namespace
 }  // namespace muster

@@ -12,8 +12,10 @@
 #include "muster/base/log.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/graph/serialize.h"
 #include "muster/rpc/remote_master.h"
 #include "muster/rpc/remote_worker.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/service_names.h"
 #include "muster/runtime/restart.h"
 #include "muster/session/session.h"
@@ -363,6 +365,49 @@ TEST(Server, StopsWhenItIsToldTo) {
 
   EXPECT_EQ(server.join(), 0);
   stopper.join();
+}
+
+TEST(Server, AnswersOthersWhileMoreCallsThanItHasThreadsWaitForATaskThatIsDown) {
+  const std::string down = std::make_unique<Server>(local())->address();  // a port that is free again
+  const ClusterSpec cluster({{"local", {"127.0.0.1:0", down}}});
+  Server server({.cluster = cluster, .task = {"local", 0}});
+  auto channel = std::make_shared<RpcChannel>(server.address(), server.task(), ChannelOptions{});
+  RemoteMaster master(channel);
+  proto::SessionRequest extend;
+  extend.set_session(master.create_session({}));
+  auto there = function([](at::Tensor x) {
+    DeviceScope on("/job:local/task:1");
+    return x + 1;
+  });
+  extend.set_program(serialize(there.program(torch::ones({2}))));
+  constexpr int kWaiting = 200;
+  std::atomic<int> ended = 0, failed = 0;
+  for (int i = 0; i < kWaiting; ++i) {
+    channel->start(master_rpc::kExtend, with_header(extend), {.once = true}, [&](const Status& status, const Frame&) {
+      if (!status.ok()) ++failed;
+      ++ended;
+    });
+  }
+  ASSERT_TRUE(eventually([&] { return RemoteWorker(channel).status().requests >= kWaiting; }));
+
+  Session session({.target = server.target()});
+  auto here = function([](at::Tensor x) { return x * 2; });
+  EXPECT_TRUE(torch::equal(session.run(here, torch::ones({2})), torch::full({2}, 2.0F)));
+  EXPECT_NO_THROW(RemoteWorker(channel).status());
+  EXPECT_EQ(ended, 0) << "nobody waited";
+
+  Server other({.cluster = cluster, .task = {"local", 1}});
+  EXPECT_TRUE(eventually([&] { return ended == kWaiting; }));
+  EXPECT_EQ(failed, 0);
+}
+
+TEST(Server, IsNotResetThroughATargetThatIsUnknownOrCannotBeReached) {
+  EXPECT_EQ(caught([&] { Session::reset({.target = "unknown"}); }).code(), StatusCode::kNotFound);
+
+  const Status unreachable = caught(
+      [&] { Session::reset({.target = "grpc://127.0.0.1:1", .connect_timeout = std::chrono::milliseconds(5)}); });
+  EXPECT_TRUE(unreachable.code() == StatusCode::kUnavailable || unreachable.code() == StatusCode::kDeadlineExceeded)
+      << unreachable;
 }
 
 TEST(Server, WaitsForASignalOfItsOwnAfterOneThatHasEndedAnother) {

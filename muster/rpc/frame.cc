@@ -214,10 +214,9 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
   return frame;
 }
 
-Frame with_header(const google::protobuf::MessageLite& header, uint64_t request_id) {
+Frame with_header(const google::protobuf::MessageLite& header) {
   Frame frame;
   frame.envelope.set_header(header.SerializeAsString());
-  frame.envelope.set_request_id(request_id);
   return frame;
 }
 

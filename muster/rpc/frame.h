@@ -48,7 +48,7 @@ struct LoanLost : Error {
   using Error::Error;
 };
 
-Frame with_header(const google::protobuf::MessageLite& header, uint64_t request_id = 0);
+Frame with_header(const google::protobuf::MessageLite& header);
 
 // The header in an envelope. Throws Error{kInvalidArgument}.
 template <class Header>

@@ -56,7 +56,12 @@ void NetworkReaders::take_turn(Reader& self) {
       const absl::Duration patience = idle_.front() == &self ? kLookAgain : absl::InfiniteDuration();
       const bool nobody_woke_it = self.woken.WaitWithTimeout(&mu_, patience);
       self.chosen = false;
-      if (nobody_woke_it) pass_stuck_turns();
+      if (!nobody_woke_it) continue;
+      pass_stuck_turns();
+      if (!options_.look) continue;
+      mu_.Unlock();
+      options_.look();
+      mu_.Lock();
     }
     const bool looked_after_others = idle_.front() == &self;
     std::erase(idle_, &self);

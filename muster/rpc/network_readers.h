@@ -39,6 +39,7 @@ class NetworkEvent {
 struct NetworkReadersOptions {
   int turns = 1;
   int max_threads = 128;
+  std::function<void()> look{};      // called now and then, by a thread that has nothing else to do
   std::function<void()> on_start{};  // called by each thread first
 };
 

@@ -20,17 +20,16 @@ using testing_support::kPatience;
 using testing_support::Relay;
 
 constexpr const char* kWait = "/muster.Test/Wait";
-constexpr uint64_t kId = 4711;
 
 // A server with one method, which waits until the test lets it go on or its run is cancelled.
-class Waiting {
+class Holding {
  public:
-  explicit Waiting(milliseconds grace) {
+  explicit Holding(milliseconds grace) {
     server = std::make_unique<RpcServer>(
         RpcServerOptions{.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0", .grace = grace},
         std::vector<RpcServer::MethodEntry>{{kWait, [this](const auto& call) { wait(*call); }, true}});
   }
-  ~Waiting() { go_on = true; }
+  ~Holding() { go_on = true; }
 
   std::atomic<int> runs = 0, cancelled = 0;
   std::atomic<bool> go_on = false;
@@ -50,9 +49,9 @@ class Waiting {
 
 // A call whose end can be awaited, by either way to make one.
 enum class Way { kCall, kStart };
-std::future<Status> make_call(RpcChannel& channel, Way way, const CallOptions& options = {}, uint64_t id = kId) {
-  Frame request;
-  request.envelope.set_request_id(id);
+std::future<Status> make_call(RpcChannel& channel, Way way, CallOptions options = {}) {
+  const Frame request;
+  options.once = true;
   if (way == Way::kCall) {
     return std::async(std::launch::async, [&channel, request, options] {
       try {
@@ -78,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OnceCallsOver, ::testing::Values(Way::kCall, Way:
                          [](const auto& info) { return info.param == Way::kCall ? "Call" : "Start"; });
 
 TEST_P(OnceCallsOver, RunOnWhenTheirConnectionIsLostAndAnswerWhoAsksAgain) {
-  Waiting waiting(hours(1));
+  Holding waiting(hours(1));
   Relay wire(waiting.server->address());
   RpcChannel channel(wire.address(), "", {.reconnect = kPatience});
   std::future<Status> call = make_call(channel, GetParam());
@@ -94,7 +93,7 @@ TEST_P(OnceCallsOver, RunOnWhenTheirConnectionIsLostAndAnswerWhoAsksAgain) {
 }
 
 TEST_P(OnceCallsOver, EndAtOnceWhenTheirCallerCancelsThem) {
-  Waiting waiting(hours(1));
+  Holding waiting(hours(1));
   RpcChannel channel(waiting.server->address(), "", {});
   Cancellation cancellation;
   std::future<Status> call = make_call(channel, GetParam(), {.cancellation = &cancellation});
@@ -107,7 +106,7 @@ TEST_P(OnceCallsOver, EndAtOnceWhenTheirCallerCancelsThem) {
 }
 
 TEST_P(OnceCallsOver, EndWithTheDeadlineOfTheirCaller) {
-  Waiting waiting(hours(1));
+  Holding waiting(hours(1));
   RpcChannel channel(waiting.server->address(), "", {});
 
   std::future<Status> call = make_call(channel, GetParam(), {.timeout = milliseconds(300)});
@@ -117,7 +116,7 @@ TEST_P(OnceCallsOver, EndWithTheDeadlineOfTheirCaller) {
 }
 
 TEST(OnceCalls, EndWhenTheGraceIsOverAndNobodyHasAskedAgain) {
-  Waiting waiting(milliseconds(50));
+  Holding waiting(milliseconds(50));
   Relay wire(waiting.server->address());
   RpcChannel channel(wire.address(), "", {.attempts = 1});
   std::future<Status> call = make_call(channel, Way::kCall);
@@ -130,7 +129,7 @@ TEST(OnceCalls, EndWhenTheGraceIsOverAndNobodyHasAskedAgain) {
 }
 
 TEST(OnceCalls, AreNotEndedByTheGraceOfACallerThatHasComeBack) {
-  Waiting waiting(milliseconds(500));
+  Holding waiting(milliseconds(500));
   Relay wire(waiting.server->address()), other_wire(waiting.server->address());
   RpcChannel channel(wire.address(), "", {.reconnect = kPatience}),
       impatient(other_wire.address(), "", {.attempts = 1});
@@ -140,7 +139,7 @@ TEST(OnceCalls, AreNotEndedByTheGraceOfACallerThatHasComeBack) {
   ASSERT_TRUE(eventually([&] { return waiting.server->requests() >= 2; }));
 
   // The grace of another call, which begins later, ends later.
-  std::future<Status> lost = make_call(impatient, Way::kCall, {}, kId + 1);
+  std::future<Status> lost = make_call(impatient, Way::kCall);
   ASSERT_TRUE(eventually([&] { return waiting.runs == 2; }));
   other_wire.cut();
   EXPECT_EQ(end_of(lost).code(), StatusCode::kUnavailable);
@@ -152,7 +151,7 @@ TEST(OnceCalls, AreNotEndedByTheGraceOfACallerThatHasComeBack) {
 }
 
 TEST(OnceCalls, EndWithTheirServerAlsoWhenTheirCallerIsGone) {
-  Waiting waiting(hours(1));
+  Holding waiting(hours(1));
   Relay wire(waiting.server->address());
   RpcChannel channel(wire.address(), "", {.attempts = 1});
   std::future<Status> call = make_call(channel, Way::kCall);
@@ -166,15 +165,43 @@ TEST(OnceCalls, EndWithTheirServerAlsoWhenTheirCallerIsGone) {
 }
 
 TEST(OnceCalls, MayBeCancelledBeforeTheyBegin) {
-  Waiting waiting(hours(1));
+  Holding waiting(hours(1));
   RpcChannel channel(waiting.server->address(), "", {});
-  Frame cancel;
-  cancel.envelope.set_request_id(kId);
-  channel.call("/muster.Calls/Cancel", cancel);
+  Frame request;
+  set_request_id(request.envelope, {{47, 11}, 1});
+  channel.call("/muster.Calls/Cancel", request);
 
-  std::future<Status> call = make_call(channel, Way::kCall);
+  const Status status = [&] {
+    try {
+      channel.call(kWait, request);
+    } catch (const Error& error) {
+      return error.status();
+    }
+    return Status();
+  }();
 
-  EXPECT_EQ(end_of(call).code(), StatusCode::kCancelled);
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+}
+
+TEST(OnceCalls, MayOutliveTheChannelThatHasStartedThem) {
+  Holding waiting(hours(1));
+  Relay wire(waiting.server->address());
+  auto channel = std::make_unique<RpcChannel>(wire.address(), "", ChannelOptions{.reconnect = kPatience});
+  Cancellation cancellation;
+  std::future<Status> call = make_call(*channel, Way::kStart),
+                      cancelled = make_call(*channel, Way::kStart, {.cancellation = &cancellation});
+  ASSERT_TRUE(eventually([&] { return waiting.runs == 2; }));
+
+  channel.reset();
+  cancellation.cancel();
+  EXPECT_EQ(end_of(cancelled).code(), StatusCode::kCancelled);
+  ASSERT_TRUE(eventually([&] { return waiting.cancelled == 1; })) << "the server was not told";
+  wire.cut();
+  ASSERT_TRUE(eventually([&] { return waiting.server->requests() >= 4; })) << "the call was not made again";
+  waiting.go_on = true;
+
+  EXPECT_TRUE(end_of(call).ok());
+  EXPECT_EQ(waiting.runs, 2);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ std::string RemoteMaster::create_session(const SessionConfig& config) {
   for (const std::string& filter : config.device_filters) request.add_device_filters(filter);
   request.set_soft_placement(config.soft_placement);
   request.set_log_device_placement(config.log_device_placement);
-  const Frame answer = channel_->call(master_rpc::kCreate, with_header(request, random_id()), {.wait_until_up = true});
+  const Frame answer = channel_->call(master_rpc::kCreate, with_header(request), {.wait_until_up = true, .once = true});
   return header_of<proto::SessionAnswer>(answer.envelope).session();
 }
 
@@ -27,7 +27,7 @@ ProgramHandle RemoteMaster::extend(const std::string& session, const Program& pr
   proto::SessionRequest request;
   request.set_session(session);
   request.set_program(serialize(program));
-  const Frame answer = channel_->call(master_rpc::kExtend, with_header(request, random_id()));
+  const Frame answer = channel_->call(master_rpc::kExtend, with_header(request), {.once = true});
   const ProgramHandle handle{header_of<proto::SessionAnswer>(answer.envelope).handle()};
   if (!repeatable(program)) {
     absl::MutexLock lock(&mu_);
@@ -48,9 +48,10 @@ std::vector<at::Tensor> RemoteMaster::run(const std::string& session, ProgramHan
     absl::MutexLock lock(&mu_);
     once = once_.contains(handle.id);
   }
-  Frame frame = with_header(request, once ? random_id() : 0);
+  Frame frame = with_header(request);
   frame.tensors = std::move(arguments);
-  const CallOptions call{.timeout = options.timeout, .cancellation = options.cancellation, .patient = true};
+  const CallOptions call{
+      .timeout = options.timeout, .cancellation = options.cancellation, .patient = true, .once = once};
   return channel_->call(master_rpc::kRun, std::move(frame), call).tensors;
 }
 
@@ -62,13 +63,13 @@ void RemoteMaster::release(const std::string& session, ProgramHandle handle) {
   proto::SessionRequest request;
   request.set_session(session);
   request.set_handle(handle.id);
-  channel_->call(master_rpc::kRelease, with_header(request, random_id()), {.timeout = kCloseTimeout});
+  channel_->call(master_rpc::kRelease, with_header(request), {.timeout = kCloseTimeout, .once = true});
 }
 
 void RemoteMaster::close_session(const std::string& session) {
   proto::SessionRequest request;
   request.set_session(session);
-  channel_->call(master_rpc::kClose, with_header(request, random_id()), {.timeout = kCloseTimeout});
+  channel_->call(master_rpc::kClose, with_header(request), {.timeout = kCloseTimeout, .once = true});
 }
 
 void RemoteMaster::renew(const std::string& session, RenewDone done) {
@@ -91,7 +92,7 @@ ClusterDevices RemoteMaster::list_devices() {
 void RemoteMaster::reset(const std::vector<std::string>& containers) {
   proto::ResetRequest request;
   for (const std::string& container : containers) request.add_containers(container);
-  channel_->call(master_rpc::kReset, with_header(request, random_id()));
+  channel_->call(master_rpc::kReset, with_header(request), {.once = true});
 }
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 #include "muster/rpc/remote_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "muster/graph/serialize.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr std::chrono::seconds kStatusTimeout(5), kRenewTimeout(10);
 
 // A run takes as long as it takes.
-CallOptions call_options(const RunOptions& options) {
-  return {.timeout = options.timeout, .cancellation = options.cancellation, .patient = true};
+CallOptions call_options(const RunOptions& options, bool once) {
+  return {.timeout = options.timeout, .cancellation = options.cancellation, .patient = true, .once = once};
 }
 
 proto::StorageRequest storage_request(const std::string& path, const std::vector<StoredVariable>& variables) {
@@ -78,25 +79,42 @@ std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
 
 }  // namespace
 
-RemoteWorker::Registered RemoteWorker::find(ProgramHandle handle) const {
-  auto it = registered_.find(handle.id);
-  return it == registered_.end() ? Registered{.incarnation = earlier_, .once = true} : it->second;
-}
-
 ProgramHandle RemoteWorker::register_program(const Program& program, const Owner& owner) {
   proto::RegisterRequest request;
   request.set_program(serialize(program));
   *request.mutable_owner() = to_proto(owner);
-  const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request, random_id()));
+  const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request), {.once = true});
   const auto answer = header_of<proto::RegisterAnswer>(frame.envelope);
-  absl::MutexLock lock(&mu_);
-  if (incarnation_ != answer.incarnation()) {
-    // Of those that an earlier incarnation had it is enough to know that they were: find().
-    earlier_ = std::exchange(incarnation_, answer.incarnation());
-    registered_.clear();
-  }
-  registered_[answer.handle()] = {answer.incarnation(), !repeatable(program)};
+  remember(answer.handle(), {answer.incarnation(), !repeatable(program)});
   return {answer.handle()};
+}
+
+// An answer of the incarnation before may come after one of the latest, so its programs stay known until there is a
+// third one. A task gives its handles in order, from a number at random.
+void RemoteWorker::remember(uint64_t handle, const Registered& registered) {
+  constexpr size_t kMostGone = 64;
+  absl::MutexLock lock(&mu_);
+  const uint64_t incarnation = registered.incarnation;
+  if (incarnation != incarnations_[0] && incarnation != incarnations_[1]) {
+    const uint64_t dropped = std::exchange(incarnations_[1], std::exchange(incarnations_[0], incarnation));
+    std::pair<uint64_t, uint64_t> handles{UINT64_MAX, 0};
+    absl::erase_if(registered_, [&](const auto& entry) {
+      if (entry.second.incarnation != dropped) return false;
+      handles = {std::min(handles.first, entry.first), std::max(handles.second, entry.first)};
+      return true;
+    });
+    if (handles.second != 0) gone_.push_back(handles);
+    if (gone_.size() > kMostGone) gone_.pop_front();
+  }
+  registered_[handle] = registered;
+}
+
+RemoteWorker::Registered RemoteWorker::find(ProgramHandle handle) const {
+  if (auto it = registered_.find(handle.id); it != registered_.end()) return it->second;
+  for (const auto& [first, last] : gone_) {
+    if (first <= handle.id && handle.id <= last) return {.incarnation = ~incarnations_[0]};  // that no task has
+  }
+  return {};
 }
 
 void RemoteWorker::deregister_program(ProgramHandle handle) {
@@ -108,12 +126,13 @@ void RemoteWorker::deregister_program(ProgramHandle handle) {
   }
   proto::RunRequest request;
   request.set_handle(handle.id);
-  Frame frame = with_header(request, random_id());
+  Frame frame = with_header(request);
   frame.envelope.set_incarnation(known.incarnation);
-  channel_->call(worker_rpc::kDeregister, std::move(frame), {.timeout = std::chrono::seconds(10)});
+  channel_->call(worker_rpc::kDeregister, std::move(frame), {.timeout = std::chrono::seconds(10), .once = true});
 }
 
-Frame RemoteWorker::run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options) {
+RemoteWorker::RunRequest RemoteWorker::run_request(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                                                   const RunOptions& options) {
   Registered known;
   {
     absl::MutexLock lock(&mu_);
@@ -124,23 +143,23 @@ Frame RemoteWorker::run_request(ProgramHandle handle, std::vector<at::Tensor> ar
   if (options.step) request.set_step(*options.step);
   request.set_replica(options.replica);
   request.set_meeting(options.meeting);
-  Frame frame = with_header(request, known.once ? random_id() : 0);
+  Frame frame = with_header(request);
   frame.envelope.set_incarnation(known.incarnation);
   frame.tensors = std::move(arguments);
-  return frame;
+  return {std::move(frame), known.once};
 }
 
 std::vector<at::Tensor> RemoteWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                           const RunOptions& options) {
-  Frame request = run_request(handle, std::move(arguments), options);
-  return channel_->call(worker_rpc::kRun, std::move(request), call_options(options)).tensors;
+  RunRequest request = run_request(handle, std::move(arguments), options);
+  return channel_->call(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once)).tensors;
 }
 
 void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
                          RunDone done) {
-  Frame request = run_request(handle, std::move(arguments), options);
+  RunRequest request = run_request(handle, std::move(arguments), options);
   channel_->start(
-      worker_rpc::kRun, std::move(request), call_options(options),
+      worker_rpc::kRun, std::move(request.frame), call_options(options, request.once),
       [done = std::move(done)](const Status& status, Frame answer) { done(status, std::move(answer.tensors)); });
 }
 
@@ -177,10 +196,10 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
     for (ProgramHandle variant : run.variants) entry->add_variants(variant.id);
     for (at::Tensor& argument : run.arguments) tensors.push_back(std::move(argument));
   }
-  Frame frame = with_header(request, once ? random_id() : 0);
+  Frame frame = with_header(request);
   frame.tensors = std::move(tensors);
   frame.envelope.set_incarnation(incarnation);
-  channel_->start(worker_rpc::kRunAll, std::move(frame), call_options(options),
+  channel_->start(worker_rpc::kRunAll, std::move(frame), call_options(options, once),
                   [done = std::move(done), count = runs.size()](const Status& status, Frame answer) {
                     if (!status.ok()) return done(status, {});
                     std::vector<RunOutcome> outcomes;
@@ -198,20 +217,20 @@ void RemoteWorker::open_source(uint64_t number, const std::string& description, 
   request.set_number(number);
   request.set_description(description);
   *request.mutable_owner() = to_proto(owner);
-  channel_->call(worker_rpc::kOpenSource, with_header(request, random_id()));
+  channel_->call(worker_rpc::kOpenSource, with_header(request), {.once = true});
 }
 
 void RemoteWorker::close_source(uint64_t number) {
   proto::SourceRequest request;
   request.set_number(number);
-  channel_->call(worker_rpc::kCloseSource, with_header(request, random_id()), {.timeout = std::chrono::seconds(10)});
+  channel_->call(worker_rpc::kCloseSource, with_header(request), {.timeout = std::chrono::seconds(10), .once = true});
 }
 
 void RemoteWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
   proto::ReceiveRequest request;
   request.set_meeting(meeting);
   request.set_edge(edge);
-  channel_->start(worker_rpc::kReceive, with_header(request, random_id()), call_options(options),
+  channel_->start(worker_rpc::kReceive, with_header(request), call_options(options, true),
                   [done = std::move(done)](const Status& status, Frame answer) {
                     if (status.ok() && answer.tensors.size() != 1) {
                       return done(Status(StatusCode::kInternal, "a received message without its tensor"), {});
@@ -254,8 +273,8 @@ void RemoteWorker::renew(const Lease& lease, RenewDone done) {
 }
 
 void RemoteWorker::release(const Lease& lease) {
-  channel_->call(worker_rpc::kReleaseOwner, with_header(to_proto(lease), random_id()),
-                 {.timeout = std::chrono::seconds(10)});
+  channel_->call(worker_rpc::kReleaseOwner, with_header(to_proto(lease)),
+                 {.timeout = std::chrono::seconds(10), .once = true});
 }
 
 std::vector<VariableInfo> RemoteWorker::variables() {
@@ -270,8 +289,8 @@ std::vector<VariableInfo> RemoteWorker::variables() {
 }
 
 std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables), random_id()),
-                                     {.patient = true});
+  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables)),
+                                     {.patient = true, .once = true});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {
@@ -289,13 +308,13 @@ void RemoteWorker::restore(const std::string& checkpoint, const std::vector<Stor
                            RestoreStage stage) {
   proto::StorageRequest request = storage_request(checkpoint, variables);
   request.set_only_check(stage == RestoreStage::kCheck);
-  channel_->call(worker_rpc::kRestore, with_header(request, random_id()), {.patient = true});
+  channel_->call(worker_rpc::kRestore, with_header(request), {.patient = true, .once = true});
 }
 
 void RemoteWorker::reset(const std::vector<std::string>& containers) {
   proto::ResetRequest request;
   for (const std::string& container : containers) request.add_containers(container);
-  channel_->call(worker_rpc::kReset, with_header(request, random_id()));
+  channel_->call(worker_rpc::kReset, with_header(request), {.once = true});
 }
 
 WorkerStatus RemoteWorker::status(bool wait) {

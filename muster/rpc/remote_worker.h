@@ -4,7 +4,9 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "muster/rpc/rpc_channel.h"
@@ -41,10 +43,18 @@ class RemoteWorker : public Worker {
  private:
   struct Registered {
     uint64_t incarnation = 0;
-    bool once = false;  // it writes variables, or leaves something for another part
+    bool once = true;  // it writes variables, or leaves something for another part
   };
 
-  Frame run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options);
+  struct RunRequest {
+    Frame frame{};
+    bool once = false;
+  };
+  RunRequest run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void remember(uint64_t handle, const Registered& registered) ABSL_LOCKS_EXCLUDED(mu_);
+  // What the task is told of a program: if it is not known, nothing, and the task says what is wrong.
+  Registered find(ProgramHandle handle) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<RpcChannel> channel_;
 
@@ -55,12 +65,10 @@ class RemoteWorker : public Worker {
   };
   const std::shared_ptr<Untold> untold_ = std::make_shared<Untold>();
 
-  // One that is not known is of an earlier incarnation, if there was one.
-  Registered find(ProgramHandle handle) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
   absl::Mutex mu_;
-  absl::flat_hash_map<uint64_t, Registered> registered_ ABSL_GUARDED_BY(mu_);  // of this incarnation
-  uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0, earlier_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<uint64_t, Registered> registered_ ABSL_GUARDED_BY(mu_);  // with the last two incarnations
+  uint64_t incarnations_[2] ABSL_GUARDED_BY(mu_) = {0, 0};                     // the latest first
+  std::deque<std::pair<uint64_t, uint64_t>> gone_ ABSL_GUARDED_BY(mu_);        // first and last handle of those before
 };
 
 }  // namespace muster

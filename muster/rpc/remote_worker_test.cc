@@ -17,7 +17,7 @@ namespace {
 using testing_support::kPatience;
 
 TEST(RemoteWorker, LimitsNoCallThatTakesAsLongAsItTakes) {
-  std::map<std::string, std::chrono::system_clock::time_point> deadlines;
+  std::map<std::string, std::chrono::steady_clock::time_point> deadlines;
   std::vector<RpcServer::MethodEntry> methods;
   for (const std::string name : {worker_rpc::kRun, worker_rpc::kRunAll, worker_rpc::kReceive, worker_rpc::kSave,
                                  worker_rpc::kRestore, worker_rpc::kVariables, master_rpc::kRun}) {
@@ -45,13 +45,13 @@ TEST(RemoteWorker, LimitsNoCallThatTakesAsLongAsItTakes) {
 
   ASSERT_EQ(deadlines.size(), 7u);
   for (const auto& [name, deadline] : deadlines) {
-    const bool limited = deadline != std::chrono::system_clock::time_point::max();
+    const bool limited = deadline < std::chrono::steady_clock::now() + std::chrono::hours(24 * 300);
     EXPECT_EQ(limited, name == worker_rpc::kVariables) << name;
   }
 }
 
 TEST(RemoteWorker, KeepsToTheTimeThatARunIsGiven) {
-  std::chrono::system_clock::time_point deadline{};
+  std::chrono::steady_clock::time_point deadline{};
   RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
                    {{.name = worker_rpc::kRun, .method = [&](const std::shared_ptr<RpcCall>& call) {
                        deadline = call->deadline();
@@ -61,7 +61,7 @@ TEST(RemoteWorker, KeepsToTheTimeThatARunIsGiven) {
 
   worker.run({1}, {}, {.timeout = kPatience});
 
-  EXPECT_LE(deadline, std::chrono::system_clock::now() + kPatience);
+  EXPECT_LE(deadline, std::chrono::steady_clock::now() + kPatience);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "muster/rpc/rpc_channel.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <time.h>
 
 #include <thread>
 
@@ -9,31 +11,97 @@
 #include "muster/near/near_visit.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/channel_arguments.h"
+#include "muster/rpc/request_numbers.h"
 #include "muster/rpc/service_names.h"
-#include "muster/runtime/run_options.h"
 
 namespace muster {
 namespace {
 
-using Clock = std::chrono::system_clock;
+// Clocks of the wall jump. A deadline is handed to gRPC as what is left of it.
+using Clock = std::chrono::steady_clock;
 
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
 constexpr auto kRefused = std::chrono::milliseconds(50);  // to wait for a task that has refused a connection
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kTellTimeout = std::chrono::seconds(10);
+// Of a call that takes as long as it takes: whether the task is alive is found out by pings.
+constexpr std::chrono::hours kPatient(24 * 365);
 constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
 constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the caller has given up
+constexpr int64_t kLargeAnswer = 64 << 10;                // bytes, which the task need not keep until the next request
+
+gpr_timespec grpc_time(Clock::time_point time) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(time - Clock::now());
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left.count(), GPR_TIMESPAN));
+}
+
+// Goes on while the machine sleeps, as the clock of a task that was called does.
+std::chrono::milliseconds time_since_boot() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::milliseconds(int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000);
+}
+
+int64_t bytes_of_tensors(const Frame& frame) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : frame.tensors) {
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
 
 }  // namespace
 
-struct RpcChannel::Grpc {
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<grpc::GenericStub> stub;
+class RpcChannel::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(std::string address, std::string task, const ChannelOptions& options);
+
+  const std::string& address() const { return address_; }
+  const std::string& task() const { return task_; }
+
+  Frame call(const std::string& method, Frame request, const CallOptions& options);
+  void start(const std::string& method, Frame request, const CallOptions& options, Done done);
+
+ private:
+  struct Outgoing;
+  struct Pending;
+  using Stub = std::shared_ptr<grpc::GenericStub>;
+
+  // Of a call that is made for the first time, or again.
+  Clock::time_point deadline_of(const CallOptions& options) const;
+  std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Outgoing* again) const;
+  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
+  bool wait_until_connected(Clock::time_point deadline, bool again_when_refused,
+                            const Cancellation* cancellation) const;
+  void begin(const std::shared_ptr<Pending>& pending);
+  void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);
+  void begin_again(const std::shared_ptr<Pending>& pending, const Status& why);
+  void begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why);
+  Status explain(const grpc::Status& status) const;
+  // Of a call that is nobody's: what becomes of it is not heard.
+  void send_unattended(const std::string& method, const grpc::ByteBuffer& message, Clock::time_point deadline) const;
+  // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
+  void tell_cancelled(uint64_t number) const;
+  // The answer of a request that was numbered is there. The next request says so, but that may come late.
+  void give_back(RequestNumbers::Taken& number, const Frame& answer);
+  void meet_task();
+  Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
+  // Says what becomes of a call, and makes it a first time if it is to be made twice.
+  RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, Clock::time_point deadline);
+
+  const std::string address_;
+  const std::string task_;
+  const ChannelOptions options_;
+  std::shared_ptr<grpc::Channel> channel_;
+  Stub stub_;
+  const std::shared_ptr<NearVisit> near_;
+  RequestNumbers numbers_;
 };
 
 // A request as it is sent, and what it lends, until its call has ended.
-struct RpcChannel::Outgoing {
-  Outgoing(Frame request, std::shared_ptr<NearConnection> server) : near(std::move(server)) {
+struct RpcChannel::Core::Outgoing {
+  Outgoing(Frame request, RequestNumbers::Taken taken, std::shared_ptr<NearConnection> server)
+      : near(std::move(server)), number(std::move(taken)) {
     if (near) frame = request;
     LentFrame lent = encode_for(near.get(), std::move(request));
     message = std::move(lent.message);
@@ -55,20 +123,24 @@ struct RpcChannel::Outgoing {
   }
 
   std::shared_ptr<NearConnection> near{};  // null: the task is not a process of this machine
+  RequestNumbers::Taken number{};
+  const std::chrono::milliseconds made = number.number() == 0 ? std::chrono::milliseconds(0) : time_since_boot();
   grpc::ByteBuffer message{};
   LoanLedger::Loan loan{};
   Frame frame{};  // if something may be lent, here or in the answer
 };
 
-// A call whose answer is received by the answer threads.
-struct RpcChannel::Pending {
+// A call whose answer is received by the answer threads. It holds the channel's core, whoever else still does.
+struct RpcChannel::Core::Pending {
+  const std::shared_ptr<Core> core{};  // outlives the number
   std::string method{};
-  std::shared_ptr<Outgoing> request;
-  uint64_t request_id = 0;
-  Clock::time_point deadline;
-  const Cancellation* cancellation;
-  Done done;
+  std::shared_ptr<Outgoing> request{};
+  Clock::time_point deadline{};
+  const Cancellation* cancellation = nullptr;
+  Done done{};
   int attempt = 1, attempts = 1;
+  Clock::time_point patience{};  // until when the task is waited for
+  bool refused = false;          // by the task, before it was waited for
   RpcFaults::Fate fate{};
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
@@ -82,13 +154,29 @@ struct RpcChannel::Pending {
     reader->StartCall();
     reader->Finish(&answer, &status, threads.when_done(std::move(received)));
   }
+
+  void end(const Status& result, Frame frame) {
+    request->number.give_back();
+    done(result, std::move(frame));
+  }
 };
 
 RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptions& options)
+    : core_(std::make_shared<Core>(std::move(address), std::move(task), options)) {}
+RpcChannel::~RpcChannel() = default;
+const std::string& RpcChannel::address() const { return core_->address(); }
+const std::string& RpcChannel::task() const { return core_->task(); }
+Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
+  return core_->call(method, std::move(request), options);
+}
+void RpcChannel::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
+  core_->start(method, std::move(request), options, std::move(done));
+}
+
+RpcChannel::Core::Core(std::string address, std::string task, const ChannelOptions& options)
     : address_(std::move(address)),
       task_(std::move(task)),
       options_(options),
-      grpc_(std::make_shared<Grpc>()),
       near_(std::make_shared<NearVisit>(task_)) {
   grpc::ChannelArguments arguments;
   set_transport_arguments([&](const char* name, int value) { arguments.SetInt(name, value); });
@@ -102,37 +190,31 @@ RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptio
                    1);  // one connection per channel: a restart is seen by its owner
   // A certificate is made for a task's name, which is the same wherever the task runs.
   if (options_.credentials.tls) arguments.SetSslTargetNameOverride("muster");
-  grpc_->channel = grpc::CreateCustomChannel(address_, channel_credentials(options_.credentials), arguments);
-  grpc_->stub = std::make_unique<grpc::GenericStub>(grpc_->channel);
+  channel_ = grpc::CreateCustomChannel(address_, channel_credentials(options_.credentials), arguments);
+  stub_ = std::make_shared<grpc::GenericStub>(channel_);
 }
 
-RpcChannel::~RpcChannel() = default;
-
-Status RpcChannel::explain(int code, const std::string& message) const {
-  const auto known = static_cast<StatusCode>(code);
-  return {known, str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", message), task_};
+Status RpcChannel::Core::explain(const grpc::Status& status) const {
+  return {static_cast<StatusCode>(status.error_code()),
+          str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", status.error_message()), task_};
 }
 
-namespace {
-
-std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Credentials& credentials) {
+std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_point deadline,
+                                                                    const Outgoing* again) const {
   auto context = std::make_unique<grpc::ClientContext>();
-  context->set_deadline(deadline);
-  if (!credentials.token.empty()) context->AddMetadata("authorization", "Bearer " + credentials.token);
+  context->set_deadline(grpc_time(deadline));
+  const std::string& token = options_.credentials.token;
+  if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+  if (again != nullptr && again->number.number() != 0) {
+    // At least a moment, since 0 says that it was not made before.
+    const auto age = std::max(time_since_boot() - again->made, std::chrono::milliseconds(1));
+    context->AddMetadata(kAgeOfRequest, std::to_string(age.count()));
+  }
   return context;
 }
 
-// What a caller has left with its call may be the last thing that holds the channel, whose destructor waits for the
-// thread that reconnects: that one must not be where it goes.
-void release_elsewhere(std::shared_ptr<void> held) {
-  static ElasticPool& pool = *new ElasticPool("release", 1);  // never destroyed: it may be used to the very end
-  pool.submit([held = std::move(held)]() mutable { held.reset(); });
-}
-
-}  // namespace
-
 // Throws LoanLost if the call is to be made again with `repack`ed bytes.
-Frame RpcChannel::open(const grpc::ByteBuffer& answer, const Outgoing& request) {
+Frame RpcChannel::Core::open(const grpc::ByteBuffer& answer, const Outgoing& request) {
   const uint64_t key = request.near ? request.near->key() : 0;
   Frame frame;
   try {
@@ -153,52 +235,53 @@ Frame RpcChannel::open(const grpc::ByteBuffer& answer, const Outgoing& request) 
   return frame;
 }
 
-// The calls hold all they need: nobody waits for them, and the channel may go at any time.
-void RpcChannel::meet_task() {
+// The calls hold all they need: nobody waits for them.
+void RpcChannel::Core::meet_task() {
   if (!options_.near_memory || !near_->unmet()) return;
-  near_->meet(
-      [grpc = grpc_, credentials = options_.credentials, task = task_](bool knocked, NearVisit::Answered answered) {
-        proto::MeetRequest request;
-        request.set_knocked(knocked);
-        Frame frame = with_header(request);
-        frame.envelope.set_task(task);
-        auto call = std::make_shared<Pending>();
-        call->method = call_rpc::kMeet;
-        call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
-        call->context = make_context(Clock::now() + kMeetTimeout, credentials);
-        call->send(*grpc->stub, [grpc, call, answered = std::move(answered)] {
-          Status status;
-          proto::MeetAnswer answer;
-          try {
-            if (!call->status.ok()) throw unavailable(call->status.error_message());
-            answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
-          } catch (...) {
-            status = status_of(std::current_exception());
-          }
-          answered(status, answer.door());
-        });
-      });
+  near_->meet([self = shared_from_this()](bool knocked, NearVisit::Answered answered) {
+    proto::MeetRequest request;
+    request.set_knocked(knocked);
+    Frame frame = with_header(request);
+    frame.envelope.set_task(self->task_);
+    auto call = std::make_shared<Pending>();
+    call->method = call_rpc::kMeet;
+    call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
+    call->context = self->make_context(Clock::now() + kMeetTimeout, nullptr);
+    call->send(*self->stub_, [self, call, answered = std::move(answered)] {
+      Status status;
+      proto::MeetAnswer answer;
+      try {
+        if (!call->status.ok()) throw unavailable(call->status.error_message());
+        answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
+      } catch (...) {
+        status = status_of(std::current_exception());
+      }
+      answered(status, answer.door());
+    });
+  });
 }
 
-RpcChannel::CallDeadline RpcChannel::deadline_of(const CallOptions& options) const {
-  if (!options.timeout && options.patient) return CallDeadline::max();
-  return Clock::now() + options.timeout.value_or(options_.call_timeout);
+Clock::time_point RpcChannel::Core::deadline_of(const CallOptions& options) const {
+  const std::chrono::milliseconds usual = options.patient ? kPatient : options_.call_timeout;
+  return Clock::now() + options.timeout.value_or(usual);
 }
 
-Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
+Frame RpcChannel::Core::call(const std::string& method, Frame request, const CallOptions& options) {
   const auto deadline = deadline_of(options);
   const auto give_up = std::min(deadline, Clock::now() + options_.connect_timeout);
   request.envelope.set_task(task_);
-  const uint64_t id = request.envelope.request_id();
-  Outgoing outgoing(std::move(request), near_->connection());
-  for (int attempt = 1;; ++attempt) {
+  RequestNumbers::Taken taken;
+  if (options.once) taken = numbers_.take(request.envelope);
+  Outgoing outgoing(std::move(request), std::move(taken), near_->connection());
+  bool again = false;
+  for (int attempt = 1;; ++attempt, again = true) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    auto context = make_context(deadline, options_.credentials);
+    auto context = make_context(deadline, again ? &outgoing : nullptr);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
       registration = options.cancellation->on_cancel([&](const Status&) {
         context->TryCancel();
-        tell_cancelled(id);
+        tell_cancelled(outgoing.number.number());
       });
     }
     // The queue is of this thread alone, so that the answer is read by the thread that waits for it.
@@ -209,15 +292,15 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (fate.request_lost) {
       status = kLost;
     } else {
-      auto reader = grpc_->stub->PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
+      auto reader = stub_->PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
       reader->StartCall();
       reader->Finish(&answer, &status, nullptr);
       void* tag = nullptr;
       bool ok = false;
       // While it waits in gRPC, a thread that reads a server's network goes on doing so; only what arrives is not
       // handled.
-      if (queue.AsyncNext(&tag, &ok, Clock::now() + kMoment) == grpc::CompletionQueue::TIMEOUT) {
-        about_to_block();
+      if (queue.AsyncNext(&tag, &ok, grpc_time(Clock::now() + kMoment)) == grpc::CompletionQueue::TIMEOUT) {
+        const Waiting waiting;
         queue.Next(&tag, &ok);
       }
       if (fate.response_lost && status.ok()) status = kLost;
@@ -226,128 +309,164 @@ Frame RpcChannel::call(const std::string& method, Frame request, const CallOptio
     if (status.ok()) {
       meet_task();
       try {
-        return open(answer, outgoing);
+        Frame frame = open(answer, outgoing);
+        give_back(outgoing.number, frame);
+        return frame;
       } catch (const LoanLost&) {
         outgoing.repack();
         continue;
       }
     }
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    const Status why = explain(status.error_code(), status.error_message());
+    const Status why = explain(status);
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
-    const bool answered = grpc_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+    const bool answered = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
     const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + options_.reconnect);
     if (!(attempt < options.attempts.value_or(options_.attempts) || options.wait_until_up) ||
         !wait_until_connected(patience, options.wait_until_up, options.cancellation))
       throw Error(why);
     // Somebody answers, but it is another task, or the old one which stops.
-    if (options.wait_until_up && answered) std::this_thread::sleep_for(kLook);
+    if (options.wait_until_up && answered) {
+      const Waiting waiting;
+      std::this_thread::sleep_for(kLook);
+    }
   }
 }
 
 // gRPC connects, with growing pauses, only while somebody waits for it.
-bool RpcChannel::wait_until_connected(std::chrono::system_clock::time_point deadline, bool again_when_refused,
-                                      const Cancellation* cancellation) const {
-  if (!again_when_refused && grpc_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, bool again_when_refused,
+                                            const Cancellation* cancellation) const {
+  const Waiting waiting;
+  if (!again_when_refused && channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
-    grpc::experimental::ChannelResetConnectionBackoff(grpc_->channel.get());
-    return grpc_->channel->WaitForConnected(std::min(deadline, Clock::now() + kRefused));
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    return channel_->WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)));
   }
   while (Clock::now() < deadline) {
     if (cancellation != nullptr) cancellation->throw_if_cancelled();
-    const grpc_connectivity_state state = grpc_->channel->GetState(/*try_to_connect=*/true);
+    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return true;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !again_when_refused) return false;
-    grpc_->channel->WaitForStateChange(state, std::min(deadline, Clock::now() + kLook));
+    channel_->WaitForStateChange(state, grpc_time(std::min(deadline, Clock::now() + kLook)));
   }
   return false;
 }
 
-void RpcChannel::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
-  auto pending = std::make_shared<Pending>();
-  pending->method = method;
+void RpcChannel::Core::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
   request.envelope.set_task(task_);
-  pending->request_id = request.envelope.request_id();
-  pending->request = std::make_shared<Outgoing>(std::move(request), near_->connection());
-  pending->deadline = deadline_of(options);
-  pending->attempts = options.attempts.value_or(options_.attempts);
-  pending->cancellation = options.cancellation;
-  pending->done = std::move(done);
-  begin(std::move(pending));
+  RequestNumbers::Taken taken;
+  if (options.once) taken = numbers_.take(request.envelope);
+  auto outgoing = std::make_shared<Outgoing>(std::move(request), std::move(taken), near_->connection());
+  begin(std::make_shared<Pending>(Pending{.core = shared_from_this(),
+                                          .method = method,
+                                          .request = std::move(outgoing),
+                                          .deadline = deadline_of(options),
+                                          .cancellation = options.cancellation,
+                                          .done = std::move(done),
+                                          .attempts = options.attempts.value_or(options_.attempts)}));
 }
 
-// Says what becomes of a call, and makes it a first time if it is to be made twice.
-RpcFaults::Fate RpcChannel::fate_of(const std::string& method, const grpc::ByteBuffer& message,
-                                    const CallDeadline& deadline) {
+RpcFaults::Fate RpcChannel::Core::fate_of(const std::string& method, const grpc::ByteBuffer& message,
+                                          Clock::time_point deadline) {
   if (!options_.faults) return {};
   const RpcFaults::Fate fate = options_.faults->draw(method);
   if (fate.in_flight) send_unattended(method, message, deadline);
   return fate;
 }
 
-void RpcChannel::send_unattended(const std::string& method, const grpc::ByteBuffer& message,
-                                 const CallDeadline& deadline) const {
+void RpcChannel::Core::send_unattended(const std::string& method, const grpc::ByteBuffer& message,
+                                       Clock::time_point deadline) const {
   auto call = std::make_shared<Pending>();
   call->method = method;
   call->request = std::make_shared<Outgoing>(message);
-  call->context = make_context(deadline, options_.credentials);
-  call->send(*grpc_->stub, [call] {});
+  call->context = make_context(deadline, nullptr);
+  call->send(*stub_, [stub = stub_, call] {});
 }
 
-void RpcChannel::tell_cancelled(uint64_t request_id) const {
-  if (request_id == 0) return;
+void RpcChannel::Core::tell_cancelled(uint64_t number) const {
+  if (number == 0) return;
   Frame frame;
-  frame.envelope.set_request_id(request_id);
+  set_request_id(frame.envelope, {numbers_.client(), number});
   frame.envelope.set_task(task_);
   send_unattended(call_rpc::kCancel, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
-void RpcChannel::begin(std::shared_ptr<Pending> pending) {
-  pending->reader.reset();
-  pending->context = make_context(pending->deadline, options_.credentials);
-  if (pending->cancellation != nullptr) {
-    pending->registration = pending->cancellation->on_cancel(
-        [this, id = pending->request_id, context = pending->context.get()](const Status&) {
-          context->TryCancel();
-          tell_cancelled(id);
-        });
-  }
-  pending->fate = fate_of(pending->method, pending->request->message, pending->deadline);
-  if (pending->fate.request_lost) return ended(pending, kLost);
-  Pending& call = *pending;
-  call.send(*grpc_->stub, [this, pending = std::move(pending)] { ended(pending, pending->status); });
+void RpcChannel::Core::give_back(RequestNumbers::Taken& number, const Frame& answer) {
+  const bool large = number.number() != 0 && bytes_of_tensors(answer) > kLargeAnswer;
+  number.give_back();
+  if (!large) return;
+  Frame frame;
+  numbers_.take(frame.envelope).give_back();
+  frame.envelope.set_task(task_);
+  send_unattended(call_rpc::kAcknowledge, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
-void RpcChannel::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result_of_call) {
-  pending->registration.reset();
-  const grpc::Status& status = pending->fate.response_lost && result_of_call.ok() ? kLost : result_of_call;
+void RpcChannel::Core::begin(const std::shared_ptr<Pending>& pending) {
+  Pending& call = *pending;
+  call.reader.reset();
+  call.answer.Clear();
+  call.context = make_context(call.deadline, call.attempt > 1 ? call.request.get() : nullptr);
+  if (call.cancellation != nullptr) {
+    call.registration = call.cancellation->on_cancel(
+        [core = call.core, number = call.request->number.number(), context = call.context.get()](const Status&) {
+          context->TryCancel();
+          core->tell_cancelled(number);
+        });
+  }
+  call.fate = fate_of(call.method, call.request->message, call.deadline);
+  if (!call.fate.request_lost) return call.send(*stub_, [pending] { pending->core->ended(pending, pending->status); });
+  auto alarm = std::make_shared<grpc::Alarm>();
+  AnswerThreads& threads = AnswerThreads::instance();
+  alarm->Set(&threads.queue(), gpr_now(GPR_CLOCK_MONOTONIC),
+             threads.when_done([alarm, pending] { pending->core->ended(pending, kLost); }));
+}
+
+void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result) {
+  Pending& call = *pending;
+  call.registration.reset();
+  const grpc::Status& status = call.fate.response_lost && result.ok() ? kLost : result;
   if (!status.ok()) {
-    const Status why = explain(status.error_code(), status.error_message());
-    const bool cancelled = pending->cancellation != nullptr && pending->cancellation->cancelled();
-    if (why.code() != StatusCode::kUnavailable || pending->attempt >= pending->attempts || cancelled)
-      return pending->done(why, {});
-    ++pending->attempt;
-    pending->answer.Clear();
-    return reconnects_.submit([this, call = pending, why]() mutable {
-      if (wait_until_connected(Clock::now() + options_.reconnect, /*again_when_refused=*/false, nullptr))
-        return begin(std::move(call));
-      call->done(why, {});
-      release_elsewhere(std::move(call));
-    });
+    const Status why = explain(status);
+    const bool cancelled = call.cancellation != nullptr && call.cancellation->cancelled();
+    if (why.code() != StatusCode::kUnavailable || call.attempt >= call.attempts || cancelled) return call.end(why, {});
+    ++call.attempt;
+    return begin_again(pending, why);
   }
   meet_task();
-  Status result;
+  Status outcome;
   Frame frame;
   try {
-    frame = open(pending->answer, *pending->request);
+    frame = open(call.answer, *call.request);
+    give_back(call.request->number, frame);
   } catch (const LoanLost&) {
-    pending->request->repack();
-    pending->answer.Clear();
+    call.request->repack();
     return begin(pending);
   } catch (...) {
-    result = status_of(std::current_exception());
+    outcome = status_of(std::current_exception());
   }
-  pending->done(result, std::move(frame));
+  call.end(outcome, std::move(frame));
+}
+
+// As wait_until_connected, without a thread.
+void RpcChannel::Core::begin_again(const std::shared_ptr<Pending>& pending, const Status& why) {
+  pending->patience = Clock::now() + options_.reconnect;
+  pending->refused = channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE;
+  if (pending->refused) {
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    pending->patience = std::min(pending->patience, Clock::now() + kRefused);
+  }
+  begin_when_connected(pending, why);
+}
+
+void RpcChannel::Core::begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why) {
+  const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+  if (state == GRPC_CHANNEL_READY) return begin(pending);
+  if (Clock::now() >= pending->patience || (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !pending->refused))
+    return pending->end(why, {});
+  AnswerThreads& threads = AnswerThreads::instance();
+  channel_->NotifyOnStateChange(
+      state, grpc_time(pending->patience), &threads.queue(),
+      threads.when_done([pending, why] { pending->core->begin_when_connected(pending, why); }));
 }
 
 }  // namespace muster

@@ -1,22 +1,18 @@
 // Makes calls: the part of a client that knows nothing of what they are about.
 #pragma once
 
-#include <grpcpp/support/status.h>
 #include <chrono>
-
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "muster/base/cancellation.h"
-#include "muster/base/elastic_pool.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/rpc_faults.h"
 
 namespace muster {
-
-class NearVisit;
 
 struct ChannelOptions {
   Credentials credentials{};
@@ -38,10 +34,13 @@ struct CallOptions {
   // Without a timeout it waits for as long as the task is alive, which pings tell: for what takes as long as it takes.
   bool patient = false;
   std::optional<int> attempts{};  // else those of the channel
+  // It changes something: however often it is made, the task applies it once.
+  bool once = false;
 };
 
 // A connection to one task. Pings find one that is gone without a word; a failed call says which task failed. A call
-// that was cut off is made again: who sends a mutation gives it a request id. Thread-safe.
+// that was cut off is made again. May end while calls that were started are under way: they end as they would have.
+// Thread-safe.
 class RpcChannel {
  public:
   RpcChannel(std::string address, std::string task, const ChannelOptions& options);
@@ -49,8 +48,8 @@ class RpcChannel {
   RpcChannel(const RpcChannel&) = delete;
   RpcChannel& operator=(const RpcChannel&) = delete;
 
-  const std::string& address() const { return address_; }
-  const std::string& task() const { return task_; }
+  const std::string& address() const;
+  const std::string& task() const;
 
   // Waits on this thread for the answer. Throws Error with the task where it began.
   Frame call(const std::string& method, Frame request, const CallOptions& options = {});
@@ -60,31 +59,9 @@ class RpcChannel {
   void start(const std::string& method, Frame request, const CallOptions& options, Done done);
 
  private:
-  using CallDeadline = std::chrono::system_clock::time_point;
-  struct Grpc;
-  struct Outgoing;
-  struct Pending;
+  class Core;  // what the calls hold
 
-  CallDeadline deadline_of(const CallOptions& options) const;
-  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
-  bool wait_until_connected(CallDeadline deadline, bool again_when_refused, const Cancellation* cancellation) const;
-  void begin(std::shared_ptr<Pending> pending);
-  void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& status);
-  Status explain(int code, const std::string& message) const;
-  // Of a call that is nobody's: what becomes of it is not heard.
-  void send_unattended(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline) const;
-  // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
-  void tell_cancelled(uint64_t request_id) const;
-  void meet_task();
-  Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
-  RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, const CallDeadline& deadline);
-
-  const std::string address_;
-  const std::string task_;
-  const ChannelOptions options_;
-  const std::shared_ptr<Grpc> grpc_;
-  const std::shared_ptr<NearVisit> near_;
-  ElasticPool reconnects_{"reconnect", 4};  // for calls whose caller does not wait
+  const std::shared_ptr<Core> core_;
 };
 
 }  // namespace muster

@@ -5,13 +5,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <deque>
+#include <charconv>
 #include <optional>
 #include <thread>
 
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
+#include "muster/rpc/call_gate.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
 #include "muster/rpc/network_readers.h"
@@ -52,6 +53,15 @@ bool same_secret(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+constexpr auto kLongestAge = std::chrono::hours(24 * 365);  // more is as good as for ever
+
+// gRPC knows deadlines by the clock of the wall, which jumps. To be asked as soon as the call has arrived.
+std::chrono::steady_clock::time_point on_steady_clock(std::chrono::system_clock::time_point deadline) {
+  const auto now = std::chrono::system_clock::now();
+  const auto left = deadline > now + kLongestAge ? std::chrono::nanoseconds(kLongestAge) : deadline - now;
+  return std::chrono::steady_clock::now() + left;
+}
+
 // How many threads wait inside gRPC: one handles tens of thousands of small calls a second.
 int turns() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8); }
 
@@ -73,37 +83,15 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 class ServerCall;
 
 struct RpcServer::Grpc {
+  // If calls took all threads, nobody would read the network: not even pings were answered, and every caller took the
+  // server for dead.
+  explicit Grpc(int max_threads) : gate(std::max(1, max_threads - kSpareReaders)) {}
+
+  CallGate gate;
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
   std::optional<NetworkReaders> readers;
-
-  absl::Mutex mu;
-  int running ABSL_GUARDED_BY(mu) = 0;  // calls that run programs
-  std::deque<ServerCall*> parked ABSL_GUARDED_BY(mu);
-
-  // False: the call is parked, and whoever ends next runs it. If runs took all threads, nobody would read the network:
-  // not even pings were answered, and every caller took the server for dead.
-  bool take_thread(ServerCall& call, int most) ABSL_LOCKS_EXCLUDED(mu) {
-    absl::MutexLock lock(&mu);
-    if (running < most) {
-      ++running;
-      return true;
-    }
-    parked.push_back(&call);
-    return false;
-  }
-  // What to run on the thread of a run that has ended.
-  ServerCall* next_parked() ABSL_LOCKS_EXCLUDED(mu) {
-    absl::MutexLock lock(&mu);
-    if (parked.empty()) {
-      --running;
-      return nullptr;
-    }
-    ServerCall* call = parked.front();
-    parked.pop_front();
-    return call;
-  }
 };
 
 // One call, from the moment when the server waits for it.
@@ -141,10 +129,16 @@ class ServerCall final : public RpcCall {
   }
 
   const std::string& peer() const override { return peer_; }
-  std::chrono::system_clock::time_point deadline() const override { return context_.deadline(); }
+  std::chrono::steady_clock::time_point deadline() const override { return deadline_; }
+  std::chrono::milliseconds age() const override {
+    const auto& metadata = context_.client_metadata();
+    const auto said = metadata.find(kAgeOfRequest);
+    int64_t age = 0;
+    if (said != metadata.end()) std::from_chars(said->second.data(), said->second.data() + said->second.size(), age);
+    return std::chrono::milliseconds(std::clamp<int64_t>(age, 0, std::chrono::milliseconds(kLongestAge).count()));
+  }
 
   void answer(Frame frame) override {
-    frame.envelope.clear_request_id();
     LentFrame message;
     try {
       message = encode_for(caller_.get(), std::move(frame));
@@ -173,6 +167,7 @@ class ServerCall final : public RpcCall {
     server_.requests_.fetch_add(1, std::memory_order_relaxed);
     ++tags_;  // the answer, whose tag is finished_: until it is given, whoever owes it may use the call
     peer_ = context_.peer();
+    deadline_ = on_steady_clock(context_.deadline());
     std::string token;
     auto header = context_.client_metadata().find("authorization");
     if (header != context_.client_metadata().end()) token.assign(header->second.data(), header->second.size());
@@ -202,13 +197,11 @@ class ServerCall final : public RpcCall {
       return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
     }
     using Pace = RpcServer::Pace;
-    if (entry->pace == Pace::kUsual || message_.Length() > kLongCopy) about_to_block();
-    if (entry->pace != Pace::kRun) return run(*entry);
-    RpcServer& server = server_;
-    if (!server.grpc_->take_thread(*this, std::max(1, server.options_.max_threads - kSpareReaders))) return;
-    for (ServerCall* call = this; call != nullptr; call = server.grpc_->next_parked()) {
-      call->run(*server.find(call->context_.method()));
-    }
+    const bool waits = entry->pace == Pace::kUsual || entry->pace == Pace::kRun;
+    const bool takes_long = entry->pace == Pace::kUsual || entry->pace == Pace::kShort;
+    if (takes_long || message_.Length() > kLongCopy) about_to_block();
+    if (!waits) return run(*entry);
+    server_.grpc_->gate.run([this, entry] { run(*entry); });
   }
 
   // Nothing of the call may be used afterwards.
@@ -279,6 +272,7 @@ class ServerCall final : public RpcCall {
   grpc::GenericServerAsyncReaderWriter stream_;
   grpc::ByteBuffer message_;
   std::string peer_;
+  std::chrono::steady_clock::time_point deadline_;
   bool admitted_ = false;
   std::shared_ptr<NearConnection> caller_;  // if it is a process of this machine
   LoanLedger::Loan loan_;
@@ -293,26 +287,33 @@ class ServerCall final : public RpcCall {
 
 RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     : options_(std::move(options)),
-      once_(std::make_unique<OnceCalls>(OnceCallsOptions{.remembered_requests = options_.remembered_requests,
-                                                         .remembered_bytes = options_.remembered_bytes,
-                                                         .grace = options_.grace})),
+      once_(std::make_unique<OnceCalls>(OnceCallsOptions{
+          .grace = options_.grace, .most_bytes = options_.remembered_bytes, .keep_silent = options_.remembered_for})),
       door_(options_.task),
-      grpc_(std::make_unique<Grpc>()) {
-  methods.push_back({call_rpc::kMeet, [this](const std::shared_ptr<RpcCall>& call) {
-                       proto::MeetAnswer answer;
-                       if (header_of<proto::MeetRequest>(call->request().envelope).knocked()) {
-                         door_.look();
-                       } else {
-                         answer.set_door(door_.name());
-                       }
-                       call->answer(with_header(answer));
-                     }});
+      grpc_(std::make_unique<Grpc>(options_.max_threads)) {
+  auto meet = [this](const std::shared_ptr<RpcCall>& call) {
+    proto::MeetAnswer answer;
+    if (header_of<proto::MeetRequest>(call->request().envelope).knocked()) {
+      door_.look();
+    } else {
+      answer.set_door(door_.name());
+    }
+    call->answer(with_header(answer));
+  };
+  methods.push_back({.name = call_rpc::kMeet, .method = meet, .pace = Pace::kShort});
   for (MethodEntry& method : methods) methods_.emplace(method.name, method);
   auto cancel = [this](const std::shared_ptr<RpcCall>& call) {
-    once_->cancel(call->request().envelope.request_id(), Status(StatusCode::kCancelled, "cancelled by the caller"));
+    once_->cancel(request_id_of(call->request().envelope));
+    call->answer({});
+  };
+  auto acknowledge = [this](const std::shared_ptr<RpcCall>& call) {
+    const proto::Envelope& envelope = call->request().envelope;
+    once_->acknowledge(request_id_of(envelope), envelope.wanted());
     call->answer({});
   };
   methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel, .pace = Pace::kQuick});
+  methods_.emplace(call_rpc::kAcknowledge,
+                   MethodEntry{.name = call_rpc::kAcknowledge, .method = acknowledge, .pace = Pace::kQuick});
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
     throw failed_precondition("server ", options_.task, " at ", options_.address,
@@ -351,9 +352,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
         bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
   }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
-  grpc_->readers.emplace(
-      *grpc_->queue, NetworkReadersOptions{
-                         .turns = turns(), .max_threads = options_.max_threads, .on_start = options_.on_thread_start});
+  grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.turns = turns(),
+                                                              .max_threads = options_.max_threads,
+                                                              .look = [this] { grpc_->gate.look(); },
+                                                              .on_start = options_.on_thread_start});
 }
 
 RpcServer::~RpcServer() {
@@ -369,7 +371,8 @@ RpcServer::~RpcServer() {
   for (auto& call : calls) static_cast<ServerCall&>(*call).cancel(why);
   once_->cancel_all(why);
   calls.clear();
-  grpc_->server->Shutdown(std::chrono::system_clock::now() + kStopPatience);
+  grpc_->server->Shutdown(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(kStopPatience.count(), GPR_TIMESPAN)));
   {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(+[](int* count) { return *count == 0; }, &calls_));
@@ -429,9 +432,10 @@ void RpcServer::dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call
     return call->fail(
         restarted(options_.task, str_cat(options_.task, " was restarted since, and has lost what it had")));
   }
-  const uint64_t id = entry.once ? call->request().envelope.request_id() : 0;
-  if (id != 0) {
-    call = once_->begin(id, std::move(call));
+  if (const RequestId id = request_id_of(call->request().envelope); entry.once && id.number != 0) {
+    // A copy, since the request goes over to the run; most have none.
+    const auto wanted = call->request().envelope.wanted();
+    call = once_->begin(id, wanted, std::move(call));
     if (!call) return;
   }
   try {

@@ -31,7 +31,8 @@ class RpcCall {
   // Cancelled when the caller gives up, its connection is lost or the server stops.
   const Cancellation& cancellation() const { return cancellation_; }
   virtual const std::string& peer() const = 0;
-  virtual std::chrono::system_clock::time_point deadline() const = 0;  // of the caller
+  virtual std::chrono::steady_clock::time_point deadline() const = 0;  // of the caller
+  virtual std::chrono::milliseconds age() const = 0;  // since its request was first made; 0: this is the first call
   // Exactly one of these, once, from any thread. Nothing of the call may be used afterwards.
   virtual void answer(Frame frame) = 0;
   virtual void fail(const Status& status) = 0;
@@ -48,27 +49,29 @@ struct RpcServerOptions {
   Credentials credentials{};
   bool insecure = false;  // listen beyond loopback without credentials
   int64_t max_message_bytes = int64_t{4} << 30;
-  int max_calls_per_peer = 1024;  // under way at the same time, over one connection
-  int max_threads = 128;
+  int max_calls_per_peer = 1024;            // under way at the same time, over one connection
+  int max_threads = 128;                    // that work at the same time; threads that wait for others do not count
   std::function<void()> on_thread_start{};  // called by each of them first
-  size_t remembered_requests = 4096;
-  int64_t remembered_bytes = int64_t{64} << 20;
+  // Of answers that their clients have not acknowledged. A client of whom nothing is heard for so long is forgotten.
+  int64_t remembered_bytes = int64_t{512} << 20;
+  std::chrono::milliseconds remembered_for{3'600'000};
   // That a request with an id runs on when its connection is lost, for its caller to ask again. Both sides find a dead
   // connection by pings, one up to ten seconds after the other.
   std::chrono::milliseconds grace{10'000};
 };
 
 // Methods run on the threads that read the network (see NetworkReaders), of which two are always left: a method may
-// block, and a call that does not costs no change of threads. A run for which no thread is left waits until another one
-// ends. Thread-safe.
+// block, and a call that does not costs no change of threads. Calls that wait keep nobody else from being answered (see
+// CallGate). Thread-safe.
 class RpcServer {
  public:
   // Must call `answer` or `fail`; what it throws becomes the answer.
   using Method = std::function<void(std::shared_ptr<RpcCall> call)>;
   enum class Pace {
-    kUsual,
-    kQuick,  // never waits, and takes no longer than to wake another thread
-    kRun,    // a program, which knows its pace and may wait for others: runs leave two threads to everything else
+    kUsual,  // may wait for others
+    kShort,  // waits for nobody, but takes longer than to wake another thread
+    kQuick,  // takes no longer than that
+    kRun,    // a program, which knows its pace and may wait for others
   };
   struct MethodEntry {
     std::string name;  // "/muster.Worker/Run"

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <optional>
 
+#include "muster/base/blocking.h"
 #include "muster/base/test_wait.h"
 #include "muster/rpc/rpc_channel.h"
 
@@ -13,33 +16,58 @@ namespace {
 using testing_support::eventually;
 using testing_support::kPatience;
 
-TEST(RpcServer, AnswersShortCallsWhileRunsHaveAllTheThreadsThatTheyMayHave) {
+using Pace = RpcServer::Pace;
+
+// Those who wait, and whether they say so.
+struct Waiters {
+  std::string name;
+  Pace pace;
+  bool say_so;
+};
+
+class WaitingCalls : public ::testing::TestWithParam<Waiters> {};
+INSTANTIATE_TEST_SUITE_P(Of, WaitingCalls,
+                         ::testing::Values(Waiters{"Usual", Pace::kUsual, false}, Waiters{"Runs", Pace::kRun, false},
+                                           Waiters{"UsualThatSaySo", Pace::kUsual, true},
+                                           Waiters{"RunsThatSaySo", Pace::kRun, true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(WaitingCalls, KeepNoOtherFromBeingAnswered) {
   std::promise<void> go_on;
   const std::shared_future<void> gone_on = go_on.get_future().share();
-  auto wait = [gone_on](const std::shared_ptr<RpcCall>& call) {
+  std::atomic<size_t> begun = 0;
+  auto wait = [&, gone_on](const std::shared_ptr<RpcCall>& call) {
+    std::optional<Waiting> waiting;
+    if (GetParam().say_so) waiting.emplace();
+    ++begun;
     EXPECT_EQ(gone_on.wait_for(kPatience), std::future_status::ready);
     call->answer({});
   };
+  auto look = [](const auto& call) { call->answer({}); };
   RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0", .max_threads = 4},
-                   {{.name = "/muster.Test/Run", .method = wait, .pace = RpcServer::Pace::kRun},
-                    {.name = "/muster.Test/Look", .method = [](const auto& call) { call->answer({}); }}});
+                   {{.name = "/muster.Test/Wait", .method = wait, .pace = GetParam().pace},
+                    {.name = "/muster.Test/Usual", .method = look},
+                    {.name = "/muster.Test/Run", .method = look, .pace = Pace::kRun},
+                    {.name = "/muster.Test/Short", .method = look, .pace = Pace::kShort},
+                    {.name = "/muster.Test/Quick", .method = look, .pace = Pace::kQuick}});
   RpcChannel channel(server.address(), "", {}), other(server.address(), "", {});
-  constexpr size_t kRuns = 20;
-  std::vector<std::future<Status>> runs;
-  for (size_t i = 0; i < kRuns; ++i) {
+  constexpr size_t kCalls = 20;
+  std::vector<std::future<Status>> calls;
+  for (size_t i = 0; i < kCalls; ++i) {
     auto end = std::make_shared<std::promise<Status>>();
-    runs.push_back(end->get_future());
-    channel.start("/muster.Test/Run", {}, {}, [end](const Status& status, const Frame&) { end->set_value(status); });
+    calls.push_back(end->get_future());
+    channel.start("/muster.Test/Wait", {}, {}, [end](const Status& status, const Frame&) { end->set_value(status); });
   }
-  eventually([&] { return server.requests() >= kRuns; });
-  ASSERT_EQ(server.requests(), kRuns);
+  EXPECT_TRUE(eventually([&] { return begun == kCalls; })) << "they keep each other from being begun";
 
-  EXPECT_NO_THROW(other.call("/muster.Test/Look", {}, {.timeout = kPatience / 2}));
+  for (const char* method : {"/muster.Test/Short", "/muster.Test/Quick", "/muster.Test/Usual", "/muster.Test/Run"}) {
+    EXPECT_NO_THROW(other.call(method, {}, {.timeout = kPatience / 2})) << method;
+  }
   go_on.set_value();
 
-  for (std::future<Status>& run : runs) {
-    ASSERT_EQ(run.wait_for(kPatience), std::future_status::ready);
-    EXPECT_TRUE(run.get().ok());
+  for (std::future<Status>& call : calls) {
+    ASSERT_EQ(call.wait_for(kPatience), std::future_status::ready);
+    EXPECT_TRUE(call.get().ok());
   }
 }
 

@@ -6,8 +6,12 @@ namespace muster {
 // Of every server, whatever it serves.
 namespace call_rpc {
 inline constexpr const char* kCancel = "/muster.Calls/Cancel";
+inline constexpr const char* kAcknowledge = "/muster.Calls/Acknowledge";
 inline constexpr const char* kMeet = "/muster.Calls/Meet";
 }  // namespace call_rpc
+
+// Metadata of a request that must be applied once and is made again: how many milliseconds ago it was first made.
+inline constexpr const char* kAgeOfRequest = "muster-age-ms";
 
 namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";

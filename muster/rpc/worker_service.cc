@@ -225,7 +225,8 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
       {worker_rpc::kRestore, [&worker](const Call& call) { restore(worker, *call); }, true},
       {worker_rpc::kReset, [&worker](const Call& call) { reset(worker, *call); }, true},
       {worker_rpc::kStatus,
-       [&worker, complete = std::move(complete)](const Call& call) { status(worker, complete, *call); }},
+       [&worker, complete = std::move(complete)](const Call& call) { status(worker, complete, *call); }, false,
+       Pace::kShort},
   };
 }
 

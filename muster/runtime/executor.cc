@@ -112,7 +112,8 @@ class Executor::Run {
   // Nothing that they send may arrive after the frame is used for something else.
   void await_calls() {
     absl::MutexLock lock(&calls_mu_);
-    if (calls_ != 0) about_to_block();
+    if (calls_ == 0) return;
+    const Waiting waiting;
     calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
   }
 
@@ -193,7 +194,7 @@ class Executor::Run {
     std::atomic<uint64_t>& happened = frame_.events[event];
     for (uint64_t seen = happened.load(std::memory_order_acquire); seen != frame_.epoch;
          seen = happened.load(std::memory_order_acquire)) {
-      about_to_block();
+      const Waiting waiting;
       happened.wait(seen, std::memory_order_acquire);
     }
   }

@@ -8,6 +8,7 @@
 #include <future>
 #include <set>
 
+#include "muster/base/blocking.h"
 #include "muster/base/log.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
@@ -198,6 +199,7 @@ std::vector<std::string> LocalMaster::devices_for(const Program& program, const 
   std::vector<Status> failures;
   for (size_t i = 0; i < answers.size(); ++i) {
     try {
+      const Waiting waiting;
       const WorkerStatus status = answers[i].get();
       devices.insert(devices.end(), status.devices.begin(), status.devices.end());
       absl::MutexLock lock(&mu_);
@@ -329,6 +331,7 @@ ClusterDevices LocalMaster::list_devices() {
   for (const std::string& task : others) {
     answers.push_back(std::async(std::launch::async, [this, task] { return ask(task, /*wait=*/false); }));
   }
+  const Waiting waiting;
   for (size_t i = 0; i < answers.size(); ++i) {
     try {
       const WorkerStatus status = answers[i].get();

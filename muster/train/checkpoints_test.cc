@@ -8,6 +8,7 @@
 
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/train/optimizer.h"
 
 namespace muster {
@@ -82,6 +83,24 @@ TEST_F(CheckpointsTest, LoadIntoAnyNumberOfServers) {
     EXPECT_TRUE(torch::equal(w.value(), value)) << servers << " servers";
     EXPECT_TRUE(torch::equal(adagrad.slots()[0].value(), torch::full({6, 2}, 0.5F))) << servers << " servers";
   }
+}
+
+TEST_F(CheckpointsTest, AreSavedAndRestoredWhateverTheNetworkDoes) {
+  auto faults = std::make_shared<RpcFaults>(17);
+  faults->set("", {.request_lost = 0.2, .response_lost = 0.2, .in_flight = 0.3});
+  ParameterServerStrategy strategy(cluster_.resolver(), {.attempts = 50, .faults = faults});
+  auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+
+  for (int step = 1; step <= 5; ++step) {
+    v.assign_add(torch::ones({}));
+    checkpoints.save(step);
+    v.assign_add(torch::full({}, 100.0F));
+    EXPECT_EQ(checkpoints.restore(), step);
+
+    EXPECT_EQ(v.value().item<float>(), step);
+  }
+  EXPECT_GT(faults->drawn(), 5) << "the network was well behaved after all";
 }
 
 TEST_F(CheckpointsTest, LetTrainingGoOnAfterAParameterServerWasLost) {
