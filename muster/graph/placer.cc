@@ -1,6 +1,7 @@
 #include "muster/graph/placer.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <tuple>
@@ -39,13 +40,23 @@ class ProgramPlacer {
     std::vector<Place> outputs;
   };
 
-  ProgramPlacer(Program program, Place default_device, const std::vector<int>& argument_classes, Placement& all)
+  // `written_outside`: by value of the program (or empty), what the program around a body writes to.
+  ProgramPlacer(Program program, Place default_device, const std::vector<int>& argument_classes,
+                const std::vector<bool>& written_outside, Placement& all)
       : in_(std::move(program)),
         default_device_(default_device),
         aliases_(in_, argument_classes),
         all_(all),
         versions_(aliases_.num_groups()),
-        where_(in_.num_values) {}
+        last_write_(aliases_.num_groups(), -1),
+        where_(in_.num_values) {
+    for (size_t i = 0; i < in_.instructions.size(); ++i) {
+      for (int group : aliases_.written_groups(i)) last_write_[group] = static_cast<int64_t>(i);
+    }
+    for (size_t value = 0; value < written_outside.size(); ++value) {
+      if (written_outside[value]) last_write_[aliases_.group(static_cast<ValueId>(value))] = INT64_MAX;
+    }
+  }
 
   // `arguments` says where a body's arguments are; without it they are placed like everything else.
   Result run(const std::vector<Place>* arguments) {
@@ -159,7 +170,11 @@ class ProgramPlacer {
   void place_control(size_t number, Instruction instruction) {
     Place device = resolve(instruction.device, who(number));
     const char* why = instruction.device ? "requested" : "default device";
-    auto stays = [&](ValueId id) { return aliases_.writes(number, aliases_.group(id)) && where_[id]; };
+    // What the bodies write, or hand on to somebody who does: a copy would be other memory.
+    auto stays = [&](ValueId id) {
+      const int group = aliases_.group(id);
+      return where_[id] && (aliases_.writes(number, group) || (written_from(number, group) && returns(instruction, group)));
+    };
     bool found = instruction.device != 0;
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId id) {
@@ -183,7 +198,7 @@ class ProgramPlacer {
       });
     }
 
-    const std::vector<Place> outputs = place_bodies(instruction, device, inputs);
+    const std::vector<Place> outputs = place_bodies(number, instruction, device, inputs);
     size_t next = 0;
     for (const auto& result : instruction.results) {
       for (ValueId value : result) {
@@ -194,55 +209,110 @@ class ProgramPlacer {
     append(std::move(instruction), device, why);
   }
 
+  // Whether this instruction or a later one writes to the group, here or in the program around this one.
+  bool written_from(size_t number, int group) const { return last_write_[group] >= static_cast<int64_t>(number); }
+
+  // Whether a result of the instruction may be memory of this group.
+  bool returns(const Instruction& instruction, int group) const {
+    for (const auto& result : instruction.results) {
+      for (ValueId value : result) {
+        if (value != kNoValue && aliases_.group(value) == group) return true;
+      }
+    }
+    return false;
+  }
+
+  // The values of a body that are given to it or come out of it and are written to out here from then on.
+  std::vector<bool> written_around(size_t number, size_t position) const {
+    const Instruction& instruction = in_.instructions[number];
+    const Program& body = in_.bodies[instruction.bodies[position]];
+    std::vector<bool> written(body.num_values);
+    auto note = [&](ValueId inside, ValueId outside) {
+      if (inside != kNoValue && outside != kNoValue && written_from(number, aliases_.group(outside))) written[inside] = true;
+    };
+    const std::vector<ValueId> inputs = body_inputs(in_, instruction, position);
+    for (size_t i = 0; i < inputs.size(); ++i) note(body.arguments[i].value, inputs[i]);
+    size_t next = 0;
+    for (const auto& result : instruction.results) {
+      for (ValueId value : result) {
+        if (position == 0 || in_.op_of(instruction).name == kCond.name) {
+          if (next < body.outputs.size()) note(body.outputs[next], value);
+        }
+        ++next;
+      }
+    }
+    return written;
+  }
+
   // Returns where the outputs of the bodies end up, which are the first results of the instruction.
-  std::vector<Place> place_bodies(Instruction& instruction, Place device,
+  std::vector<Place> place_bodies(size_t number, Instruction& instruction, Place device,
                                   const std::vector<std::vector<Place>>& inputs) {
     const std::string& name = in_.op_of(instruction).name;
     std::vector<Place> outputs(in_.bodies[instruction.bodies[0]].outputs.size(), device);
     if (name == kCond.name) {
       // Where both branches leave it, if they agree.
-      const std::vector<Place> then = placed_body(instruction.bodies[0], device, inputs[0]).outputs;
-      const std::vector<Place> otherwise = placed_body(instruction.bodies[1], device, inputs[1]).outputs;
+      const std::vector<Place> then = placed_body(number, 0, device, inputs[0]).outputs;
+      const std::vector<Place> otherwise = placed_body(number, 1, device, inputs[1]).outputs;
       for (size_t i = 0; i < outputs.size(); ++i) {
         if (then[i] == otherwise[i] && then[i]) outputs[i] = then[i];
       }
-      for (size_t b : {0, 1}) instruction.bodies[b] = add_body(instruction.bodies[b], device, inputs[b], outputs);
+      for (size_t b : {0, 1}) instruction.bodies[b] = add_body(number, b, device, inputs[b], outputs);
       return outputs;
     }
     // What a trip returns is what the next one is given, so it must be in the same place.
     const size_t before = name == kLoop.name ? 1 : 1 + std::get<ArgumentList>(instruction.arguments[1].value).size();
     for (size_t i = 0; i < instruction.results[0].size(); ++i) outputs[i] = inputs[0][before + i];
-    instruction.bodies[0] = add_body(instruction.bodies[0], device, inputs[0], outputs);
-    if (instruction.bodies.size() > 1)
-      instruction.bodies[1] = add_body(instruction.bodies[1], device, inputs[1], {device});
+    instruction.bodies[0] = add_body(number, 0, device, inputs[0], outputs);
+    if (instruction.bodies.size() > 1) instruction.bodies[1] = add_body(number, 1, device, inputs[1], {device});
     return outputs;
   }
 
   // A body with several callers is placed once for each way of being called.
-  const Result& placed_body(int32_t body, Place device, const std::vector<Place>& inputs) {
-    auto [known, is_new] = placed_bodies_.try_emplace({body, device, inputs});
+  const Result& placed_body(size_t caller, size_t position, Place device, const std::vector<Place>& inputs) {
+    const int32_t body = in_.instructions[caller].bodies[position];
+    std::vector<bool> written = written_around(caller, position);
+    auto [known, is_new] = placed_bodies_.try_emplace({body, device, inputs, written});
     if (is_new) {
-      known->second = ProgramPlacer(in_.bodies[body], device, aliases_.argument_classes(body), all_).run(&inputs);
+      known->second =
+          ProgramPlacer(in_.bodies[body], device, aliases_.argument_classes(body), written, all_).run(&inputs);
     }
     return known->second;
   }
 
   // Returns the number of the body as it is called here, with its outputs brought to where they must be.
-  int32_t add_body(int32_t body, Place device, const std::vector<Place>& inputs, const std::vector<Place>& outputs) {
+  int32_t add_body(size_t caller, size_t position, Place device, const std::vector<Place>& inputs,
+                   const std::vector<Place>& outputs) {
+    const int32_t body = in_.instructions[caller].bodies[position];
+    const std::vector<bool> written = written_around(caller, position);
     auto [number, is_new] =
-        bodies_.try_emplace({body, device, inputs, outputs}, static_cast<int32_t>(out_.bodies.size()));
+        bodies_.try_emplace({body, device, inputs, written, outputs}, static_cast<int32_t>(out_.bodies.size()));
     if (!is_new) return number->second;
-    const Result& placed = placed_body(body, device, inputs);
+    const Result& placed = placed_body(caller, position, device, inputs);
     Program program = placed.program;
     std::map<std::pair<ValueId, Place>, ValueId> copies;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!placed.outputs[i] || placed.outputs[i] == outputs[i]) continue;
+      refuse_copy_of_shared(program, i, written, *placed.outputs[i], *outputs[i]);
       ValueId& copy = copies.try_emplace({program.outputs[i], outputs[i]}, kNoValue).first->second;
       if (copy == kNoValue) copy = append_copy(program, program.outputs[i], outputs[i]);
       program.outputs[i] = copy;
     }
     out_.bodies.push_back(std::move(program));
     return number->second;
+  }
+
+  // What a body hands on of what it was given, and somebody writes to, cannot come out elsewhere.
+  void refuse_copy_of_shared(const Program& body, size_t output, const std::vector<bool>& written,
+                             const std::string& from, const std::string& to) const {
+    const ValueId value = body.outputs[output];
+    if (static_cast<size_t>(value) >= written.size() || !written[value]) return;
+    const Aliases aliases(body);
+    for (const ProgramArgument& argument : body.arguments) {
+      if (aliases.group(argument.value) != aliases.group(value)) continue;
+      throw invalid_argument("program \"", body.name, "\" returns memory on ", from,
+                             " that it was given and that is written to, but its result must be on ", to,
+                             "; let it return a clone()");
+    }
   }
 
   // Makes `id` refer to the value as it is on `device`: to a copy, if it is not there.
@@ -286,10 +356,12 @@ class ProgramPlacer {
   Placement& all_;
   Program out_;
   std::vector<int64_t> versions_;  // by group: how often it was written
+  std::vector<int64_t> last_write_;  // by group: the last instruction that writes; one around this program is later
   std::vector<Place> where_;       // by value of in_
   std::map<std::pair<ValueId, Place>, Copy> copies_;
-  std::map<std::tuple<int32_t, Place, std::vector<Place>>, Result> placed_bodies_;
-  std::map<std::tuple<int32_t, Place, std::vector<Place>, std::vector<Place>>, int32_t> bodies_;
+  using Called = std::tuple<int32_t, Place, std::vector<Place>, std::vector<bool>>;
+  std::map<Called, Result> placed_bodies_;
+  std::map<std::tuple<int32_t, Place, std::vector<Place>, std::vector<bool>, std::vector<Place>>, int32_t> bodies_;
 };
 
 void add_rows(const Program& program, const std::string& indent,
@@ -313,7 +385,7 @@ Program place(Program program, const PlacerOptions& options, std::vector<PlacedO
   Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement),
                 .placed = placed};
   const Place default_device = all.intern(all.devices.default_device());
-  Program result = ProgramPlacer(std::move(program), default_device, {}, all).run(nullptr).program;
+  Program result = ProgramPlacer(std::move(program), default_device, {}, {}, all).run(nullptr).program;
   for (const auto& [places, wishes] : all.overruled) {
     if (options.quiet) break;
     MUSTER_LOG(info) << "placer: " << wishes.second

@@ -180,7 +180,7 @@ class Executor::Run {
       if (options_.profile != nullptr) {
         options_.profile->add({op_name(step), plan_.lane_devices[lane], begin, Profile::Clock::now()});
       }
-      if (step.signals >= 0 && step.kind == Step::Kind::kCopy) signal(step.signals);
+      if (step.signals >= 0 && !step.is_answered_later()) signal(step.signals);
       for (ValueId value : step.kills) frame_.values[value].reset();
     }
   }

@@ -8,6 +8,7 @@
 
 #include "muster/base/check.h"
 #include "muster/base/status.h"
+#include "muster/graph/op_traits.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/weight_order.h"
 
@@ -352,9 +353,11 @@ class Planner {
     plan_.random = plan_.random || step.generator >= 0;
     bring_constants(step);
     await_producers(step);
+    const std::vector<int32_t> visited = is_control(op_name) ? visit_other_lanes(step) : std::vector<int32_t>();
+    for (int32_t event : std::exchange(visitors_[step.lane], {})) step.awaits.push_back(event);
     choose_kernel(step, op_name);
     note_product(step, op_name);
-    const bool begins = step.kind == Step::Kind::kRemote || step.kind == Step::Kind::kReceive;
+    const bool begins = step.is_answered_later();
     plan_.communicates = plan_.communicates || begins || step.kind == Step::Kind::kSend;
     if (begins) {
       step.signals = plan_.num_events++;
@@ -373,8 +376,12 @@ class Planner {
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value < 0) continue;
-        home_[value] = instruction.device;
+        home_[value] = visited.empty() ? instruction.device : home_of_result(step, value, instruction.device);
         producer_lane_[value] = step.lane;
+        if (!visited.empty()) {
+          event_of_[value] = step.signals;
+          used_elsewhere_.insert(value);
+        }
         begun_elsewhere_[value] = begins;
         if (step.kind == Step::Kind::kCopy && device_name(lane_device) != device_name(instruction.device)) {
           step.signals = event_of_[value] = plan_.num_events++;
@@ -464,6 +471,37 @@ class Planner {
     });
   }
 
+  // Control flow works on the memory of other lanes, too, where that must stay: what its bodies write or return. It has
+  // its turn there like any other step: after those before it, before those after it.
+  std::vector<int32_t> visit_other_lanes(Step& step) {
+    std::vector<int32_t> visited;
+    for_each_operand(step, [&](ValueId value) {
+      if (home_[value] < 0) return;
+      const int32_t lane = lane_of(device_name(home_[value]));
+      if (lane == step.lane) return;
+      used_elsewhere_.insert(value);
+      if (std::find(visited.begin(), visited.end(), lane) == visited.end()) visited.push_back(lane);
+    });
+    if (!visited.empty()) step.signals = plan_.num_events++;
+    for (const int32_t lane : visited) {
+      for (int32_t event : std::exchange(visitors_[lane], {step.signals})) step.awaits.push_back(event);
+      if (plan_.lanes[lane].empty()) continue;
+      Step& before = plan_.lanes[lane].back();
+      if (before.signals < 0) before.signals = plan_.num_events++;
+      step.awaits.push_back(before.signals);
+    }
+    return visited;
+  }
+
+  // What control flow returns may be memory that it was given, and is then where that is.
+  int32_t home_of_result(Step& step, ValueId result, int32_t otherwise) {
+    int32_t home = -1;
+    for_each_operand(step, [&](ValueId value) {
+      if (home < 0 && aliases_.group(value) == aliases_.group(result)) home = home_[value];
+    });
+    return home < 0 ? otherwise : home;
+  }
+
   void await_producers(Step& step) {
     for_each_operand(step, [&](ValueId value) {
       const int32_t event = event_of_[value];
@@ -501,6 +539,7 @@ class Planner {
     for (const ProgramArgument& argument : program_.arguments) kept[argument.value] = true;
     for (const VariableRef& variable : program_.variables) kept[variable.value] = true;
     for (const Constant& constant : program_.constants) kept[constant.value] = true;
+    for (ValueId value : used_elsewhere_) kept[value] = true;
     for (ValueId value = 0; value < program_.num_values; ++value) {
       if (last[value] && !kept[value]) last[value]->kills.push_back(value);
     }
@@ -556,6 +595,8 @@ class Planner {
   std::vector<int32_t> home_;           // value -> index of its device
   std::vector<int32_t> producer_lane_;  // value -> lane that makes it
   std::vector<int32_t> event_of_;       // value -> event, for values that cross lanes
+  std::map<int32_t, std::vector<int32_t>> visitors_;  // lane -> events that its next step awaits
+  std::set<ValueId> used_elsewhere_;                  // in other lanes than their own: kept until the end
   std::vector<bool> begun_elsewhere_;   // value -> it comes from another task, some time after its step
   absl::flat_hash_map<std::string, int32_t> last_part_;  // task -> the event of its last part so far
   std::vector<bool> unordered_;  // value -> a chosen kernel may have left it in another order of memory

@@ -66,6 +66,9 @@ struct Step {
   int32_t first_element = -1;  // kNext: which of Plan::first_elements; -1: it is taken when its turn comes
   bool waits = false;  // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
+
+  // Whether another task makes what it returns, some time after it has begun; then that makes its event happen.
+  bool is_answered_later() const { return kind == Kind::kRemote || kind == Kind::kReceive; }
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.

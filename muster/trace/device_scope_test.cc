@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
 #include "muster/trace/variable.h"
@@ -167,6 +168,35 @@ TEST(DeviceScope, ChangesNoResultEvenOnDevicesThatAreNotThere) {
 
   EXPECT_TRUE(same_bits(work(x), function(work)(x)));
   EXPECT_TRUE(log.contains("device:CPU:7 does not exist"));
+}
+
+TEST(DeviceScope, OfControlFlowLeavesMemoryThatIsWrittenWhereItIs) {
+  auto work = [](at::Tensor x) {
+    auto itself = [&] { return x; };
+    at::Tensor same;
+    {
+      DeviceScope on("/device:CPU:1");
+      same = cond(x.sum() > -100, itself, itself);
+    }
+    const at::Tensor before = same.abs();
+    {
+      DeviceScope on("/device:CPU:1");
+      repeat(2, [&] { same.add_(1); });
+    }
+    const at::Tensor between = x * 2;
+    {
+      DeviceScope on("/device:CPU:1");
+      repeat(2, [&] { x.mul_(3); });
+    }
+    return Tensors{before, between, same + 0};
+  };
+  auto traced = function(work);
+  for (int i = 0; i < 20; ++i) {
+    const at::Tensor x = torch::randn({100}), y = x.clone();
+
+    EXPECT_TRUE(same_bits(work(x), traced(y)));
+    EXPECT_TRUE(same_bits(x, y));
+  }
 }
 
 TEST(DeviceScope, TrainsOverTwoDevicesAsOnOne) {
