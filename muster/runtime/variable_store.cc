@@ -41,6 +41,11 @@ int VariableCell::waiting_writers() const {
   return waiting_writers_;
 }
 
+bool VariableCell::shares_memory_with(const at::Tensor& tensor) const {
+  absl::MutexLock lock(&mu_);
+  return value_.defined() && tensor.has_storage() && value_.is_alias_of(tensor);
+}
+
 void VariableCell::throw_uninitialized() const {
   throw failed_precondition("variable \"", name_, "\" (", spec_.to_string(),
                             ") is not initialized; assign it a value or run its initializer first");
@@ -228,6 +233,14 @@ std::shared_ptr<VariableCell> VariableStore::find(const std::string& name) const
   absl::MutexLock lock(&mu_);
   auto it = cells_.find(name);
   return it == cells_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<VariableCell> VariableStore::owner_of(const at::Tensor& tensor) const {
+  absl::MutexLock lock(&mu_);
+  for (const auto& [name, cell] : cells_) {
+    if (cell->shares_memory_with(tensor)) return cell;
+  }
+  return nullptr;
 }
 
 void VariableStore::erase(const std::string& name) {

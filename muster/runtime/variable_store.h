@@ -38,6 +38,8 @@ class VariableCell {
   uint64_t version() const ABSL_LOCKS_EXCLUDED(mu_);  // counts the writes
   int waiting_writers() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  bool shares_memory_with(const at::Tensor& tensor) const ABSL_LOCKS_EXCLUDED(mu_);
+
   uint64_t whole_reads() const { return whole_reads_.load(std::memory_order_relaxed); }
   void count_whole_read() { whole_reads_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -112,6 +114,8 @@ class VariableStore {
   std::shared_ptr<VariableCell> declare_new(const std::string& wish, const TensorSpec& spec, at::Device device)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<VariableCell> find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);  // null if there is none
+  // The cell whose value, or part of it, `tensor` shows; null if there is none.
+  std::shared_ptr<VariableCell> owner_of(const at::Tensor& tensor) const ABSL_LOCKS_EXCLUDED(mu_);
   void erase(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<VariableCell>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,4 +1,4 @@
-// Who called, for messages.
+// Who called: for messages.
 #pragma once
 
 #include <string>
@@ -6,11 +6,14 @@
 
 namespace muster {
 
-// The innermost function on the stack of this thread that is neither libtorch's nor Muster's, as far as its symbols
-// tell: "train in my_program", or "my_program+0x1234", which addr2line understands.
+// The innermost function on this thread's stack that belongs to the program and not to a library, as far as symbols
+// tell: "a lambda in main", "train(at::Tensor)"; "" if they tell nothing.
 std::string caller_outside_libraries();
+// The same for a backtrace as libtorch's errors carry one. Its addresses are of this process.
+std::string caller_outside_libraries(std::string_view backtrace);
 
-// Whether an exported function of libtorch with `name` in its full name is on the stack of this thread.
-bool called_by_libtorch(std::string_view name);
+// The innermost function of libtorch on this thread's stack whose name has `name` in it, without its arguments; "" if
+// there is none.
+std::string libtorch_function(std::string_view name);
 
 }  // namespace muster

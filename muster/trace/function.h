@@ -137,7 +137,7 @@ class Function {
       (describe_argument(args), ...);
       return descriptions;
     };
-    return traces_->entry(signature, tensors, {call, [&] { return kept; }, describe}, elements);
+    return traces_->entry(std::move(signature), tensors, {call, [&] { return kept; }, describe}, elements);
   }
 
   std::shared_ptr<F> function_;

@@ -7,6 +7,7 @@
 #include "muster/base/log.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
+#include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"
 #include "muster/trace/variable.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // ---- The cache
 TEST(Function, IsTracedOnceForArgumentsOfOneKind) {
@@ -48,6 +50,37 @@ TEST(Function, ForgetsTheTracesThatWereNotUsedForLongest) {
   EXPECT_EQ(scaled.stats().misses, 1 + kMost + kMore);
   EXPECT_TRUE(same_bits(torch::full({2}, 1.0f), scaled(x, 1.0))) << "the first one is traced again";
   EXPECT_EQ(scaled.stats().misses, 2 + kMost + kMore);
+}
+
+TEST(Function, ForgetsTracesForModesAndSharedMemoryLikeAllOthers) {
+  LogCapture quiet;
+  constexpr int kMost = static_cast<int>(TracedFunction::kMostEntries);
+  torch::nn::Linear net(2, 2);
+  auto variables = adopt(net);
+  auto add = function([&](at::Tensor x, at::Tensor y, int64_t number) {
+    x.add_(number);
+    return net(x) + y;
+  });
+  std::weak_ptr<TracedFunction::Entry> first;
+  auto call = [&](int number) {
+    at::Tensor x = torch::ones({2});
+    std::vector<at::Tensor> tensors;
+    auto entry = add.bind(tensors, x, x, int64_t{number});
+    if (number == 0 && first.expired()) first = entry;
+  };
+
+  for (int i = 0; i < kMost / 4; ++i) {
+    for (const bool training : {true, false}) {
+      net->train(training);
+      call(i);  // two traces: before the first one nobody knows that it matters that they share memory
+    }
+  }
+  const bool there = !first.expired();
+  call(kMost);
+
+  EXPECT_EQ(add.stats().misses, kMost + 2);
+  EXPECT_TRUE(there);
+  EXPECT_TRUE(first.expired());
 }
 
 TEST(Function, IsTracedAgainForAnotherShapeTypeOrRank) {
@@ -321,10 +354,20 @@ TEST(Function, LetsAnExceptionOfTheLambdaThroughAndForgetsTheTrace) {
   EXPECT_EQ(step.stats().hits, 0);
 }
 
-TEST(Function, LetsAnErrorOfLibtorchThroughWhileTracing) {
-  auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); });
+TEST(Function, SaysWithWhatItWasCalledWhenLibtorchRefusesWhatItDoes) {
+  Variable w(torch::ones({3}));
+  auto labels = function([](at::Tensor x, at::Tensor y) { return torch::nll_loss(x, y); }, {.name = "labels"});
+  auto no_scalar = function([&](at::Tensor x) { return gradient(x * w, w); }, {.name = "no_scalar"});
+  auto no_loss = function([&](at::Tensor x, int) { return gradient(x.sum(), w); }, {.name = "no_loss"});
 
-  EXPECT_THROW(product(torch::ones({2, 3}), torch::ones({2, 3})), c10::Error);
+  EXPECT_THAT(error_of([&] { labels(torch::ones({2, 3}), torch::ones({2})); }),
+              AllOf(HasSubstr("function \"labels\" (function_test.cc:"), HasSubstr("argument 0: float32[2, 3]"),
+                    HasSubstr("argument 1: float32[2]"), Not(HasSubstr("frame #"))));
+  EXPECT_THAT(error_of([&] { no_scalar(torch::ones({3})); }),
+              AllOf(HasSubstr("function \"no_scalar\""), HasSubstr("float32[3]"), HasSubstr("scalar")));
+  EXPECT_THAT(error_of([&] { no_loss(torch::ones({3}), 7); }),
+              AllOf(HasSubstr("depends on no trainable variable"), HasSubstr("function \"no_loss\""),
+                    HasSubstr("argument 1: 7")));
   EXPECT_FALSE(tracing());
 }
 

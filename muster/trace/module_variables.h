@@ -1,6 +1,8 @@
 // The parameters and buffers of a torch::nn module as variables.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,7 @@ class ModuleVariables {
  public:
   // `module` is anything with libtorch's named_parameters() and named_buffers(); it outlives the variables' use.
   template <class Module>
-  explicit ModuleVariables(Module& module, const AdoptOptions& options = {}) {
+  explicit ModuleVariables(Module& module, const AdoptOptions& options = {}) : modes_(modes_of(module)) {
     for (auto& parameter : module.named_parameters()) add(parameter.key(), parameter.value(), true, options);
     for (auto& buffer : module.named_buffers()) add(buffer.key(), buffer.value(), false, options);
   }
@@ -59,8 +61,34 @@ class ModuleVariables {
   ModuleVariables() = default;
   void add_adopted(const std::string& name, const at::Tensor& tensor);
   bool known(const std::string& name, const at::Tensor& tensor);
+  // A function that uses the module is traced again when eval() or train() has changed one of its parts. Nothing of the
+  // module is kept alive by that; once a part has gone, nothing changes any more.
+  // Limit: of a module that no shared_ptr holds (it may be moved, so nobody knows where it is) only the parts are seen.
+  template <class Module>
+  static std::shared_ptr<const ModuleModes> modes_of(Module& module) {
+    if constexpr (requires { module.modules(false)[0]->is_training(), module.weak_from_this(); }) {
+      auto whole = module.modules(/*include_self=*/false);
+      if (auto self = module.weak_from_this().lock()) whole.push_back(std::move(self));
+      if (whole.empty()) return nullptr;
+      std::vector<typename decltype(whole)::value_type::weak_type> parts(whole.begin(), whole.end());
+      auto last = std::make_shared<std::atomic<uint64_t>>(0);
+      return std::make_shared<const ModuleModes>([parts = std::move(parts), last] {
+        uint64_t number = 0;
+        for (const auto& each : parts) {
+          const auto part = each.lock();
+          if (!part) return last->load();
+          number = number * 0x9E3779B97F4A7C15 + part->is_training() + 1;
+        }
+        last->store(number);
+        return number;
+      });
+    } else {
+      return nullptr;
+    }
+  }
   void add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options);
 
+  std::shared_ptr<const ModuleModes> modes_;
   std::vector<Variable> variables_;
   std::vector<std::pair<std::string, size_t>> names_;  // a tensor that the module has twice is one variable
 };

@@ -1,11 +1,42 @@
 #include "muster/trace/signature.h"
 
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+
 #include <cstring>
+#include <optional>
 
 #include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/device_scope.h"
 
 namespace muster {
+namespace {
+
+// The type that autocast makes of the operands on such devices; nothing where it is off.
+std::optional<at::ScalarType> autocast_type(at::DeviceType device) {
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(device);
+}
+
+}  // namespace
+
+Signature::Signature(size_t key) {
+  words_.reserve(24);
+  words_.push_back(static_cast<int64_t>(key));
+  int64_t set = static_cast<int64_t>(c10::get_default_dtype_as_scalartype());
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    set = set << 8 | (static_cast<int64_t>(autocast_type(device).value_or(at::ScalarType::Undefined)) & 0xff);
+  }
+  set = set << 1 | static_cast<int64_t>(at::globalContext().deterministicAlgorithms());
+  words_.push_back(set);
+  if (const std::string& device = DeviceScope::current(); !device.empty()) add(device);
+}
+
+void Signature::add(const SharedMemory& shared) {
+  words_.push_back(kShared);
+  shared.append_to(words_);
+}
 
 void Signature::add(const at::Tensor& tensor) {
   if (!tensor.defined()) throw invalid_argument("a tensor passed to a traced function is undefined");
@@ -33,6 +64,22 @@ void Signature::add(const ElementSpecs& elements) {
     words_.push_back(kElement);
     words_.insert(words_.end(), numbers.begin(), numbers.end());
   }
+}
+
+std::string describe_surroundings() {
+  std::string text;
+  auto add = [&](const auto&... parts) { str_append(text, text.empty() ? "" : ", ", parts...); };
+  if (const std::string& device = DeviceScope::current(); !device.empty()) add("device scope \"", device, "\"");
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    if (auto type = autocast_type(device)) {
+      add("autocast of ", c10::DeviceTypeName(device, /*lower_case=*/true), " to ", c10::toString(*type));
+    }
+  }
+  if (const at::ScalarType type = c10::get_default_dtype_as_scalartype(); type != at::kFloat) {
+    add("default type ", c10::toString(type));
+  }
+  if (at::globalContext().deterministicAlgorithms()) add("deterministic algorithms");
+  return text;
 }
 
 std::string describe(const at::Tensor& tensor) {

@@ -11,16 +11,20 @@
 
 #include "muster/graph/elements.h"
 #include "muster/trace/leaves.h"
+#include "muster/trace/shared_memory.h"
 
 namespace muster {
 
-// The number, shapes, types, devices (and strides, if unusual) of the tensor arguments and the plain arguments' values.
+// The number, shapes, types, devices (and strides, if unusual) of the tensor arguments, the plain arguments' values, and
+// what is set around the call that decides which ops are recorded: the DeviceScope, autocast, the default type of new
+// tensors, deterministic algorithms. (Gradients are always on in a trace, InferenceMode never is.)
 class Signature {
  public:
   // `key` tells call forms apart that have equal leaves.
-  explicit Signature(size_t key) : words_{static_cast<int64_t>(key)} {}
+  explicit Signature(size_t key);
 
   void add(const at::Tensor& tensor);
+  void add(const SharedMemory& shared);
   void add(std::string_view text);
   void add(const ElementSpecs& elements);
   template <class T>
@@ -41,9 +45,12 @@ class Signature {
   }
 
  private:
-  static constexpr int64_t kNumber = -1, kText = -2, kTensor = -3, kElement = -4;
+  static constexpr int64_t kNumber = -1, kText = -2, kTensor = -3, kElement = -4, kShared = -5;
   std::vector<int64_t> words_;
 };
+
+// For people: "device scope \"/device:CPU:1\", autocast of cpu to bfloat16"; "" if nothing is set.
+std::string describe_surroundings();
 
 // For people: "float32[64, 784]", "3", "\"relu\"".
 std::string describe(const at::Tensor& tensor);

@@ -4,10 +4,14 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
 #include <mutex>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/graph/aliases.h"
 #include "muster/graph/serialize.h"
 #include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/tracer.h"
@@ -76,6 +80,16 @@ class WithoutCpuOps {
   const bool flash_ = context_.userEnabledFlashSDP();
 };
 
+std::vector<TracedProgram::Mode> modes_of(const std::vector<std::shared_ptr<Variable::State>>& variables) {
+  std::vector<TracedProgram::Mode> modes;
+  for (const auto& variable : variables) {
+    auto known = [&](const TracedProgram::Mode& mode) { return mode.module == variable->modes; };
+    if (variable->modes == nullptr || std::any_of(modes.begin(), modes.end(), known)) continue;
+    modes.push_back({variable->modes, (*variable->modes)()});
+  }
+  return modes;
+}
+
 }  // namespace
 
 // Traces once for the program and, if C++ has read values of tensors, again with other values in their place: the
@@ -135,13 +149,29 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
   install_dispatcher_hook();
   WithoutCpuOps without_cpu_ops(options.portable);
 
+  c10::InferenceMode as_outside_of_it(false);
   Tracer tracer(options, nullptr, {});
   TracedProgram traced;
+  // As the caller has set them: the function may call train() or eval() itself, and will not when the program runs.
+  const std::vector<TracedProgram::Mode> modes_before = modes_of(Variable::State::all_adopted());
   {
     CallersState callers_state;
     traced.program = tracer.trace_function(function, examples);
   }
+  traced.kept_outside = tracer.kept_outside();
   traced.variables = tracer.variables_;
+  for (TracedProgram::Mode& mode : modes_of(traced.variables)) {
+    const auto before = std::find_if(modes_before.begin(), modes_before.end(),
+                                     [&](const auto& known) { return known.module == mode.module; });
+    traced.modes.push_back(before == modes_before.end() ? std::move(mode) : *before);
+  }
+  traced.captured = std::move(tracer.captured_);
+  // One that is gone already was made by the function, in a way that libtorch does not tell (from_blob).
+  std::erase_if(traced.captured, [](const CapturedTensor& captured) { return !captured.alive(); });
+  const Aliases aliases(traced.program);
+  for (const ProgramArgument& argument : traced.program.arguments) {
+    traced.written.push_back(aliases.written(aliases.group(argument.value)));
+  }
   traced.compact.assign(examples.size(), false);
   for (size_t argument : tracer.compact_arguments_) traced.compact[argument] = true;
   if (tracer.reads_.empty()) return traced;

@@ -10,6 +10,7 @@
 
 #include "muster/graph/elements.h"
 #include "muster/graph/program.h"
+#include "muster/trace/captured_tensor.h"
 #include "muster/trace/variable.h"
 
 namespace muster {
@@ -19,9 +20,19 @@ bool tracing();
 
 // A function traced on example arguments.
 struct TracedProgram {
+  // Of a module that the function used: which of its parts are in training mode, as it was then.
+  struct Mode {
+    std::shared_ptr<const ModuleModes> module{};
+    uint64_t number = 0;
+  };
+
   Program program{};
   std::vector<std::shared_ptr<Variable::State>> variables{};  // kept alive with the program; as in Program::variables
   std::vector<bool> compact{};  // per argument: the program counts elements from the start of its storage
+  std::vector<bool> written{};  // per argument: the program writes to it
+  std::vector<Mode> modes{};    // dropout and batch norm do something else in another one
+  std::vector<CapturedTensor> captured{};
+  std::string kept_outside{};  // of tensors that the function made and somebody still holds, in words; "" if none
 };
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& arguments)>;

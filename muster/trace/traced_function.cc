@@ -9,7 +9,9 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/op_failure.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/caller.h"
 
 namespace muster {
 namespace {
@@ -27,12 +29,49 @@ at::Tensor from_its_start(const at::Tensor& tensor) {
       tensor.options().requires_grad(false), tensor.device());
 }
 
+std::string called_with(const TracedFunction::Call& call) {
+  std::string text;
+  for (const std::string& argument : call.descriptions()) str_append(text, text.empty() ? ", called with " : ", ", argument);
+  if (const std::string around = describe_surroundings(); !around.empty()) str_append(text, ", in ", around);
+  return text;
+}
+
 uint64_t next_seed() {
   static std::atomic<uint64_t> functions{0};
   return step_seed(at::globalContext().defaultGenerator(at::kCPU).current_seed(), functions.fetch_add(1), 0);
 }
 
+// Whether the program is another one if arguments share memory: if one of them is written to, or if gradients by them
+// may be asked for, which a tensor that is there twice has once.
+bool sharing_matters(const TracedProgram& traced, const std::vector<at::Tensor>& tensors) {
+  if (tensors.size() < 2) return false;
+  return std::find(traced.written.begin(), traced.written.end(), true) != traced.written.end() ||
+         std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+}
+
+// What value() gives is the variable's own memory, and never changes while somebody looks at it.
+void refuse_values_of_variables(const std::string& function, const TracedProgram& traced, const SharedMemory& shared,
+                                const std::vector<at::Tensor>& tensors) {
+  if (std::find(traced.written.begin(), traced.written.end(), true) == traced.written.end()) return;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (shared.empty() && !traced.written[i]) continue;
+    if (const auto cell = local_worker().store().owner_of(tensors[i])) {
+      throw invalid_argument("function \"", function, "\" writes to its tensor argument ", i, " (",
+                             spec_of(tensors[i]).to_string(), "), which is the value of variable \"", cell->name(),
+                             "\"; pass a clone() of it, or assign to the variable");
+    }
+  }
+}
+
+constexpr const char* kFrozen =
+    "Everything that is captured and no Variable is frozen at the first call: pass it as an argument, or make it a "
+    "muster::Variable";
+
 }  // namespace
+
+std::string TracedFunction::in_words() const {
+  return name() == place_ ? str_cat("the function of ", place_) : str_cat("function \"", name(), "\" (", place_, ")");
+}
 
 TracedFunction::Inlined::Inlined(const TracedFunction& function) {
   if (inlined_depth >= kDeepest) {
@@ -104,55 +143,159 @@ std::vector<at::Tensor> TracedFunction::run_fitting(std::shared_ptr<Entry>& entr
   }
 }
 
-std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(const Signature& signature,
-                                                             const std::vector<at::Tensor>& tensors, const Call& call,
-                                                             const ElementSpecs& elements) {
-  auto known = [&]() -> std::shared_ptr<Entry> {
-    absl::MutexLock lock(&mu_);
+std::shared_ptr<TracedFunction::Entry> TracedFunction::known(Signature& signature, SharedMemory& shared,
+                                                             const std::vector<at::Tensor>& tensors) {
+  while (true) {
     auto it = entries_.find(signature);
     if (it == entries_.end()) return nullptr;
-    ++stats_.hits;
-    it->second.last_use = stats_.hits + stats_.misses;
-    return it->second.entry;
+    auto found = std::find_if(it->second.begin(), it->second.end(), [](const Known& each) {
+      const auto& modes = each.entry->traced.modes;
+      return std::all_of(modes.begin(), modes.end(), [](const auto& mode) { return (*mode.module)() == mode.number; });
+    });
+    if (found == it->second.end()) return nullptr;
+    found->last_use = stats_.hits + stats_.misses;
+    if (!shared.empty() || !sharing_matters(found->entry->traced, tensors)) return found->entry;
+    shared = SharedMemory(tensors);
+    if (shared.empty()) return found->entry;
+    signature.add(shared);
+  }
+}
+
+std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(Signature signature, std::vector<at::Tensor>& tensors,
+                                                             const Call& call, const ElementSpecs& elements) {
+  SharedMemory shared;
+  auto find = [&](bool counts) {
+    absl::MutexLock lock(&mu_);
+    std::shared_ptr<Entry> found = known(signature, shared, tensors);
+    if (found && counts) ++stats_.hits;
+    return found;
   };
-  if (auto found = known()) return found;
-  absl::MutexLock one_at_a_time(&tracing_);
-  if (auto found = known()) return found;
+  std::shared_ptr<Entry> found = find(/*counts=*/true);
+  if (!found) {
+    absl::MutexLock one_at_a_time(&tracing_);
+    found = find(/*counts=*/true);
+    if (!found) {
+      found = add_entry(signature, shared, tensors, call, elements);
+      // This trace may have shown that it matters which arguments share memory; then there is a second one.
+      if (shared.empty() && sharing_matters(found->traced, tensors)) {
+        shared = SharedMemory(tensors);
+        if (!shared.empty()) {
+          signature.add(shared);
+          const std::shared_ptr<Entry> there = find(/*counts=*/false);
+          found = there ? there : add_entry(signature, shared, tensors, call, elements);
+        }
+      }
+    }
+  }
+  if (!found->traced.captured.empty()) warn_of_changes(*found);
+  refuse_values_of_variables(name(), found->traced, shared, tensors);
+  if (!shared.empty()) tensors = shared.merged(tensors);
+  return found;
+}
+
+std::shared_ptr<TracedFunction::Entry> TracedFunction::add_entry(const Signature& signature, const SharedMemory& shared,
+                                                                 const std::vector<at::Tensor>& tensors,
+                                                                 const Call& call, const ElementSpecs& elements) {
   {
     absl::MutexLock lock(&mu_);
     ++stats_.misses;
+    std::vector<std::string> descriptions = call.descriptions();
+    descriptions.push_back(str_cat("around the call: ", describe_surroundings()));
     if (!entries_.empty()) {
       ++stats_.retraces;
-      warn_if_often(call.descriptions(), elements);
+      warn_if_often(descriptions, elements);
     }
-    last_descriptions_ = call.descriptions();
+    last_descriptions_ = std::move(descriptions);
     if (!options_.seed) options_.seed = next_seed();
   }
-  const LocalDevices& devices = local_worker().devices();
-  const bool portable = options_.portable.value_or(!devices.device(devices.default_name()).is_cpu());
-  TracedProgram traced =
-      trace(call.function, tensors,
-            {.name = name(), .seed = *options_.seed, .place = place_, .portable = portable, .elements = elements});
-  auto entry = std::make_shared<Entry>(std::move(traced), call.result());
-  if (!elements.empty() && entry->elements != elements) {
+  auto made = std::make_shared<Entry>(trace_call(call, shared, tensors, elements), call.result());
+  if (!elements.empty() && made->elements != elements) {
     throw invalid_argument("function \"", name(), "\" was traced for ", describe_elements(elements),
-                           " but then takes other elements: ", describe_elements(entry->elements),
+                           " but then takes other elements: ", describe_elements(made->elements),
                            "; which elements it takes must not depend on their shapes");
   }
   std::shared_ptr<Entry> unused;
   absl::MutexLock lock(&mu_);
-  last_elements_ = entry->elements;
+  last_elements_ = made->elements;
+  warn_of_frozen(made->traced);
   unused = take_unused();
-  entries_.emplace(signature, Known{entry, stats_.hits + stats_.misses});
-  return entry;
+  entries_[signature].push_back({made, stats_.hits + stats_.misses});
+  ++entry_count_;
+  return made;
+}
+
+TracedProgram TracedFunction::trace_call(const Call& call, const SharedMemory& shared,
+                                         const std::vector<at::Tensor>& tensors, const ElementSpecs& elements) {
+  const LocalDevices& devices = local_worker().devices();
+  const bool portable = options_.portable.value_or(!devices.device(devices.default_name()).is_cpu());
+  const TraceOptions options{
+      .name = name(), .seed = *options_.seed, .place = place_, .portable = portable, .elements = elements};
+  try {
+    if (shared.empty()) return trace(call.function, tensors, options);
+    auto with_views = [&](const std::vector<at::Tensor>& merged) {
+      return call.function(shared.apart(merged, tensors));
+    };
+    return trace(with_views, shared.merged(tensors), options);
+  } catch (const Error& error) {
+    const Status& status = error.status();
+    throw Error(Status(status.code(), str_cat(status.message(), "; while tracing ", in_words(), called_with(call)),
+                       status.task(), status.detail()));
+  } catch (const c10::Error& error) {
+    const Status status = status_of_op_failure();
+    const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
+    throw Error(Status(status.code(), str_cat(in_words(), called_with(call), ": ", status.message(),
+                                              caller.empty() ? "" : str_cat(" (in ", caller, ")"))));
+  }
+}
+
+void TracedFunction::warn_of_changes(Entry& entry) const {
+  if (entry.told_of_changes.load(std::memory_order_relaxed)) return;
+  for (const CapturedTensor& captured : entry.traced.captured) {
+    const std::string change = captured.change();
+    if (change.empty()) continue;
+    if (entry.told_of_changes.exchange(true)) return;
+    MUSTER_LOG(warning) << in_words() << ": a tensor (" << captured.spec().to_string() << ") that it captures "
+                        << change << " after the trace, but the program has the elements of that time. " << kFrozen;
+    return;
+  }
+}
+
+void TracedFunction::warn_of_frozen(const TracedProgram& traced) {
+  if (told_of_frozen_) return;
+  size_t parameters = 0;
+  TensorSpec largest;
+  for (const CapturedTensor& captured : traced.captured) {
+    if (!captured.requires_grad()) continue;
+    if (parameters++ == 0 || captured.spec().bytes() > largest.bytes()) largest = captured.spec();
+  }
+  if (parameters > 0) {
+    told_of_frozen_ = true;
+    MUSTER_LOG(warning) << in_words() << ": captures " << parameters
+                        << " tensors that require gradients and are no variables, such as " << largest.to_string()
+                        << ": they stay as they are now; muster::adopt the module that they belong to, or, if that is "
+                           "meant, let them need no gradients (requires_grad_(false))";
+  }
+  if (!traced.kept_outside.empty()) {
+    told_of_frozen_ = true;
+    MUSTER_LOG(warning) << in_words() << ": " << traced.kept_outside
+                        << ". What a function does besides its results and its variables it does once, when it is "
+                           "traced: return the tensor, keep it in a muster::Variable, and use Muster's optimizers";
+  }
 }
 
 std::shared_ptr<TracedFunction::Entry> TracedFunction::take_unused() {
-  if (entries_.size() < kMostEntries) return nullptr;
-  auto oldest = std::min_element(entries_.begin(), entries_.end(),
-                                 [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; });
-  std::shared_ptr<Entry> taken = std::move(oldest->second.entry);
-  entries_.erase(oldest);
+  if (entry_count_ < kMostEntries) return nullptr;
+  auto earlier = [](const Known& a, const Known& b) { return a.last_use < b.last_use; };
+  auto oldest_of = [&](auto& of_signature) {
+    return std::min_element(of_signature.second.begin(), of_signature.second.end(), earlier);
+  };
+  auto signature = std::min_element(entries_.begin(), entries_.end(),
+                                    [&](auto& a, auto& b) { return earlier(*oldest_of(a), *oldest_of(b)); });
+  auto oldest = oldest_of(*signature);
+  std::shared_ptr<Entry> taken = std::move(oldest->entry);
+  signature->second.erase(oldest);
+  if (signature->second.empty()) entries_.erase(signature);
+  --entry_count_;
   return taken;
 }
 

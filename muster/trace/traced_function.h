@@ -6,6 +6,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -50,6 +51,7 @@ class TracedFunction {
     const TracedProgram traced;
     const std::shared_ptr<const void> result;  // the function's result without its tensors
     const ElementSpecs elements;               // that a run takes first
+    std::atomic<bool> told_of_changes{false};  // of what it captured
     absl::Mutex mu;
     std::optional<ProgramHandle> handle ABSL_GUARDED_BY(mu);  // at the local worker, once it ran there
     std::vector<std::shared_ptr<Entry>> known_variants ABSL_GUARDED_BY(mu);
@@ -70,8 +72,11 @@ class TracedFunction {
   const std::string& name() const { return options_.name; }
   FunctionStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `elements`: those that it takes first from sequences, if they are not as the sequences say; part of the signature.
-  std::shared_ptr<Entry> entry(const Signature& signature, const std::vector<at::Tensor>& tensors, const Call& call,
+  // `tensors` are those of the call, and become the arguments of the program: tensors that share memory are one, if
+  // that matters. `elements`: those that it takes first from sequences, if they are not as the sequences say; part of
+  // the signature. Throws what the function throws; errors of libtorch are Errors that name the function and its
+  // arguments.
+  std::shared_ptr<Entry> entry(Signature signature, std::vector<at::Tensor>& tensors, const Call& call,
                                const ElementSpecs& elements = {}) ABSL_LOCKS_EXCLUDED(mu_, tracing_);
   // Runs on the local worker.
   std::vector<at::Tensor> run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options) const;
@@ -95,8 +100,20 @@ class TracedFunction {
   void check_local(const TracedProgram& traced) const;
   // The one that was not used for longest, if there are too many. To be destroyed without the lock.
   std::shared_ptr<Entry> take_unused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The trace for a call; null if there is none yet. Where the traces so far show that it matters which arguments share
+  // memory, `shared` says so afterwards, and the signature has it.
+  std::shared_ptr<Entry> known(Signature& signature, SharedMemory& shared, const std::vector<at::Tensor>& tensors)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Entry> add_entry(const Signature& signature, const SharedMemory& shared,
+                                   const std::vector<at::Tensor>& tensors, const Call& call,
+                                   const ElementSpecs& elements) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tracing_);
+  TracedProgram trace_call(const Call& call, const SharedMemory& shared, const std::vector<at::Tensor>& tensors,
+                           const ElementSpecs& elements);
+  std::string in_words() const;  // function "step" (train.cc:12)
   void warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void warn_of_frozen(const TracedProgram& traced) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void warn_of_changes(Entry& entry) const;
 
   FunctionOptions options_;
   const std::string place_;
@@ -109,7 +126,10 @@ class TracedFunction {
     std::shared_ptr<Entry> entry;
     int64_t last_use;  // by number of the call
   };
-  absl::flat_hash_map<Signature, Known> entries_ ABSL_GUARDED_BY(mu_);
+  // One for each mode of the modules that are used: nobody knows before the trace which those are.
+  absl::flat_hash_map<Signature, std::vector<Known>> entries_ ABSL_GUARDED_BY(mu_);
+  size_t entry_count_ ABSL_GUARDED_BY(mu_) = 0;
+  bool told_of_frozen_ ABSL_GUARDED_BY(mu_) = false;
   FunctionStats stats_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
   ElementSpecs last_elements_ ABSL_GUARDED_BY(mu_);

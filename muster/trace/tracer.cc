@@ -4,6 +4,7 @@
 #include <ATen/ops/as_strided.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "muster/base/status.h"
@@ -17,6 +18,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kLargestConstant = int64_t{256} << 20;
+constexpr size_t kReadsToName = 16;  // looking for symbols takes milliseconds
 constexpr std::string_view kPack = "aten::_pack_padded_sequence";
 
 thread_local Tracer* current_tracer = nullptr;
@@ -136,6 +138,11 @@ void Tracer::note_differentiable(const at::Tensor& tensor) {
   const auto& made_by = tensor.grad_fn();
   if (made_by && made_by->sequence_nr() >= first_sequence_number_) return;
   if (auto value = values_.find(tensor); value && *value < own_arguments_) return;
+  // A leaf that the body has made itself: rows that it has looked up. What those are rows of is what it used.
+  auto same_storage = [&](const at::Tensor& capture) {
+    return ValueTable::storage_of(capture) == ValueTable::storage_of(tensor);
+  };
+  if (!made_by && values_.knows_storage(tensor) && std::none_of(captures_.begin(), captures_.end(), same_storage)) return;
   for (const at::Tensor& known : differentiable_) {
     if (known.is_same(tensor)) return;
   }
@@ -190,6 +197,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
   values_.bind(whole, value);
   values_.set_constant(whole, true);
   outside_.insert(ValueTable::storage_of(tensor));
+  captured_.emplace_back(tensor);
   return whole.is_same(tensor) ? value : view_of(value, tensor);
 }
 
@@ -220,6 +228,16 @@ ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, c
   variables_.push_back(variable);
   values_.bind(stand_in, value);
   return value;
+}
+
+std::shared_ptr<Variable::State> Tracer::variable_of(const at::Tensor& stand_in) {
+  if (outer_ != nullptr) return root().variable_of(stand_in);
+  for (const auto& variable : variables_) {
+    auto known = stand_ins_.find(variable.get());
+    const at::Tensor& stands = known == stand_ins_.end() ? variable->adopted : known->second;
+    if (stands.is_same(stand_in)) return variable;
+  }
+  return nullptr;
 }
 
 at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
@@ -258,6 +276,7 @@ void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
   }
   if (!tensor.has_storage()) return;
   if (auto variable = Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
+    if (before_.empty()) optimizer_ = libtorch_function("torch::optim::");
     at::Tensor& before = before_[variable.get()];
     if (!before.defined()) {
       Untraced untraced;
@@ -276,6 +295,20 @@ void Tracer::restore_variables() {
   Untraced untraced;
   PlainTensors plain;
   for (auto& [variable, value] : before_) variable->adopted.copy_(value);
+}
+
+// Whoever gets a tensor out of the trace by another way than its results has it from this call alone.
+std::string Tracer::kept_outside() {
+  lookups.clear();
+  const auto held = values_.still_held([&](const c10::StorageImpl* storage) {
+    if (outside_.contains(storage) || Variable::State::find(storage) != nullptr) return false;
+    return std::none_of(stand_ins_.begin(), stand_ins_.end(), [&](const auto& entry) {
+      return ValueTable::storage_of(entry.second) == storage;
+    });
+  });
+  if (!held) return "";
+  const std::string who = optimizer_.empty() ? "" : str_cat(" (the state of ", optimizer_, ")");
+  return str_cat("a tensor (", held->to_string(), ") that it made is still held by somebody", who);
 }
 
 // ---- Instructions
@@ -333,10 +366,11 @@ void Tracer::check_replayable(const KnownOp& op, const c10::OperatorHandle& hand
     });
     if (!masked) return;
   }
+  const std::string caller = caller_outside_libraries();
   throw invalid_argument(options_.name, ": the shape of the result of ", op.name,
-                         " depends on the data, so it cannot be part of a program (called by ",
-                         caller_outside_libraries(),
-                         "); use an op with a fixed shape, such as torch::where or a mask that multiplies");
+                         " depends on the data, so it cannot be part of a program",
+                         caller.empty() ? "" : str_cat(" (called in ", caller, ")"),
+                         "; use an op with a fixed shape, such as torch::where or a mask that multiplies");
 }
 
 // A value that C++ has read from a tensor is fixed in the program. That is harmless only if it does not change the
@@ -344,7 +378,11 @@ void Tracer::check_replayable(const KnownOp& op, const c10::OperatorHandle& hand
 void Tracer::answer_read(const std::string& op, c10::IValue& answer) {
   Tracer& top = root();
   const size_t number = top.reads_.size();
-  top.reads_.push_back(str_cat(op, " called by ", caller_outside_libraries()));
+  const bool converts = op == "aten::_local_scalar_dense";
+  const bool named = top.probe_.way == Probe::kNone && number < kReadsToName;
+  const std::string caller = named ? caller_outside_libraries() : "";
+  top.reads_.push_back(str_cat(converts ? "item(), or a tensor taken for a number or a bool (" : "", op,
+                               converts ? ")" : "", caller.empty() ? "" : " in ", caller));
   if (top.probe_.way == Probe::kNone) return;
   if (top.limit_ != 0 && top.reads_.size() > top.limit_) throw cancelled("probe");
   if (top.probe_.only && *top.probe_.only != number) return;
@@ -394,7 +432,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     Untraced untraced;
     handle.redispatchBoxed(below, &stack);
     if (same || from_constants) return;
-    if (compares && called_by_libtorch("MultiheadAttentionImpl::forward")) {
+    if (compares && !libtorch_function("MultiheadAttentionImpl::forward").empty()) {
       stack.back() = false;  // it computes the same in another way when they are equal
       return;
     }
@@ -441,7 +479,13 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   }
   // What has neither tensors nor effects was a question; what returns nothing at all is a check.
   if (!has_tensors && !op.schema.writes() && outputs > 0) return;
-  instruction.op = program_.intern_op(op.name, schema_text(handle.schema()));
+  if (op.name == "aten::_reshape_alias") {
+    // Its strides are those of this very tensor. An argument may arrive with others; a view makes its own.
+    instruction.arguments.resize(2);
+    instruction.op = program_.intern_op("aten::view", *schema_of("aten::view"));
+  } else {
+    instruction.op = program_.intern_op(op.name, schema_text(handle.schema()));
+  }
   program_.instructions.push_back(std::move(instruction));
 }
 

@@ -51,6 +51,8 @@ class Tracer {
   at::Tensor stand_in(const std::shared_ptr<Variable::State>& variable);
   // The same if the trace has come to the variable before, and an undefined tensor if it has not.
   at::Tensor known_stand_in(const Variable::State& variable) const;
+  // The variable that this tensor stands for in this trace; null if it does not.
+  std::shared_ptr<Variable::State> variable_of(const at::Tensor& stand_in);
   void device_changed(const std::string& device);
 
   std::vector<RowLookup> lookups{};  // so far, in the program or body that this traces
@@ -106,6 +108,7 @@ class Tracer {
   void before_write(const std::string& op, const at::Tensor& tensor);
   Program finish(const std::vector<at::Tensor>& outputs);
   void restore_variables();
+  std::string kept_outside();
   Tracer& root() { return outer_ == nullptr ? *this : outer_->root(); }
   size_t instruction_count() const;
 
@@ -125,6 +128,8 @@ class Tracer {
   std::vector<std::string> reads_;              // data-dependent reads, "aten::_local_scalar_dense at main"
   std::vector<const void*> argument_storages_;  // of the outermost trace
   std::vector<size_t> compact_arguments_;
+  std::vector<CapturedTensor> captured_;
+  std::string optimizer_;  // of libtorch that wrote to a variable: "torch::optim::Adam::step"
   absl::flat_hash_map<c10::OperatorName, KnownOp> known_ops_;
   absl::flat_hash_map<std::string, ValueId> numbers_;
   std::vector<std::shared_ptr<Variable::State>> variables_;

@@ -1,5 +1,7 @@
 #include "muster/trace/value_table.h"
 
+#include "muster/runtime/tensors.h"
+
 namespace muster {
 
 const void* ValueTable::storage_of(const at::Tensor& tensor) {
@@ -52,6 +54,16 @@ bool ValueTable::constant(const at::Tensor& tensor) const {
 
 void ValueTable::set_constant(const at::Tensor& tensor, bool constant) {
   storages_.at(storage_of(tensor)).constant = constant;
+}
+
+std::optional<TensorSpec> ValueTable::still_held(const std::function<bool(const c10::StorageImpl*)>& counts) const {
+  for (const auto& [key, value] : values_) {
+    auto it = storages_.find(key.storage);
+    if (it == storages_.end() || it->second.constant || it->second.strong.defined()) continue;
+    if (it->second.weak.use_count() == 0 || !counts(static_cast<const c10::StorageImpl*>(key.storage))) continue;
+    return TensorSpec{dtype_of(static_cast<at::ScalarType>(key.type)), key.sizes};
+  }
+  return std::nullopt;
 }
 
 void ValueTable::forget(const std::vector<at::Tensor>& tensors) {

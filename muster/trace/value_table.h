@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <absl/container/flat_hash_map.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,10 @@ class ValueTable {
   // Whether the memory holds the same elements in every run, because constants alone went into it. Not so at first.
   bool constant(const at::Tensor& tensor) const;
   void set_constant(const at::Tensor& tensor, bool constant);  // REQUIRES: its storage is known
+
+  // A value that depends on data and whose memory somebody still holds, for which `counts` is true; nothing if there is
+  // none.
+  std::optional<TensorSpec> still_held(const std::function<bool(const c10::StorageImpl*)>& counts) const;
 
   // The storages of these tensors are unknown again.
   void forget(const std::vector<at::Tensor>& tensors);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@
 namespace muster {
 
 class VariableHome;
+
+// A number that says which parts of a module are in training mode: another one when that changes.
+using ModuleModes = std::function<uint64_t()>;
 
 // What becomes of a variable that several replicas of a step write to: see ParameterServerStrategy::run.
 enum class Aggregation {
@@ -94,6 +98,7 @@ struct Variable::State {
   };
   std::optional<PartOf> part_of;  // of one of several shards: the whole
   at::Tensor adopted;             // the module's tensor that stands for the variable while tracing, if it has one
+  std::shared_ptr<const ModuleModes> modes;  // of that module
 
   // What stands for the variable while a function is traced.
   at::Tensor tracing_value() const;
