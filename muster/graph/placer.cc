@@ -173,7 +173,8 @@ class ProgramPlacer {
     // What the bodies write, or hand on to somebody who does: a copy would be other memory.
     auto stays = [&](ValueId id) {
       const int group = aliases_.group(id);
-      return where_[id] && (aliases_.writes(number, group) || (written_from(number, group) && returns(instruction, group)));
+      return where_[id] &&
+             (aliases_.writes(number, group) || (written_from(number, group) && returns(instruction, group)));
     };
     bool found = instruction.device != 0;
     for (const Argument& argument : instruction.arguments) {
@@ -228,7 +229,8 @@ class ProgramPlacer {
     const Program& body = in_.bodies[instruction.bodies[position]];
     std::vector<bool> written(body.num_values);
     auto note = [&](ValueId inside, ValueId outside) {
-      if (inside != kNoValue && outside != kNoValue && written_from(number, aliases_.group(outside))) written[inside] = true;
+      if (inside != kNoValue && outside != kNoValue && written_from(number, aliases_.group(outside)))
+        written[inside] = true;
     };
     const std::vector<ValueId> inputs = body_inputs(in_, instruction, position);
     for (size_t i = 0; i < inputs.size(); ++i) note(body.arguments[i].value, inputs[i]);
@@ -355,9 +357,9 @@ class ProgramPlacer {
   const Aliases aliases_;
   Placement& all_;
   Program out_;
-  std::vector<int64_t> versions_;  // by group: how often it was written
+  std::vector<int64_t> versions_;    // by group: how often it was written
   std::vector<int64_t> last_write_;  // by group: the last instruction that writes; one around this program is later
-  std::vector<Place> where_;       // by value of in_
+  std::vector<Place> where_;         // by value of in_
   std::map<std::pair<ValueId, Place>, Copy> copies_;
   using Called = std::tuple<int32_t, Place, std::vector<Place>, std::vector<bool>>;
   std::map<Called, Result> placed_bodies_;

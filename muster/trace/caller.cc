@@ -57,7 +57,7 @@ std::string debug_symbol(const Dl_info& info, uintptr_t address) {
     for (const ElfW(Sym) & symbol : read_at<ElfW(Sym)>(file, section.sh_offset, section.sh_size / sizeof(ElfW(Sym)))) {
       const bool function = (symbol.st_info & 0xf) == STT_FUNC;
       if (!function || wanted < symbol.st_value || wanted >= symbol.st_value + symbol.st_size) continue;
-      const ElfW(Shdr) & names = sections[section.sh_link];
+      const ElfW(Shdr)& names = sections[section.sh_link];
       if (symbol.st_name >= names.sh_size) return "";
       const auto name = read_at<char>(file, names.sh_offset + symbol.st_name,
                                       std::min<uint64_t>(names.sh_size - symbol.st_name, 1 << 16));

@@ -11,6 +11,7 @@
 
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
+#include "muster/runtime/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/tracer.h"
@@ -106,6 +107,18 @@ void add_differentiable(Tensors& all, const Tensors& more) {
   }
 }
 
+// Takes out what stands for tables whose rows are made on demand: nothing is as large as they are.
+Tensors take_tables_on_demand(Tracer& tracer, Tensors& tensors) {
+  Tensors taken;
+  std::erase_if(tensors, [&](const at::Tensor& tensor) {
+    const auto variable = tracer.variable_of(tensor);
+    if (variable == nullptr || !variable->on_demand) return false;
+    taken.push_back(tensor);
+    return true;
+  });
+  return taken;
+}
+
 // While it lives, the tensors are leaves: a gradient by one of them has no part that goes through another one.
 class AsLeaves {
  public:
@@ -135,7 +148,20 @@ class AsLeaves {
   std::vector<uint32_t> output_numbers_;
 };
 
-// d outputs / d inputs, weighted; zeros where nothing depends on an input.
+// The gradient by the rows that a lookup has found, as one by the whole part of the table that `memory` stands for;
+// undefined if it is no part of that table.
+at::Tensor by_whole_part(Tracer& tracer, const RowLookup& lookup, const at::Tensor& gradient, const at::Tensor& memory) {
+  const std::vector<Variable>& shards = lookup.table->shards;
+  for (size_t i = 0; i < lookup.part_ids.size(); ++i) {
+    if (!tracer.stand_in(shards.empty() ? lookup.table : shards[i].state()).is_same(memory)) continue;
+    const Tensors sums = rows::sum(gradient, lookup.places, lookup.part_ids);
+    return at::zeros_like(memory).index_add_(0, lookup.part_ids[i], sums[i]);
+  }
+  return {};
+}
+
+// d outputs / d inputs, weighted; zeros where nothing depends on an input. What was looked up since the current trace
+// began are rows of an input, if that stands for their table.
 Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensors& weights) {
   Tensors from, weight;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -147,6 +173,9 @@ Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensor
   for (const at::Tensor& input : inputs) {
     if (input.requires_grad()) by.push_back(input);
   }
+  Tracer& tracer = *Tracer::current();
+  const std::vector<RowLookup> lookups = tracer.lookups;
+  for (const RowLookup& lookup : lookups) by.push_back(lookup.leaf);
   Tensors found(by.size());
   if (!from.empty() && !by.empty()) {
     found =
@@ -159,6 +188,13 @@ Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensor
     at::Tensor gradient = input.requires_grad() ? found[next++] : at::Tensor();
     result.push_back(gradient.defined() ? gradient : at::zeros_like(input));
   }
+  for (size_t i = 0; i < lookups.size(); ++i) {
+    if (!found[next + i].defined()) continue;
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      const at::Tensor more = by_whole_part(tracer, lookups[i], found[next + i], inputs[j]);
+      if (more.defined()) result[j] = result[j] + more;
+    }
+  }
   return result;
 }
 
@@ -168,10 +204,15 @@ class ControlFlowNode : public torch::autograd::Node {
  public:
   using Emit = std::function<Tensors(Tracer& tracer, const Tensors& gradients)>;
 
-  static void attach(const Tensors& outputs, const Tensors& inputs, const Tensors& watched, Emit emit) {
-    if (!c10::GradMode::is_enabled() || inputs.empty()) return;
+  // `without` are inputs whose gradients nobody can have: asking for one is an error. The last edges lead to them.
+  static void attach(const Tensors& outputs, const Tensors& inputs, const Tensors& without, const Tensors& watched,
+                     Emit emit) {
+    if (!c10::GradMode::is_enabled() || (inputs.empty() && without.empty())) return;
     auto node = std::shared_ptr<ControlFlowNode>(new ControlFlowNode, torch::autograd::deleteNode);
-    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    Tensors all = inputs;
+    all.insert(all.end(), without.begin(), without.end());
+    node->set_next_edges(torch::autograd::collect_next_edges(all));
+    node->inputs_ = inputs.size();
     node->emit_ = std::move(emit);
     node->outputs_ = fresh_zeros_like(outputs);
     for (const at::Tensor& tensor : watched) node->versions_.emplace_back(tensor, tensor._version());
@@ -195,16 +236,25 @@ class ControlFlowNode : public torch::autograd::Node {
                                "its gradient was taken; take the gradient first");
       }
     }
+    for (size_t i = inputs_; i < num_outputs(); ++i) {
+      if (!task_should_compute_output(i)) continue;
+      throw Error(Status(StatusCode::kUnimplemented,
+                         "the gradient by a table whose rows are made on demand, looked up in the body of cond, "
+                         "while_loop or repeat, would be as large as the table; look it up outside of the body"));
+    }
     Tensors all;
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const bool given = i < gradients.size() && gradients[i].defined();
       all.push_back(given ? gradients[i] : at::zeros_like(outputs_[i]));
     }
-    return emit_(*tracer, all);
+    Tensors found = inputs_ == 0 ? Tensors() : emit_(*tracer, all);
+    found.resize(num_outputs());
+    return found;
   }
 
  private:
   Emit emit_;
+  size_t inputs_ = 0;
   Tensors outputs_;
   std::vector<std::pair<at::Tensor, int64_t>> versions_;
 };
@@ -227,7 +277,8 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
 
   Tensors by = yes.differentiable;
   add_differentiable(by, no.differentiable);
-  if (by.empty() || !c10::GradMode::is_enabled() || writes) return results;
+  const Tensors on_demand = take_tables_on_demand(*tracer, by);
+  if ((by.empty() && on_demand.empty()) || !c10::GradMode::is_enabled() || writes) return results;
   const Tensors weights = fresh_zeros_like(results);
   std::optional<AsLeaves> leaves(by);
   auto gradient_of = [&](const Branch& branch) {
@@ -237,7 +288,7 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   TracedBody no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
   leaves.reset();
   const Tensors gradient_inputs = share_captures(yes_gradient, no_gradient, weights.size());
-  ControlFlowNode::attach(results, by, gradient_inputs,
+  ControlFlowNode::attach(results, by, on_demand, gradient_inputs,
                           [by, gradient_inputs, predicate, yes_body = yes_gradient.program,
                            no_body = no_gradient.program](Tracer& active, const Tensors& gradients) {
                             Tensors all = gradients;
@@ -333,8 +384,9 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
                           bodies);
 
   Tensors by = trip.differentiable;
+  const Tensors on_demand = take_tables_on_demand(*tracer, by);
   const bool by_state = std::any_of(state.begin(), state.end(), [](const at::Tensor& t) { return t.requires_grad(); });
-  if ((by.empty() && !by_state) || state.empty() || !c10::GradMode::is_enabled()) return results;
+  if ((by.empty() && on_demand.empty() && !by_state) || state.empty() || !c10::GradMode::is_enabled()) return results;
   if (writes_from(trip.program, 0))
     return results;  // in-place work, such as a training step: not differentiated through
   TracedBody gradient = trace_trip_gradient(*tracer, body, index, state, by);
@@ -343,7 +395,7 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
     if (initial.requires_grad()) wrt.push_back(initial);
   }
   ControlFlowNode::attach(
-      results, append(wrt, by), append(gradient.captures, by),
+      results, append(wrt, by), on_demand, append(gradient.captures, by),
       [=, program = gradient.program, captures = gradient.captures](Tracer& active, const Tensors& gradients) {
         Program trip_gradient = program;
         // `by` comes in as inputs of its own: the instruction sums a gradient for each of its first inputs.

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable_arithmetic.h"
 
@@ -228,6 +229,89 @@ TEST(Rows, OfAPartKnowTheWhole) {
   EXPECT_TRUE(torch::equal(whole + whole, 2 * whole.value()));
   EXPECT_TRUE((whole == whole).all().item<bool>());
   EXPECT_TRUE(torch::equal(at::Tensor(whole), torch::arange(8, torch::kFloat).reshape({4, 2})));
+}
+
+// The table as one variable, and in two parts.
+std::vector<Variable> tables(const at::Tensor& values) {
+  const std::vector<Variable> parts{Variable(values.narrow(0, 0, 2)),
+                                    Variable(values.narrow(0, 2, values.size(0) - 2))};
+  return {Variable(values), Variable(std::make_shared<Variable::State>(parts, VariableOptions{.name = "in_parts"}))};
+}
+
+TEST(Rows, LookedUpInABodyHaveTheGradientThatTheyHaveOutside) {
+  const at::Tensor values = torch::arange(10).to(torch::kFloat).view({5, 2}), ids = torch::tensor({1, 3, 1, 4});
+  for (const Variable& table : tables(values)) {
+    Variable w(torch::full({2}, 3.0));
+    auto slopes = [&](at::Tensor loss) { return gradient(loss, table, w); };
+    auto chosen = function([&](at::Tensor ids, at::Tensor which) {
+      auto rows = [&] { return (lookup(table, ids) * w).sum(); };
+      auto none = [&] { return w.value().square().sum(); };
+      return slopes(cond(which > 0, rows, none));
+    });
+    auto repeated = function([&](at::Tensor ids) {
+      auto body = [&](at::Tensor, at::Tensor sum) { return sum * 2 + (lookup(table, ids) * w).sum(); };
+      return slopes(repeat(3, body, torch::zeros({})));
+    });
+    auto looped = function([&](at::Tensor ids) {
+      auto more = [](at::Tensor sum) { return sum < 100; };
+      auto body = [&](at::Tensor sum) { return sum + (lookup(table, ids) * w).sum(); };
+      return slopes(while_loop(more, body, torch::zeros({})));
+    });
+    const at::Tensor by_rows = torch::zeros({5, 2}).index_add(0, ids, torch::full({4, 2}, 3.0));
+    const at::Tensor by_w = values.index_select(0, ids).sum(0);
+
+    const auto yes = chosen(ids, torch::ones({})), no = chosen(ids, torch::zeros({}));
+    const auto three = repeated(ids), once = looped(ids);
+
+    EXPECT_TRUE(torch::equal(yes[0], by_rows)) << yes[0];
+    EXPECT_TRUE(torch::equal(yes[1], by_w)) << yes[1];
+    EXPECT_TRUE(torch::equal(no[0], torch::zeros({5, 2}))) << no[0];
+    EXPECT_TRUE(torch::equal(no[1], torch::full({2}, 6.0F))) << no[1];
+    EXPECT_TRUE(torch::equal(three[0], by_rows * 7)) << three[0];
+    EXPECT_TRUE(torch::equal(three[1], by_w * 7)) << three[1];
+    EXPECT_TRUE(torch::equal(once[0], by_rows)) << once[0];
+  }
+}
+
+TEST(Rows, LookedUpInABodyAreReadAndTrainedThere) {
+  Variable table(torch::zeros({4, 2}));
+  auto read = function([&](at::Tensor ids) {
+    return repeat(2, [&](at::Tensor, at::Tensor s) { return s + lookup(table, ids); }, torch::ones({2, 2}));
+  });
+  auto train = function([&](at::Tensor ids) {
+    repeat(3, [&] {
+      const Gradients found = gradients_by_rows(lookup(table, ids).sum(), {table});
+      ASSERT_EQ(found.rows.size(), 1u) << "by rows, not as a whole";
+      scatter(table, Scatter::kSub, found.rows[0].ids[0], found.rows[0].rows[0]);
+    });
+  });
+
+  train(torch::tensor({1, 1}));
+
+  EXPECT_TRUE(torch::equal(table.value(), torch::tensor({{0.0F, 0.0F}, {-6.0F, -6.0F}, {0.0F, 0.0F}, {0.0F, 0.0F}})));
+  EXPECT_TRUE(torch::equal(read(torch::tensor({1, 0})), torch::tensor({{-11.0F, -11.0F}, {1.0F, 1.0F}})));
+}
+
+TEST(Rows, OfATableMadeOnDemandAreReadInABodyButHaveNoGradientOutside) {
+  Variable table(InitialValue::constant({1 << 20, 64}, 2).on_demand());
+  Variable w(torch::ones({}));
+  auto read = function([&](at::Tensor ids) {
+    auto rows = [&] { return lookup(table, ids).sum() * w; };
+    return gradient(cond(ids.sum() > 0, rows, rows), w);
+  });
+  auto trained = function([&](at::Tensor ids) {
+    auto rows = [&] { return lookup(table, ids).sum() * w; };
+    return gradient(cond(ids.sum() > 0, rows, rows), table);
+  });
+
+  EXPECT_EQ(read(torch::tensor({7})).item<float>(), 128);
+  try {
+    trained(torch::tensor({7}));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kUnimplemented) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("made on demand"));
+  }
 }
 
 }  // namespace

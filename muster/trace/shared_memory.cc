@@ -35,7 +35,8 @@ SharedMemory::SharedMemory(const std::vector<at::Tensor>& tensors) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (size_t first = 0, next; first < ranges.size(); first = next) {
     uintptr_t end = ranges[first].end;
-    for (next = first + 1; next < ranges.size() && ranges[next].begin < end; ++next) end = std::max(end, ranges[next].end);
+    for (next = first + 1; next < ranges.size() && ranges[next].begin < end; ++next)
+      end = std::max(end, ranges[next].end);
     if (next == first + 1) continue;
     Group& group = groups_.emplace_back(Group{{}, static_cast<int64_t>(end - ranges[first].begin)});
     for (size_t i = first; i < next; ++i) {
@@ -74,18 +75,18 @@ std::vector<at::Tensor> SharedMemory::merged(const std::vector<at::Tensor>& tens
     for (const Member& member : group.members) {
       at::Tensor& tensor = merged[member.number];
       if (member.first_byte % static_cast<int64_t>(tensor.itemsize()) != 0) {
-        throw invalid_argument("argument tensors ", group.members[0].number, " (",
-                               spec_of(tensors[group.members[0].number]).to_string(), ") and ", member.number, " (",
-                               spec_of(tensor).to_string(),
-                               ") of a function that writes to its arguments share memory, and the elements of one begin "
-                               "within elements of the other; pass a copy of one of them");
+        throw invalid_argument(
+            "argument tensors ", group.members[0].number, " (", spec_of(tensors[group.members[0].number]).to_string(),
+            ") and ", member.number, " (", spec_of(tensor).to_string(),
+            ") of a function that writes to its arguments share memory, and the elements of one begin "
+            "within elements of the other; pass a copy of one of them");
       }
       first = static_cast<std::byte*>(tensor.mutable_data_ptr()) - member.first_byte;
       kept.push_back(std::exchange(tensor, at::Tensor()));
     }
     const at::Device device = kept[0].device();
-    merged[group.members[0].number] = at::from_blob(
-        first, {group.bytes}, [kept](void*) {}, at::TensorOptions(at::kByte).device(device), device);
+    merged[group.members[0].number] =
+        at::from_blob(first, {group.bytes}, [kept](void*) {}, at::TensorOptions(at::kByte).device(device), device);
   }
   std::erase_if(merged, [](const at::Tensor& tensor) { return !tensor.defined(); });
   return merged;

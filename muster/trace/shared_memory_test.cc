@@ -50,7 +50,8 @@ TEST(SharedMemory, OfPartsThatOverlapIsKnown) {
   expect_as_eager(sums, memory, [](at::Tensor m) { return std::pair(m.slice(0, 2, 7), m.slice(0, 5, 11)); });
   expect_as_eager(sums, memory, [](at::Tensor m) { return std::pair(m.slice(0, 5, 11), m.slice(0, 2, 7)); });
   expect_as_eager(sums, memory, [](at::Tensor m) { return std::pair(m.view({3, 4}).t(), m.view({3, 4})[1]); });
-  expect_as_eager(sums, memory, [](at::Tensor m) { return std::pair(m.view({3, 4}).select(1, 0), m.view({3, 4}).select(1, 1)); });
+  expect_as_eager(sums, memory,
+                  [](at::Tensor m) { return std::pair(m.view({3, 4}).select(1, 0), m.view({3, 4}).select(1, 1)); });
 }
 
 TEST(SharedMemory, OfTensorsOfDifferentTypesIsKnown) {
@@ -61,7 +62,8 @@ TEST(SharedMemory, OfTensorsOfDifferentTypesIsKnown) {
   };
 
   expect_as_eager(bits, torch::ones({4}), [](at::Tensor m) { return std::pair(m, m.view(torch::kInt)); });
-  expect_as_eager(bits, torch::ones({4}), [](at::Tensor m) { return std::pair(m.slice(0, 1, 3).view(torch::kShort), m); });
+  expect_as_eager(bits, torch::ones({4}),
+                  [](at::Tensor m) { return std::pair(m.slice(0, 1, 3).view(torch::kShort), m); });
 }
 
 TEST(SharedMemory, OfTwoTensorsMadeOfOnePointerIsKnown) {

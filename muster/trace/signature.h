@@ -15,9 +15,9 @@
 
 namespace muster {
 
-// The number, shapes, types, devices (and strides, if unusual) of the tensor arguments, the plain arguments' values, and
-// what is set around the call that decides which ops are recorded: the DeviceScope, autocast, the default type of new
-// tensors, deterministic algorithms. (Gradients are always on in a trace, InferenceMode never is.)
+// The number, shapes, types, devices (and strides, if unusual) of the tensor arguments, the plain arguments' values,
+// and what is set around the call that decides which ops are recorded: the DeviceScope, autocast, the default type of
+// new tensors, deterministic algorithms. (Gradients are always on in a trace, InferenceMode never is.)
 class Signature {
  public:
   // `key` tells call forms apart that have equal leaves.

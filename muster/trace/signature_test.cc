@@ -82,7 +82,9 @@ TEST(Signature, DoesNotHaveGradModeAndInferenceModeSinceTracesIgnoreThem) {
 
 TEST(Signature, HasTheModesOfTheModulesThatWereUsed) {
   struct Net : torch::nn::Module {
-    Net() : linear(register_module("linear", torch::nn::Linear(3, 3))), dropout(register_module("dropout", torch::nn::Dropout(0.5))) {}
+    Net()
+        : linear(register_module("linear", torch::nn::Linear(3, 3))),
+          dropout(register_module("dropout", torch::nn::Dropout(0.5))) {}
     at::Tensor forward(at::Tensor x) { return dropout(linear(x)); }
     torch::nn::Linear linear;
     torch::nn::Dropout dropout;

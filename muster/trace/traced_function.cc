@@ -31,7 +31,8 @@ at::Tensor from_its_start(const at::Tensor& tensor) {
 
 std::string called_with(const TracedFunction::Call& call) {
   std::string text;
-  for (const std::string& argument : call.descriptions()) str_append(text, text.empty() ? ", called with " : ", ", argument);
+  for (const std::string& argument : call.descriptions())
+    str_append(text, text.empty() ? ", called with " : ", ", argument);
   if (const std::string around = describe_surroundings(); !around.empty()) str_append(text, ", in ", around);
   return text;
 }
