@@ -82,6 +82,7 @@ constexpr std::array kViews = {
     Name("aten::view_as_real"),
     Name("aten::_unsafe_view"),
     Name("aten::_reshape_alias"),
+    Name("muster_views::strided"),
 };
 
 constexpr std::array kShapeChangers = {
@@ -135,6 +136,21 @@ bool is_random(const OpSchema& schema) {
 bool leaves_memory_unset(std::string_view op_name) { return contains(kUnset, op_name); }
 
 bool is_view(std::string_view op_name) { return contains(kViews, op_name); }
+
+std::optional<std::string> view_like(std::string_view op_name) {
+  using Pair = std::pair<Name, Name>;
+  static constexpr std::array kAlike = {
+      Pair("aten::_reshape_alias", "aten::view"),      Pair("aten::t_", "aten::t"),
+      Pair("aten::transpose_", "aten::transpose.int"), Pair("aten::squeeze_", "aten::squeeze"),
+      Pair("aten::squeeze_.dim", "aten::squeeze.dim"), Pair("aten::squeeze_.dims", "aten::squeeze.dims"),
+      Pair("aten::unsqueeze_", "aten::unsqueeze"),     Pair("aten::as_strided_", "aten::as_strided"),
+      Pair("aten::detach_", "aten::detach"),
+  };
+  for (const auto& [op, view] : kAlike) {
+    if (op == op_name) return std::string(view);
+  }
+  return std::nullopt;
+}
 
 bool changes_shape_in_place(std::string_view op_name) { return contains(kShapeChangers, op_name); }
 

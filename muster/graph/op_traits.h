@@ -1,6 +1,8 @@
 // What the passes must know of an op besides its schema. By name, since a schema does not say it.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "muster/graph/op_schema.h"
@@ -24,6 +26,11 @@ bool leaves_memory_unset(std::string_view op_name);
 // Its result is nothing but another shape on its argument's memory, always. (reshape, to and contiguous copy
 // sometimes.)
 bool is_view(std::string_view op_name);
+
+// The view that shows, with the same first arguments, what this op makes of its tensor. A value of a program keeps its
+// shape, so a tensor whose shape changes in place (t_) is another value from then on. And the strides that
+// _reshape_alias is given are those of one tensor, where an argument may arrive with others.
+std::optional<std::string> view_like(std::string_view op_name);
 
 // Changes the shape of a tensor in place; whoever holds that tensor sees another shape.
 bool changes_shape_in_place(std::string_view op_name);

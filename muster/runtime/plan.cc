@@ -252,7 +252,8 @@ class Planner {
     for (const VariableRef& variable : program_.variables) {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
       plan_.variable_uses.push_back(uses_of(variable, program_, aliases_));
-      plan_.weight_products.push_back(may_be_in_columns(variable.spec, plan_.variable_devices.back())
+      plan_.weight_products.push_back(kernels_ != nullptr && plan_.variable_devices.back().is_cpu() &&
+                                              may_be_in_columns(variable.spec)
                                           ? products_in_any_order(variable.value, program_, aliases_)
                                           : 0);
       home_[variable.value] = variable.device;
@@ -262,14 +263,6 @@ class Planner {
       plan_.constants.push_back(tensor_of(constant));
       plan_.constant_written.push_back(aliases_.written(aliases_.group(constant.value)));
     }
-  }
-
-  bool may_be_in_columns(const TensorSpec& spec, at::Device device) const {
-    constexpr int64_t kWorthIt = 16 << 10;   // elements
-    constexpr int64_t kTooLarge = 64 << 20;  // bytes, of which a trial makes several copies
-    return kernels_ != nullptr && device.is_cpu() && (spec.dtype == DType::kFloat || spec.dtype == DType::kDouble) &&
-           spec.sizes.size() == 2 && spec.sizes[0] > 1 && spec.sizes[1] > 1 && spec.elements() >= kWorthIt &&
-           spec.bytes() < kTooLarge;
   }
 
   // Their steps stay in their lanes and find them there.
@@ -378,10 +371,7 @@ class Planner {
         if (value < 0) continue;
         home_[value] = visited.empty() ? instruction.device : home_of_result(step, value, instruction.device);
         producer_lane_[value] = step.lane;
-        if (!visited.empty()) {
-          event_of_[value] = step.signals;
-          used_elsewhere_.insert(value);
-        }
+        if (!visited.empty()) event_of_[value] = step.signals, used_elsewhere_.insert(value);
         begun_elsewhere_[value] = begins;
         if (step.kind == Step::Kind::kCopy && device_name(lane_device) != device_name(instruction.device)) {
           step.signals = event_of_[value] = plan_.num_events++;
@@ -438,7 +428,8 @@ class Planner {
     if (fixed_order_.empty()) {
       fixed_order_.assign(program_.num_values, false);
       for (const Instruction& instruction : program_.instructions) {
-        if (!program_.op_of(instruction).name.starts_with("aten::as_strided")) continue;
+        const std::string& op = program_.op_of(instruction).name;
+        if (!op.starts_with("aten::as_strided") && op != "muster_views::strided") continue;
         for_each_value(instruction.arguments[0], [&](ValueId value) { fixed_order_[aliases_.group(value)] = true; });
       }
     }
@@ -476,8 +467,7 @@ class Planner {
   std::vector<int32_t> visit_other_lanes(Step& step) {
     std::vector<int32_t> visited;
     for_each_operand(step, [&](ValueId value) {
-      if (home_[value] < 0) return;
-      const int32_t lane = lane_of(device_name(home_[value]));
+      const int32_t lane = home_[value] < 0 ? step.lane : lane_of(device_name(home_[value]));
       if (lane == step.lane) return;
       used_elsewhere_.insert(value);
       if (std::find(visited.begin(), visited.end(), lane) == visited.end()) visited.push_back(lane);
@@ -592,12 +582,12 @@ class Planner {
   const Aliases aliases_;
   const std::vector<ValueId> targets_;  // weight_order.h
   std::vector<std::optional<c10::OperatorHandle>> ops_;
-  std::vector<int32_t> home_;           // value -> index of its device
-  std::vector<int32_t> producer_lane_;  // value -> lane that makes it
-  std::vector<int32_t> event_of_;       // value -> event, for values that cross lanes
+  std::vector<int32_t> home_;                         // value -> index of its device
+  std::vector<int32_t> producer_lane_;                // value -> lane that makes it
+  std::vector<int32_t> event_of_;                     // value -> event, for values that cross lanes
   std::map<int32_t, std::vector<int32_t>> visitors_;  // lane -> events that its next step awaits
   std::set<ValueId> used_elsewhere_;                  // in other lanes than their own: kept until the end
-  std::vector<bool> begun_elsewhere_;   // value -> it comes from another task, some time after its step
+  std::vector<bool> begun_elsewhere_;                 // value -> it comes from another task, some time after its step
   absl::flat_hash_map<std::string, int32_t> last_part_;  // task -> the event of its last part so far
   std::vector<bool> unordered_;  // value -> a chosen kernel may have left it in another order of memory
   std::shared_ptr<ImageOrder> image_order_ = std::make_shared<ImageOrder>(false);

@@ -89,6 +89,13 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
 
 }  // namespace
 
+bool may_be_in_columns(const TensorSpec& spec) {
+  constexpr int64_t kWorthIt = 16 << 10;   // elements
+  constexpr int64_t kTooLarge = 64 << 20;  // bytes, of which a trial makes several copies
+  return (spec.dtype == DType::kFloat || spec.dtype == DType::kDouble) && spec.sizes.size() == 2 && spec.sizes[0] > 1 &&
+         spec.sizes[1] > 1 && spec.elements() >= kWorthIt && spec.bytes() < kTooLarge;
+}
+
 std::vector<ValueId> targets_of_products(const Program& program) {
   std::vector<int> uses(program.num_values, 0);
   std::vector<bool> is_input(program.num_values, false), is_product(program.num_values, false);

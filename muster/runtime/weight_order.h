@@ -13,6 +13,9 @@
 
 namespace muster {
 
+// Whether a variable is a matrix that is worth the trouble.
+bool may_be_in_columns(const TensorSpec& spec);
+
 // For each value: the argument or variable that it is added to or subtracted from, if it is a product of matrices and
 // nothing else is done with it, so that it may have the order of its target. Else kNoValue.
 std::vector<ValueId> targets_of_products(const Program& program);

@@ -149,7 +149,8 @@ TEST(Signature, EndsForAFunctionThatChangesTheModeWhenItIsTraced) {
 
 TEST(Signature, OfAModuleOnTheStackIsThatOfItsPartsWhereverItIsMoved) {
   struct Net : torch::nn::Module {
-    Net() : dropout(register_module("dropout", torch::nn::Dropout(0.5))), w(register_parameter("w", torch::ones({3}))) {}
+    Net()
+        : dropout(register_module("dropout", torch::nn::Dropout(0.5))), w(register_parameter("w", torch::ones({3}))) {}
     at::Tensor forward(at::Tensor x) { return dropout(x * w); }
     torch::nn::Dropout dropout;
     at::Tensor w;

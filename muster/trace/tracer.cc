@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "muster/base/status.h"
+#include "muster/graph/op_traits.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/caller.h"
@@ -120,7 +121,7 @@ ValueId Tracer::lookup(const at::Tensor& tensor, bool reads) {
     const at::Tensor whole = shows_whole_storage(tensor) ? tensor : whole_storage(tensor);
     values_.bind(whole, add_constant(whole));
     if (whole.is_same(tensor)) return *values_.find(tensor);
-    return view_of(*values_.find(whole), tensor);
+    return view_of({*values_.find(whole), 0}, tensor);
   }
   if (auto known = values_.find(tensor)) return *known;
   if (auto sharing = values_.find_sharing(tensor)) return view_of(*sharing, tensor);
@@ -142,7 +143,8 @@ void Tracer::note_differentiable(const at::Tensor& tensor) {
   auto same_storage = [&](const at::Tensor& capture) {
     return ValueTable::storage_of(capture) == ValueTable::storage_of(tensor);
   };
-  if (!made_by && values_.knows_storage(tensor) && std::none_of(captures_.begin(), captures_.end(), same_storage)) return;
+  if (!made_by && values_.knows_storage(tensor) && std::none_of(captures_.begin(), captures_.end(), same_storage))
+    return;
   for (const at::Tensor& known : differentiable_) {
     if (known.is_same(tensor)) return;
   }
@@ -157,12 +159,14 @@ void Tracer::note_offset(const at::Tensor& tensor) {
   }
 }
 
-ValueId Tracer::view_of(ValueId whole, const at::Tensor& tensor) {
-  note_offset(tensor);
+ValueId Tracer::view_of(const ValueTable::Sharing& other, const at::Tensor& tensor) {
   const ValueId value = program_.new_value();
-  Instruction view{.op = program_.intern_op("aten::as_strided", *schema_of("aten::as_strided")),
+  Instruction view{.op = program_.intern_op("muster_views::strided", *schema_of("muster_views::strided")),
                    .device = program_.intern_device(DeviceScope::current())};
-  view.arguments = {{ValueRef{whole}}, integers(tensor.sizes()), integers(tensor.strides()), {tensor.storage_offset()}};
+  view.arguments = {{ValueRef{other.value}},
+                    integers(tensor.sizes()),
+                    integers(tensor.strides()),
+                    {tensor.storage_offset() - other.offset}};
   view.results = {{value}};
   program_.instructions.push_back(std::move(view));
   values_.bind(tensor, value);
@@ -181,7 +185,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
     values_.bind(whole, value);  // never constant: another trip may have written to it
-    return whole.is_same(tensor) ? value : view_of(value, tensor);
+    return whole.is_same(tensor) ? value : view_of({value, 0}, tensor);
   }
   if (tensor.has_storage()) {
     if (auto variable = Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
@@ -198,7 +202,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
   values_.set_constant(whole, true);
   outside_.insert(ValueTable::storage_of(tensor));
   captured_.emplace_back(tensor);
-  return whole.is_same(tensor) ? value : view_of(value, tensor);
+  return whole.is_same(tensor) ? value : view_of({value, 0}, tensor);
 }
 
 ValueId Tracer::add_constant(const at::Tensor& tensor) {
@@ -302,9 +306,8 @@ std::string Tracer::kept_outside() {
   lookups.clear();
   const auto held = values_.still_held([&](const c10::StorageImpl* storage) {
     if (outside_.contains(storage) || Variable::State::find(storage) != nullptr) return false;
-    return std::none_of(stand_ins_.begin(), stand_ins_.end(), [&](const auto& entry) {
-      return ValueTable::storage_of(entry.second) == storage;
-    });
+    return std::none_of(stand_ins_.begin(), stand_ins_.end(),
+                        [&](const auto& entry) { return ValueTable::storage_of(entry.second) == storage; });
   });
   if (!held) return "";
   const std::string who = optimizer_.empty() ? "" : str_cat(" (the state of ", optimizer_, ")");
@@ -479,10 +482,10 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   }
   // What has neither tensors nor effects was a question; what returns nothing at all is a check.
   if (!has_tensors && !op.schema.writes() && outputs > 0) return;
-  if (op.name == "aten::_reshape_alias") {
-    // Its strides are those of this very tensor. An argument may arrive with others; a view makes its own.
-    instruction.arguments.resize(2);
-    instruction.op = program_.intern_op("aten::view", *schema_of("aten::view"));
+  if (const auto view = view_like(op.name)) {
+    const std::string schema = *schema_of(*view);
+    instruction.arguments.resize(parse_schema(schema).arguments.size());
+    instruction.op = program_.intern_op(*view, schema);
   } else {
     instruction.op = program_.intern_op(op.name, schema_text(handle.schema()));
   }

@@ -378,6 +378,20 @@ Subject momentum(const std::function<void(Tensors& parameters, const Tensors& gr
 
 Tensors rows() { return {torch::randn({5, 4}) * 0.1}; }
 
+TEST(ReplayOps, ShapesThatChangeInPlaceAreThoseOfOneTensor) {
+  expect_replay_equals_eager(
+      [] {
+        return plain([](const Tensors& in) -> Tensors {
+          const at::Tensor turned = in[0].detach(), longer = in[0].detach(), shorter = in[1].detach();
+          turned.t_();
+          longer.unsqueeze_(0).transpose_(0, 2);
+          shorter.squeeze_();
+          return {in[0] + 0, turned + 0, in[0].t() * 2, longer + 1, shorter + 1, in[1] + 1};
+        });
+      },
+      [] { return Tensors{torch::rand({2, 3}), torch::rand({1, 3, 1})}; });
+}
+
 TEST(ReplayOps, ForeachOpsUpdateVariablesAsInLibtorch) {
   expect_replay_equals_eager(
       [] {

@@ -29,7 +29,7 @@ void ValueTable::bind(const at::Tensor& tensor, ValueId value) {
                     tensor.has_storage() ? at::Tensor() : tensor};
     it = storages_.emplace(key.storage, std::move(storage)).first;
   }
-  it->second.by_type[key.type] = value;
+  it->second.by_type[key.type] = {value, key.offset};
   values_[std::move(key)] = value;
 }
 
@@ -39,7 +39,7 @@ std::optional<ValueId> ValueTable::find(const at::Tensor& tensor) const {
   return it->second;
 }
 
-std::optional<ValueId> ValueTable::find_sharing(const at::Tensor& tensor) const {
+std::optional<ValueTable::Sharing> ValueTable::find_sharing(const at::Tensor& tensor) const {
   auto storage = storages_.find(storage_of(tensor));
   if (storage == storages_.end()) return std::nullopt;
   auto value = storage->second.by_type.find(static_cast<int8_t>(tensor.scalar_type()));

@@ -22,8 +22,12 @@ class ValueTable {
 
   void bind(const at::Tensor& tensor, ValueId value);
   std::optional<ValueId> find(const at::Tensor& tensor) const;
-  // Some value of the same storage and element type, of which `tensor` is a view.
-  std::optional<ValueId> find_sharing(const at::Tensor& tensor) const;
+  // Some value of the same storage and element type, of which `tensor` is a view, and where it begins in the storage.
+  struct Sharing {
+    ValueId value;
+    int64_t offset;
+  };
+  std::optional<Sharing> find_sharing(const at::Tensor& tensor) const;
   bool knows_storage(const at::Tensor& tensor) const { return storages_.contains(storage_of(tensor)); }
 
   // Whether the memory holds the same elements in every run, because constants alone went into it. Not so at first.
@@ -57,7 +61,7 @@ class ValueTable {
   struct Storage {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;
     at::Tensor strong{};  // only for tensors without storage
-    absl::flat_hash_map<int8_t, ValueId> by_type{};
+    absl::flat_hash_map<int8_t, Sharing> by_type{};
     bool constant = false;
   };
   static Key key_of(const at::Tensor& tensor);
