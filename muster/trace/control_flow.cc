@@ -11,6 +11,7 @@
 
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
+#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/dispatcher_hook.h"
@@ -26,6 +27,22 @@ Tensors fresh(const Tensors& tensors) {
   Tensors copies;
   for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
   return copies;
+}
+
+// Lets the body return what it returns in the usual order of memory. Whatever comes after was traced for that, but
+// other branches and trips may return another one.
+void return_in_usual_order(TracedBody& body) {
+  for (size_t i = 0; i < body.outputs.size(); ++i) {
+    if (body.outputs[i].is_contiguous()) continue;
+    Program& program = body.program;
+    const ValueId copy = program.new_value();
+    program.instructions.push_back(
+        {.op = program.intern_op("aten::clone", *schema_of("aten::clone")),
+         .device = program.intern_device(""),
+         .arguments = {{ValueRef{program.outputs[i]}}, {static_cast<int64_t>(at::MemoryFormat::Contiguous)}},
+         .results = {{copy}}});
+    program.outputs[i] = copy;
+  }
 }
 
 Tensors fresh_zeros_like(const Tensors& tensors) {
@@ -99,6 +116,17 @@ bool writes_from(const Program& program, size_t own) {
   return false;
 }
 
+// A state that is not in the usual order of memory is a copy in the loop: writes to it would be lost outside.
+void check_state_is_written_where_it_is(const Program& trip, const Tensors& state) {
+  const Aliases aliases(trip);
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i].is_contiguous() || !aliases.written(aliases.group(trip.arguments[i + 1].value))) continue;
+    throw invalid_argument(
+        "the body of the loop writes in place to tensor ", i, " of its state (", spec_of(state[i]).to_string(),
+        "), which begins as a tensor that is not contiguous; let it begin with a clone() or contiguous()");
+  }
+}
+
 void add_differentiable(Tensors& all, const Tensors& more) {
   for (const at::Tensor& tensor : more) {
     if (std::none_of(all.begin(), all.end(), [&](const at::Tensor& known) { return known.is_same(tensor); })) {
@@ -150,7 +178,8 @@ class AsLeaves {
 
 // The gradient by the rows that a lookup has found, as one by the whole part of the table that `memory` stands for;
 // undefined if it is no part of that table.
-at::Tensor by_whole_part(Tracer& tracer, const RowLookup& lookup, const at::Tensor& gradient, const at::Tensor& memory) {
+at::Tensor by_whole_part(Tracer& tracer, const RowLookup& lookup, const at::Tensor& gradient,
+                         const at::Tensor& memory) {
   const std::vector<Variable>& shards = lookup.table->shards;
   for (size_t i = 0; i < lookup.part_ids.size(); ++i) {
     if (!tracer.stand_in(shards.empty() ? lookup.table : shards[i].state()).is_same(memory)) continue;
@@ -192,7 +221,7 @@ Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensor
     if (!found[next + i].defined()) continue;
     for (size_t j = 0; j < inputs.size(); ++j) {
       const at::Tensor more = by_whole_part(tracer, lookups[i], found[next + i], inputs[j]);
-      if (more.defined()) result[j] = result[j] + more;
+      if (more.defined()) result[j] = result[j].add(more);
     }
   }
   return result;
@@ -245,7 +274,8 @@ class ControlFlowNode : public torch::autograd::Node {
     Tensors all;
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const bool given = i < gradients.size() && gradients[i].defined();
-      all.push_back(given ? gradients[i] : at::zeros_like(outputs_[i]));
+      // In the order of memory that the gradient was traced for; that of a sum is one number, expanded.
+      all.push_back(given ? gradients[i].contiguous() : at::zeros_like(outputs_[i]));
     }
     Tensors found = inputs_ == 0 ? Tensors() : emit_(*tracer, all);
     found.resize(num_outputs());
@@ -269,6 +299,8 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   TracedBody yes = tracer->trace_body("then", [&](const Tensors&) { return then(); }, {});
   TracedBody no = tracer->trace_body("else", [&](const Tensors&) { return otherwise(); }, {});
   check_alike("cond: the second branch", yes.outputs, no.outputs);
+  return_in_usual_order(yes);
+  return_in_usual_order(no);
   const Tensors inputs = share_captures(yes, no, 0);
   const Tensors results = fresh(yes.outputs);
   const bool writes = writes_from(yes.program, 0) || writes_from(no.program, 0);
@@ -286,6 +318,8 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   };
   TracedBody yes_gradient = tracer->trace_body("then_gradient", gradient_of(then), weights);
   TracedBody no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
+  return_in_usual_order(yes_gradient);
+  return_in_usual_order(no_gradient);
   leaves.reset();
   const Tensors gradient_inputs = share_captures(yes_gradient, no_gradient, weights.size());
   ControlFlowNode::attach(results, by, on_demand, gradient_inputs,
@@ -339,10 +373,10 @@ TracedBody trace_trip_gradient(Tracer& tracer, const LoopBody& body, const at::T
 
 }  // namespace
 
-Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, const Tensors& state) {
+Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, const Tensors& first) {
   if (trips && *trips < 0) throw invalid_argument("repeat: ", *trips, " times; expected 0 or more");
   Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) return run_now(trips, more, body, state);
+  if (tracer == nullptr) return run_now(trips, more, body, first);
 
   at::Tensor index;
   {
@@ -350,6 +384,8 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
     PlainTensors plain;
     index = at::scalar_tensor(0, at::TensorOptions(at::kLong));
   }
+  Tensors state;  // every trip gets what the one before returned, in the usual order of memory
+  for (const at::Tensor& tensor : first) state.push_back(tensor.contiguous());
   Tensors arguments = append({index}, fresh(state));
   for (size_t i = 0; i < state.size(); ++i) {
     if (state[i].requires_grad()) arguments[i + 1].requires_grad_();
@@ -357,6 +393,8 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
   TracedBody trip = tracer->trace_body(
       "body", [&](const Tensors& given) { return body(given[0], Tensors(given.begin() + 1, given.end())); }, arguments);
   check_alike("the body of the loop", state, trip.outputs);
+  return_in_usual_order(trip);
+  check_state_is_written_where_it_is(trip.program, first);
   std::vector<int32_t> bodies;
   Tensors inputs = trip.captures;
   if (!trips) {
@@ -390,6 +428,7 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
   if (writes_from(trip.program, 0))
     return results;  // in-place work, such as a training step: not differentiated through
   TracedBody gradient = trace_trip_gradient(*tracer, body, index, state, by);
+  return_in_usual_order(gradient);
   Tensors wrt;
   for (const at::Tensor& initial : state) {
     if (initial.requires_grad()) wrt.push_back(initial);

@@ -427,5 +427,56 @@ TEST(ControlFlow, RejectsAGradientAfterAWriteToWhatItUsed) {
   EXPECT_THAT(error_of([&] { late(floats({1})); }), HasSubstr("was written to before its gradient was taken"));
 }
 
+TEST(ControlFlow, MayReturnTensorsInAnyOrderOfMemory) {
+  auto chosen = [](at::Tensor x, at::Tensor which) {
+    auto turned = [&] { return x.t(); };
+    auto straight = [&] { return x + 1; };
+    return cond(which > 0, turned, straight).reshape({-1}) * 2;
+  };
+  auto repeated = [](at::Tensor x, at::Tensor times) {
+    auto turn = [&](at::Tensor, at::Tensor state) { return state.reshape({-1}).view({3, 3}).t() + times; };
+    return repeat(3, turn, x.t()).reshape({-1});
+  };
+  const at::Tensor x = torch::arange(9).to(torch::kFloat).view({3, 3});
+
+  for (const double which : {0.0, 1.0}) {
+    const at::Tensor number = torch::full({}, which);
+
+    EXPECT_TRUE(same_bits(chosen(x, number), function(chosen)(x, number)));
+    EXPECT_TRUE(same_bits(repeated(x, number), function(repeated)(x, number)));
+  }
+}
+
+TEST(ControlFlow, HasTheGradientOfASum) {  // which is one number, expanded
+  Variable w(torch::ones({2, 3}));
+  auto slope = function([&](at::Tensor which) {
+    auto turned = [&] { return w.value().t().reshape({-1}); };
+    auto straight = [&] { return w.value().view({6}) * 3; };
+    return gradient(cond(which > 0, turned, straight).sum(), w);
+  });
+
+  EXPECT_TRUE(same_bits(torch::ones({2, 3}), slope(torch::ones({}))));
+  EXPECT_TRUE(same_bits(torch::full({2, 3}, 3.0f), slope(torch::zeros({}))));
+}
+
+TEST(ControlFlow, MayReturnAPartOfWhatItUsesAndAnotherMayUseAPartOfThat) {
+  auto work = [](at::Tensor x, at::Tensor which) {
+    auto row = [&] { return x[1]; };
+    const at::Tensor chosen = cond(which > -1, row, row);
+    const at::Tensor part = chosen.slice(0, 1, 3);
+    return repeat(2, [&](at::Tensor, at::Tensor sum) { return sum + part; }, torch::zeros({2}));
+  };
+  const at::Tensor x = torch::arange(12).to(torch::kFloat).view({3, 4});
+
+  EXPECT_TRUE(same_bits(work(x, torch::ones({})), function(work)(x, torch::ones({}))));
+}
+
+TEST(ControlFlow, RefusesToWriteToAStateThatItHasAsACopy) {
+  auto write = function(
+      [](at::Tensor x) { return repeat(2, [](at::Tensor, at::Tensor state) { return state.add_(1); }, x.t()); });
+
+  EXPECT_THAT(error_of([&] { write(torch::ones({2, 3})); }), HasSubstr("begins as a tensor that is not contiguous"));
+}
+
 }  // namespace
 }  // namespace muster
