@@ -38,6 +38,13 @@ class Folder {
     for (ValueId output : program.outputs) {
       if (output != kNoValue) kept_apart_[aliases.group(output)] = true;
     }
+    // So does whoever receives what is sent, which may be a task of this process.
+    for (const Instruction& instruction : program.instructions) {
+      if (program.op_of(instruction).name != kSend.name) continue;
+      for (const Argument& argument : instruction.arguments) {
+        for_each_value(argument, [&](ValueId id) { kept_apart_[aliases.group(id)] = true; });
+      }
+    }
   }
 
   int run() {
