@@ -73,6 +73,26 @@ TEST(DatasetMap, LeavesTheDatasetAloneWhenItsFunctionWritesInPlace) {
   EXPECT_EQ(xs.sum().item<float>(), 0);
 }
 
+TEST(DatasetMap, TakesAnElementThatHasOneTensorTwiceAlsoWhenItsFunctionWritesInPlace) {
+  const Dataset numbers = Dataset::range(3);
+  const Dataset mapped = Dataset::zip({numbers, numbers}).map([](at::Tensor x, at::Tensor y) { return x.add_(1) + y; });
+  const Dataset twice =
+      numbers.map([](at::Tensor x) { return std::make_tuple(x, x); }).map([](at::Tensor x, at::Tensor y) {
+        return x.add_(1) + y;
+      });
+
+  EXPECT_TRUE(torch::equal(elements_of(mapped)[2][0], torch::tensor(5)));
+  EXPECT_TRUE(torch::equal(elements_of(twice)[2][0], torch::tensor(5)));
+}
+
+TEST(DatasetMap, SaysWhatItsFunctionWasGivenWhenLibtorchRefusesIt) {
+  const Dataset mapped = Dataset::range(3).map(
+      function([](at::Tensor x) { return torch::matmul(x, torch::ones({2, 2})); }, {.name = "product"}));
+
+  EXPECT_THAT(error_of([&] { elements_of(mapped); }),
+              AllOf(HasSubstr("function \"product\" (dataset_function_test.cc:"), HasSubstr("argument 0: int64[]")));
+}
+
 TEST(DatasetMap, ReadsSlicesThatBeginInTheMiddleOfTheirMemory) {
   const Dataset rows = Dataset::tensors({torch::arange(12).view({3, 4}), torch::arange(6).view({2, 3}).t()});
 

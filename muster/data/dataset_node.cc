@@ -29,7 +29,8 @@ Element plain_copies(const Element& element) {
   Untraced untraced;
   PlainTensors plain;
   Element contiguous;
-  for (const at::Tensor& tensor : element) contiguous.push_back(tensor.contiguous());
+  // Copies: tensors that share memory would be one argument of a function that writes to them.
+  for (const at::Tensor& tensor : element) contiguous.push_back(tensor.clone(at::MemoryFormat::Contiguous));
   return contiguous;
 }
 

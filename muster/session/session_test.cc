@@ -45,6 +45,17 @@ TEST(Session, SharesVariablesWithFunctionsThatAreCalledDirectly) {
   EXPECT_EQ(session.value(counter).item<float>(), 5.0F);
 }
 
+TEST(Session, SaysWhichFunctionCouldNotBeTracedForWhatItWasGiven) {
+  auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); }, {.name = "product"});
+
+  Session session;
+  const Status status = failure_of([&] { session.run(product, torch::ones({2, 3}), torch::ones({2, 3})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("function \"product\" (session_test.cc:"));
+  EXPECT_THAT(status.message(), HasSubstr("argument 1: float32[2, 3]"));
+}
+
 TEST(Session, EndsARunThatTakesTooLong) {
   auto forever = function([](at::Tensor x) {
     return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
