@@ -338,6 +338,9 @@ std::string LocalWorker::drop(const Lease& lease) {
   count(variables, "variables");
   count(sources.size(), "sequences of examples");
   count(values, "values for parts of steps");
+  programs.clear();
+  sources.clear();
+  MemoryPool::instance().let_go();  // what their steps needed; those of others ask for it anew
   return words;
 }
 

@@ -7,6 +7,7 @@
 #include "muster/base/test_wait.h"
 #include "muster/graph/test_program.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/memory_pool.h"
 
 namespace muster {
 namespace {
@@ -54,6 +55,19 @@ TEST(LocalWorkerLeases, DropAllThatAnOwnerHasLeftWhenItIsNotHeardOf) {
         "a chief was not heard of for 3600000 ms; dropped 1 programs, 1 variables, 1 sequences of examples that it had "
         "left");
   }));
+}
+
+TEST(LocalWorkerLeases, GiveTheMemoryOfStepsBackWithTheirOwner) {
+  Fixture f;
+  Builder builder;
+  const ValueId large = builder.argument({DType::kFloat, {1000, 1000}});
+  const ProgramHandle handle = f.worker.register_program(builder.finish({builder.relu(large)}), f.owner);
+  f.worker.run(handle, {torch::ones({1000, 1000})});
+  ASSERT_GT(MemoryPool::instance().usage().kept, 0u);
+
+  f.pass_a_lease();
+
+  EXPECT_TRUE(eventually([] { return MemoryPool::instance().usage().kept == 0; }));
 }
 
 TEST(LocalWorkerLeases, AreRenewedByRuns) {

@@ -71,6 +71,16 @@ c10::DeleterFnPtr MemoryPool::raw_deleter() const { return &release; }
 
 void MemoryPool::copy_data(void* to, const void* from, std::size_t bytes) const { default_copy_data(to, from, bytes); }
 
+void MemoryPool::let_go() {
+  std::vector<Block*> unwanted;
+  {
+    absl::MutexLock lock(&mu_);
+    unwanted = take_unwanted(usage_.kept);
+    usage_.peak = usage_.live;
+  }
+  for (Block* block : unwanted) c10::free_cpu(block);
+}
+
 MemoryPool::Usage MemoryPool::usage() const {
   absl::MutexLock lock(&mu_);
   Usage usage = usage_;

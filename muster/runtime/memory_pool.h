@@ -39,10 +39,13 @@ class MemoryPool : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
+  // Gives what is kept back to the system, and forgets how much was once in use: whoever needed that has gone.
+  void let_go() ABSL_LOCKS_EXCLUDED(mu_);
+
   struct Usage {
     size_t live = 0;    // in tensors, of blocks that come back here
     size_t kept = 0;    // waiting for the next tensor
-    size_t peak = 0;    // the most that was ever live
+    size_t peak = 0;    // the most that was live at a time, since the last let_go()
     int64_t fresh = 0;  // blocks that the system was asked for
     size_t sizes = 0;   // that are looked through for one that fits
   };

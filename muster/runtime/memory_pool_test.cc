@@ -32,6 +32,19 @@ TEST(MemoryPool, NeverHoldsMoreThanWasOnceInUse) {
   EXPECT_LE(pool.usage().kept, pool.usage().peak);
 }
 
+TEST(MemoryPool, LetsGoOfWhatNobodyUses) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+  const at::Tensor held = torch::ones({50'000});
+  for (int64_t size = 50'000; size < 80'000; size += 10'000) torch::empty({size});
+
+  pool.let_go();
+
+  EXPECT_EQ(pool.usage().kept, 0u);
+  EXPECT_EQ(pool.usage().peak, pool.usage().live);
+  EXPECT_EQ(held.sum().item<float>(), 50'000);
+}
+
 TEST(MemoryPool, LeavesTensorsOutsideOfProgramsToTheSystem) {
   MemoryPool& pool = MemoryPool::instance();
   const MemoryPool::Usage before = pool.usage();
