@@ -23,7 +23,6 @@
 namespace muster {
 namespace {
 
-constexpr int kSpareReaders = 2;
 constexpr int kWaiting = 16;                             // calls that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
 
@@ -83,9 +82,7 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 class ServerCall;
 
 struct RpcServer::Grpc {
-  // If calls took all threads, nobody would read the network: not even pings were answered, and every caller took the
-  // server for dead.
-  explicit Grpc(int max_threads) : gate(std::max(1, max_threads - kSpareReaders)) {}
+  explicit Grpc(int max_threads) : gate(std::max(1, max_threads)) {}
 
   CallGate gate;
   grpc::AsyncGenericService service;
@@ -352,8 +349,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
         bound, [this](const std::string& peer, const std::string& why) { refuse_handshake(peer, why); });
   }
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
+  // If calls took all threads, nobody would read the network: not even pings were answered, and every caller took the
+  // server for dead. So there may be as many as the gate keeps, those whose turn it is to read, and one that looks.
   grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.turns = turns(),
-                                                              .max_threads = options_.max_threads,
+                                                              .max_threads = options_.max_threads + turns() + 1,
                                                               .look = [this] { grpc_->gate.look(); },
                                                               .on_start = options_.on_thread_start});
 }
