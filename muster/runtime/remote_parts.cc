@@ -91,7 +91,8 @@ void RemoteParts::start(int64_t number, std::vector<at::Tensor> inputs, const Ru
   part->worker->start(
       {handle}, std::move(inputs), options,
       [this, part, handle, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
-        done(status.ok() ? check_answer(*part, outputs) : explained(*part, handle, status), std::move(outputs));
+        const Status checked = status.ok() ? check_answer(*part, outputs) : explained(*part, handle, status);
+        done(checked, std::move(outputs));
       });
 }
 

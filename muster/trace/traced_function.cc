@@ -209,7 +209,8 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::add_entry(const Signature
     last_descriptions_ = std::move(descriptions);
     if (!options_.seed) options_.seed = next_seed();
   }
-  auto made = std::make_shared<Entry>(trace_call(call, shared, tensors, elements), call.result());
+  TracedProgram traced = trace_call(call, shared, tensors, elements);
+  auto made = std::make_shared<Entry>(std::move(traced), call.result());  // which the trace has made
   if (!elements.empty() && made->elements != elements) {
     throw invalid_argument("function \"", name(), "\" was traced for ", describe_elements(elements),
                            " but then takes other elements: ", describe_elements(made->elements),
