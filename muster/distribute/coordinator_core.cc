@@ -497,7 +497,7 @@ void CoordinatorCore::ask_parameter_servers() {
 void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
   if (!slot.lose(generation)) return;
   if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
-  if (stopping_) return;  // what was under way is cut off then, which tells nothing of the worker
+  if (stopping_) return;                       // what was under way is cut off then, which tells nothing of the worker
   ++metrics_.worker_failures;
   MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: "
                       << (why.task() == slot.task() ? without_task(why) : why.message());
