@@ -133,7 +133,7 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_hostname="muster")
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.unread = b""
         self.next_stream = 1
 

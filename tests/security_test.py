@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import raw_grpc
@@ -39,6 +40,24 @@ def muster(*arguments, **options):
 
 def openssl(*arguments):
     return subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+@contextlib.contextmanager
+def accepting(listener, context):
+    """Shakes hands with whoever comes, until the `with` is left."""
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with contextlib.suppress(OSError), context.wrap_socket(client, server_side=True) as shaken:
+                    shaken.sendall(raw_grpc.frame(raw_grpc.SETTINGS))
+                    shaken.recv(1 << 16)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    yield
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
 
 
 def status(server, *arguments):
@@ -68,43 +87,64 @@ class Certs(Scratch):
     def test_every_task_and_client_gets_a_certificate_that_its_authority_has_signed(self):
         certs = self.make_certs("all", "--client", "ann", "--client", "bob")
 
-        self.assertEqual({path.name for path in certs.iterdir()},
-                         {"token", *(name + end for name in ("ca", "ps-0", "worker-0", "worker-1", "ann", "bob")
-                                     for end in (".pem", ".key"))})
+        self.assertEqual({path.name for path in certs.iterdir()}, {"authority", "ps-0", "worker-0", "worker-1", "ann", "bob"})
         for name, where in (("ps-0", ["-verify_hostname", "ps0.example"]), ("worker-0", ["-verify_ip", "127.0.0.1"]),
-                            ("worker-1", ["-verify_ip", "::1"]), ("ann", []), ("bob", [])):
-            for asked in (["-verify_hostname", "muster"], where):
+                            ("worker-1", ["-verify_ip", "::1"])):
+            for asked in (["-verify_hostname", name + ".muster"], where):
                 for purpose in ("sslserver", "sslclient"):
-                    done = openssl("verify", "-x509_strict", "-purpose", purpose, *asked, "-CAfile", certs / "ca.pem",
-                                   certs / (name + ".pem"))
+                    done = self.verify(certs / name, purpose, *asked)
                     self.assertEqual(done.returncode, 0, done.stderr)
+        for client in ("ann", "bob"):
+            self.assertEqual(self.verify(certs / client, "sslclient").returncode, 0)
+
+    def verify(self, part, purpose, *asked):
+        return openssl("verify", "-x509_strict", "-purpose", purpose, *asked, "-CAfile", part / "ca.pem",
+                       part / "certificate.pem")
+
+    def test_a_certificate_is_that_of_one_task_and_a_client_has_none_of_a_server(self):
+        certs = self.make_certs("one")
+
+        for name in ("ps-0", "worker-1"):
+            self.assertNotEqual(self.verify(certs / "worker-0", "sslserver", "-verify_hostname", name + ".muster").returncode, 0)
+        self.assertNotEqual(self.verify(certs / "client", "sslserver").returncode, 0)
+
+    def test_what_is_copied_to_a_machine_has_its_own_key_and_no_other(self):
+        certs = self.make_certs("parts")
+
+        for part in certs.iterdir():
+            names = {"ca.pem", "ca.key", "token"} if part.name == "authority" else {"ca.pem", "certificate.pem", "key.pem", "token"}
+            self.assertEqual({path.name for path in part.iterdir()}, names)
+        keys = [path.read_bytes() for path in certs.rglob("*key*")]
+        self.assertEqual(len(set(keys)), len(keys))
 
     def test_keys_and_the_token_are_for_their_owner_only(self):
         certs = self.make_certs("modes")
 
-        self.assertEqual(mode(certs), 0o700)
-        for path in certs.iterdir():
-            if path.suffix != ".pem":
-                self.assertEqual(mode(path), 0o600, path)
-        self.assertRegex((certs / "token").read_text(), r"^[0-9a-f]{64}\n$")
+        for directory in (certs, *certs.iterdir()):
+            self.assertEqual(mode(directory), 0o700, directory)
+        for part in certs.iterdir():
+            for path in part.iterdir():
+                if path.name not in ("ca.pem", "certificate.pem"):
+                    self.assertEqual(mode(path), 0o600, path)
+            self.assertRegex((part / "token").read_text(), r"^[0-9a-f]{64}\n$")
 
     def test_a_second_call_adds_tasks_and_keeps_the_rest(self):
         certs = self.make_certs("grown", cluster=cluster_json(worker=["a:1"]))
-        before = {path.name: path.read_bytes() for path in certs.iterdir()}
+        before = {path: path.read_bytes() for path in certs.rglob("*") if path.is_file()}
 
         done = muster("certs", "--cluster", cluster_json(worker=["a:1", "b:1"]), "--out", certs)
 
         self.assertEqual(done.returncode, 0, done.stderr)
-        for name, content in before.items():
-            self.assertEqual((certs / name).read_bytes(), content, name)
-        self.assertTrue((certs / "worker-1.pem").exists())
+        for path, content in before.items():
+            self.assertEqual(path.read_bytes(), content, path)
+        self.assertTrue((certs / "worker-1/certificate.pem").exists())
         self.assertRegex(done.stdout, r"worker-0 .* kept\n")
         self.assertRegex(done.stdout, r"worker-1 .* made\n")
         self.assertRegex(done.stdout, r"token .* kept\n")
 
     def test_a_certificate_that_does_not_fit_is_made_anew_and_that_is_said(self):
         certs = self.make_certs("moved", cluster=cluster_json(worker=["a:1", "b:1"]))
-        shutil.copy(certs / "worker-0.key", certs / "worker-1.key")
+        shutil.copy(certs / "worker-0/key.pem", certs / "worker-1/key.pem")
 
         done = muster("certs", "--cluster", cluster_json(worker=["elsewhere:1", "b:1"]), "--out", certs)
 
@@ -114,7 +154,7 @@ class Certs(Scratch):
 
     def test_half_an_authority_is_not_replaced(self):
         certs = self.make_certs("half")
-        (certs / "ca.key").unlink()
+        (certs / "authority/ca.key").unlink()
 
         done = muster("certs", "--cluster", CLUSTER, "--out", certs)
 
@@ -123,8 +163,8 @@ class Certs(Scratch):
 
     def test_an_authority_that_has_expired_signs_no_more(self):
         certs = self.make_certs("old")
-        renewed = openssl("x509", "-in", certs / "ca.pem", "-signkey", certs / "ca.key", "-days", "-1", "-out",
-                          certs / "ca.pem")
+        ca = certs / "authority/ca.pem"
+        renewed = openssl("x509", "-in", ca, "-signkey", certs / "authority/ca.key", "-days", "-1", "-out", ca)
         self.assertEqual(renewed.returncode, 0, renewed.stderr)
 
         done = muster("certs", "--cluster", CLUSTER, "--out", certs)
@@ -135,8 +175,9 @@ class Certs(Scratch):
     def test_a_certificate_is_valid_for_as_long_as_was_asked(self):
         certs = self.make_certs("short", "--days", "2")
 
-        for name, seconds, valid in (("worker-0", 86400, True), ("worker-0", 3 * 86400, False), ("ca", 365 * 86400, True)):
-            done = openssl("x509", "-checkend", seconds, "-noout", "-in", certs / (name + ".pem"))
+        for name, seconds, valid in (("worker-0/certificate.pem", 86400, True), ("worker-0/certificate.pem", 3 * 86400, False),
+                                     ("authority/ca.pem", 365 * 86400, True)):
+            done = openssl("x509", "-checkend", seconds, "-noout", "-in", certs / name)
             self.assertEqual(done.returncode == 0, valid, (name, seconds))
 
     def test_the_next_command_can_be_typed_as_it_is_printed(self):
@@ -155,7 +196,7 @@ class Certs(Scratch):
         for arguments, code, words in ((["--cluster", CLUSTER, "--days", "0"], 2, "--days"),
                                        (["--cluster", CLUSTER, "--client", "../x"], 1, 'client "../x": expected a name'),
                                        (["--cluster", CLUSTER, "--client", "ps-0"], 1, "the name is taken"),
-                                       (["--cluster", CLUSTER, "--client", "ca"], 1, "the name is taken"),
+                                       (["--cluster", CLUSTER, "--client", "authority"], 1, "the name is taken"),
                                        (["--cluster", "{}"], 1, "which cluster?"),
                                        (["--cluster", "nowhere.json"], 1, "nowhere.json")):
             with self.subTest(arguments):
@@ -174,18 +215,19 @@ class Secured(Scratch):
         super().setUpClass()
         cls.certs = cls.make_certs("certs")
         cls.other = cls.make_certs("other")
-        cls.token = (cls.certs / "token").read_text().strip()
+        cls.token = (cls.certs / "authority/token").read_text().strip()
         cls.make_expired()
         cls.server = cls.enterClassContext(ServerProcess(MUSTER, "--credentials", cls.certs))
 
     @classmethod
     def make_expired(cls):
         request, extensions = cls.folder / "expired.csr", cls.folder / "extensions"
-        extensions.write_text("subjectAltName=DNS:muster\nextendedKeyUsage=serverAuth,clientAuth\n")
-        shutil.copy(cls.certs / "client.key", cls.certs / "expired.key")
-        for words in (["req", "-new", "-key", cls.certs / "expired.key", "-subj", "/CN=expired", "-out", request],
-                      ["x509", "-req", "-in", request, "-CA", cls.certs / "ca.pem", "-CAkey", cls.certs / "ca.key",
-                       "-days", "-1", "-extfile", extensions, "-out", cls.certs / "expired.pem"]):
+        extensions.write_text("extendedKeyUsage=clientAuth\n")
+        shutil.copytree(cls.certs / "client", cls.certs / "expired")
+        authority, expired = cls.certs / "authority", cls.certs / "expired"
+        for words in (["req", "-new", "-key", expired / "key.pem", "-subj", "/CN=expired", "-out", request],
+                      ["x509", "-req", "-in", request, "-CA", authority / "ca.pem", "-CAkey", authority / "ca.key",
+                       "-days", "-1", "-extfile", extensions, "-out", expired / "certificate.pem"]):
             done = openssl(*words)
             if done.returncode != 0:
                 raise AssertionError(done.stderr)
@@ -198,12 +240,13 @@ class Secured(Scratch):
     def shown(self, identity, *, by=None):
         """The flags with which openssl shows a certificate."""
         by = by or self.certs
-        return ["-cert", by / (identity + ".pem"), "-key", by / (identity + ".key")]
+        return ["-cert", by / identity / "certificate.pem", "-key", by / identity / "key.pem"]
 
     def s_client(self, *arguments):
         """What the server says first once the handshake is over: nothing if it hangs up instead."""
         command = ["openssl", "s_client", "-quiet", "-connect", self.server.address, "-alpn", "h2", "-CAfile",
-                   str(self.certs / "ca.pem"), "-verify_return_error", "-verify_hostname", "muster", *map(str, arguments)]
+                   str(self.certs / "authority/ca.pem"), "-verify_return_error", "-verify_hostname", "worker-0.muster",
+                   *map(str, arguments)]
         client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             return client.stdout.read(9)
@@ -212,11 +255,11 @@ class Secured(Scratch):
             client.communicate()
 
     def context(self, identity=None, by=None):
-        context = ssl.create_default_context(cafile=self.certs / "ca.pem")
+        context = ssl.create_default_context(cafile=self.certs / "authority/ca.pem")
         context.set_alpn_protocols(["h2"])
         if identity:
-            by = by or self.certs
-            context.load_cert_chain(by / (identity + ".pem"), by / (identity + ".key"))
+            part = (by or self.certs) / identity
+            context.load_cert_chain(part / "certificate.pem", part / "key.pem")
         return context
 
     def test_openssl_is_let_in_with_a_certificate_of_the_cluster(self):
@@ -237,33 +280,96 @@ class Secured(Scratch):
         with ServerProcess(MUSTER, "--credentials", self.other) as server:
             done = status(server, "--credentials", self.certs)
 
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("certificate verify failed", done.stderr)
+        self.assert_refused(done, "signed by another authority", 'that of "worker-0"', "expected one", 'issued by "muster cluster')
 
-    def test_a_client_with_a_wrong_certificate_is_refused(self):
-        mixed = self.folder / "mixed"
-        shutil.copytree(self.certs, mixed)
-        for end in (".pem", ".key"):
-            shutil.copy(self.other / ("client" + end), mixed / ("foreign" + end))
-        for name in ("foreign", "expired"):
-            with self.subTest(name):
-                done = status(self.server, "--credentials", mixed, "--name", name)
+    def assert_refused(self, done, *words):
+        """It is an error for good, in one line that says what was wrong, and gRPC adds none of its own."""
+        self.assertEqual(done.returncode, 1)
+        for word in ("UNAUTHENTICATED", *words):
+            self.assertIn(word, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertRegex(done.stdout, r" refused\n")
+
+    def test_a_task_is_not_taken_for_another_one(self):
+        with ServerProcess(MUSTER, "--credentials", self.certs) as worker:
+            done = muster("status", "--cluster", cluster_json(ps=[worker.address]), "--credentials", self.certs)
+
+        self.assertEqual(worker.task, "/job:worker/replica:0/task:0")
+        self.assert_refused(done, '"worker-0", not of ps-0')
+
+    def test_a_server_does_not_start_with_the_certificate_of_another_one(self):
+        for part, words in (("worker-1", '"worker-1", not of worker-0'), ("client", "is for a client, not for a task")):
+            with self.subTest(part):
+                done = muster("server", "--cluster", CLUSTER, "--task_type", "worker", "--task_index", "0", "--address",
+                              "127.0.0.1:0", "--credentials", self.certs / part)
 
                 self.assertEqual(done.returncode, 1)
-                self.assertIn("UNAVAILABLE", done.stderr)
+                self.assertIn("FAILED_PRECONDITION", done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_a_client_cannot_play_a_server(self):
+        """With its certificate and key, at the address of a task."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certs / "client/certificate.pem", self.certs / "client/key.pem")
+        context.set_alpn_protocols(["h2"])
+        with socket.create_server(("127.0.0.1", 0)) as listener, accepting(listener, context):
+            port = listener.getsockname()[1]
+            done = muster("status", "--cluster", cluster_json(ps=[f"127.0.0.1:{port}"]), "--credentials", self.certs)
+
+        self.assert_refused(done, "is for a client, not for a task")
+
+    def test_a_client_with_a_wrong_certificate_is_refused(self):
+        foreign = self.folder / "foreign"
+        shutil.copytree(self.certs / "client", foreign)
+        for name in ("certificate.pem", "key.pem"):
+            shutil.copy(self.other / "client" / name, foreign / name)
+
+        self.assert_refused(status(self.server, "--credentials", foreign), "this client's", "signed by another authority")
+        self.assert_refused(status(self.server, "--credentials", self.certs / "expired"), "this client's", "has expired")
+
+    def test_a_client_whose_authority_the_server_does_not_know_is_refused(self):
+        """It trusts the server, and has a certificate of its own that is in order."""
+        both = self.folder / "both"
+        shutil.copytree(self.other / "client", both)
+        with open(both / "ca.pem", "a", encoding="ascii") as text:
+            text.write((self.certs / "client/ca.pem").read_text())
+
+        self.assert_refused(status(self.server, "--credentials", both), "does not accept this client's", 'that of "client"')
 
     def test_a_client_in_plain_text_is_refused(self):
-        done = status(self.server)
+        self.assert_refused(status(self.server), "asks for TLS", 'that of "worker-0"', "this client has no credentials")
 
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("UNAVAILABLE", done.stderr)
+    def test_a_server_in_plain_text_is_refused(self):
+        with ServerProcess(MUSTER) as server:
+            self.assert_refused(status(server, "--credentials", self.certs), "does not speak TLS")
+
+    def test_certificates_are_renewed_while_a_server_runs(self):
+        certs = self.make_certs("renewed")
+        old = self.folder / "before"
+        shutil.copytree(certs / "client", old)
+        with ServerProcess(MUSTER, "--credentials", certs / "worker-0") as server:
+            before = ssl.get_server_certificate(("127.0.0.1", server.port))
+            self.assertEqual(before, (certs / "worker-0/certificate.pem").read_text())
+            self.assertEqual(status(server, "--credentials", old).returncode, 0)
+
+            # With an authority that nobody has heard of, nothing of before is good any more.
+            (certs / "authority/ca.pem").unlink()
+            (certs / "authority/ca.key").unlink()
+            made = muster("certs", "--cluster", CLUSTER, "--out", certs)
+
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.assertRegex(made.stdout, r"worker-0 .* made anew: the old one is signed by another authority\n")
+            self.assertEqual(status(server, "--credentials", certs).returncode, 0, server.errors())
+            self.assertNotEqual(ssl.get_server_certificate(("127.0.0.1", server.port)), before)
+            self.assert_refused(status(server, "--credentials", old), "signed by another authority")
+            self.assertIsNone(server.process.poll())
 
     def test_a_client_without_the_token_is_refused(self):
         for token, words in ((None, "asks for a token"), ("0" * 64, "does not know this token"),
                              (self.token[:-1], "does not know this token"), ("", "asks for a token")):
             with self.subTest(token):
                 certs = self.folder / "without"
-                shutil.copytree(self.certs, certs)
+                shutil.copytree(self.certs / "client", certs)
                 (certs / "token").unlink()
                 if token is not None:
                     (certs / "token").write_text(token + "\n")
@@ -576,10 +682,10 @@ class Robust(Scratch):
     def setUpClass(cls):
         super().setUpClass()
         cls.certs = cls.make_certs("certs")
-        cls.token = (cls.certs / "token").read_text().strip()
-        cls.context = ssl.create_default_context(cafile=cls.certs / "ca.pem")
+        cls.token = (cls.certs / "client/token").read_text().strip()
+        cls.context = ssl.create_default_context(cafile=cls.certs / "client/ca.pem")
         cls.context.set_alpn_protocols(["h2"])
-        cls.context.load_cert_chain(cls.certs / "client.pem", cls.certs / "client.key")
+        cls.context.load_cert_chain(cls.certs / "client/certificate.pem", cls.certs / "client/key.pem")
 
     def setUp(self):
         plain = self.enterContext(ServerProcess(MUSTER, environment=ONE_ARENA))

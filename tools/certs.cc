@@ -19,6 +19,7 @@
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
 #include "muster/cluster/resolver_from_flags.h"
+#include "muster/rpc/credentials_probe.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {
@@ -35,10 +36,12 @@ struct CertsFlags {
   std::vector<std::string> clients{"client"};
 };
 
+constexpr const char* kAuthority = "authority";  // the part of the directory that stays where it is
+
 // Whose certificate is wanted: a task's or a client's.
 struct Wanted {
   std::string name;
-  std::vector<std::string> hosts{};
+  CertificateUse use{};
 };
 
 struct CertificateRow {
@@ -79,16 +82,24 @@ void make_directory(const fs::path& directory) {
   }
 }
 
-std::optional<Identity> read_identity(const fs::path& directory, const std::string& name) {
-  const fs::path certificate = directory / (name + ".pem"), key = directory / (name + ".key");
-  if (!fs::exists(certificate) || !fs::exists(key)) return std::nullopt;
-  return Identity{read_file(certificate), read_file(key)};
-}
+// Where an identity is.
+struct IdentityFiles {
+  fs::path certificate, key;
 
-// The key first: where there is a certificate, there is its key.
-void write_identity(const fs::path& directory, const std::string& name, const Identity& identity) {
-  write_file(directory / (name + ".key"), identity.key, kForOwner);
-  write_file(directory / (name + ".pem"), identity.certificate, kForAll);
+  std::optional<Identity> read() const {
+    if (!fs::exists(certificate) || !fs::exists(key)) return std::nullopt;
+    return Identity{read_file(certificate), read_file(key)};
+  }
+  // The key first: where there is a certificate, there is its key.
+  void write(const Identity& identity) const {
+    write_file(key, identity.key, kForOwner);
+    write_file(certificate, identity.certificate, kForAll);
+  }
+};
+
+// Leaves a file that is right as it is: whoever uses it need not look at it again.
+void write_if_other(const fs::path& path, const std::string& text, mode_t mode) {
+  if (!fs::exists(path) || read_file(path) != text) write_file(path, text, mode);
 }
 
 std::string date(std::chrono::system_clock::time_point time) {
@@ -101,7 +112,7 @@ std::string date(std::chrono::system_clock::time_point time) {
 }
 
 CertificateRow row_of(const Wanted& wanted, const Identity& identity, std::string what) {
-  return {wanted.name, absl::StrJoin(wanted.hosts, ", "), date(expiry(identity.certificate)), std::move(what)};
+  return {wanted.name, absl::StrJoin(wanted.use.hosts, ", "), date(expiry(identity.certificate)), std::move(what)};
 }
 
 // The one that is there, or a new one. One that is there is never replaced: all certificates hang on it.
@@ -111,25 +122,38 @@ Identity authority_in(const fs::path& directory, std::vector<CertificateRow>& ro
     throw failed_precondition("certs: ", directory.string(), " has ", has_key ? "ca.key" : "ca.pem", " without ",
                               has_key ? "ca.pem" : "ca.key", "; bring the other, or choose an empty directory");
   }
-  if (const std::optional<Identity> known = read_identity(directory, "ca")) {
+  const IdentityFiles files{directory / "ca.pem", directory / "ca.key"};
+  if (const std::optional<Identity> known = files.read()) {
     if (const auto complaint = identity_complaint(*known, known->certificate)) {
       throw failed_precondition("certs: the authority ", (directory / "ca.pem").string(), " ", *complaint,
                                 "; choose an empty directory for a new one");
     }
-    rows.push_back(row_of({"ca"}, *known, "kept"));
+    rows.push_back(row_of({kAuthority}, *known, "kept"));
     return *known;
   }
   const Identity made = make_authority("muster cluster authority", kAuthorityLives);
-  write_identity(directory, "ca", made);
-  rows.push_back(row_of({"ca"}, made, "made"));
+  files.write(made);
+  rows.push_back(row_of({kAuthority}, made, "made"));
   return made;
 }
 
-void provide(const Wanted& wanted, const Identity& authority, std::chrono::days valid_for, const fs::path& directory,
-             std::vector<CertificateRow>& rows) {
+// What all parts of the directory have in common.
+struct Common {
+  Identity authority;
+  std::string token;
+  std::chrono::days valid_for;
+};
+
+// One part: all that a task or a client needs, and no more.
+void provide(const Wanted& wanted, const Common& common, const fs::path& part, std::vector<CertificateRow>& rows) {
+  make_directory(part);
+  write_if_other(part / "ca.pem", common.authority.certificate, kForAll);
+  write_if_other(part / "token", common.token, kForOwner);
   std::string what = "made";
-  if (const std::optional<Identity> known = read_identity(directory, wanted.name)) {
-    const auto complaint = identity_complaint(*known, authority.certificate, wanted.hosts);
+  const IdentityFiles files{part / "certificate.pem", part / "key.pem"};
+  if (const std::optional<Identity> known = files.read()) {
+    auto complaint = identity_complaint(*known, common.authority.certificate);
+    if (!complaint) complaint = use_complaint(known->certificate, wanted.use);
     if (!complaint) {
       rows.push_back(row_of(wanted, *known, "kept"));
       return;
@@ -137,22 +161,17 @@ void provide(const Wanted& wanted, const Identity& authority, std::chrono::days 
     what = "made anew: the old one " + *complaint;
   }
   const Identity made =
-      make_certificate(authority, {.name = wanted.name, .hosts = wanted.hosts, .valid_for = valid_for});
-  write_identity(directory, wanted.name, made);
+      make_certificate(common.authority, {.name = wanted.name, .use = wanted.use, .valid_for = common.valid_for});
+  files.write(made);
   rows.push_back(row_of(wanted, made, what));
-}
-
-std::string host_of(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return host;
 }
 
 std::vector<Wanted> wanted_by(const ClusterSpec& cluster, const std::vector<std::string>& clients) {
   std::vector<Wanted> all;
-  std::set<std::string> names{"ca", "token"};
+  std::set<std::string> names{kAuthority};
   for (const TaskId& task : cluster.all_tasks()) {
-    all.push_back({str_cat(task.job, "-", task.index), {host_of(cluster.task_address(task))}});
+    const CertificateUse use{.task = task.to_string(), .hosts = {host_of_address(cluster.task_address(task))}};
+    all.push_back({short_name(use.task), use});
     names.insert(all.back().name);
   }
   for (const std::string& client : clients) {
@@ -205,20 +224,25 @@ void make_certs(const CertsFlags& flags) {
   if (!directory.has_filename()) directory = directory.parent_path();  // "certs/"
   make_directory(directory);
   std::vector<CertificateRow> rows;
-  const Identity authority = authority_in(directory, rows);
-  for (const Wanted& one : wanted) provide(one, authority, std::chrono::days(flags.days), directory, rows);
-  const bool has_token = fs::exists(directory / "token");
-  if (!has_token) write_file(directory / "token", make_token() + "\n", kForOwner);
+  make_directory(directory / kAuthority);
+  const Identity authority = authority_in(directory / kAuthority, rows);
+  const fs::path token = directory / kAuthority / "token";
+  const bool has_token = fs::exists(token);
+  if (!has_token) write_file(token, make_token() + "\n", kForOwner);
+  const Common common{authority, read_file(token), std::chrono::days(flags.days)};
+  for (const Wanted& one : wanted) provide(one, common, directory / one.name, rows);
   rows.push_back({"token", "", "", has_token ? "kept" : "made"});
 
   print(rows);
   const std::string cluster_flag = flags.cluster.empty() ? "" : " --cluster " + quoted(flags.cluster);
-  std::cout << "\nA task needs ca.pem, its own .pem and .key, and token; ca.key stays here. Next, for each task:\n"
+  auto part = [&](const std::string& name) { return quoted((directory / name).string()); };
+  std::cout << "\nEach directory in " << quoted(directory.string()) << " is what one task or client needs: copy "
+            << part(wanted[0].name) << " to the machine of " << wanted[0].name << ", and so on.\n"
+            << part(kAuthority) << " stays here: who has its ca.key can make certificates. Next, for each task:\n"
             << "  muster server" << cluster_flag << " --task_type " << tasks[0].job << " --task_index "
-            << tasks[0].index << " --credentials " << quoted(flags.out) << "\n";
+            << tasks[0].index << " --credentials " << part(wanted[0].name) << "\n";
   if (!flags.clients.empty()) {
-    std::cout << "and then\n  muster status" << cluster_flag << " --credentials " << quoted(flags.out)
-              << (flags.clients[0] == "client" ? "" : " --name " + flags.clients[0]) << "\n";
+    std::cout << "and then\n  muster status" << cluster_flag << " --credentials " << part(flags.clients[0]) << "\n";
   }
 }
 
@@ -235,7 +259,9 @@ void add_certs(CLI::App& muster) {
       ->capture_default_str();
   command->add_option("--client", flags->clients, "Who else gets a certificate; may be given several times")
       ->capture_default_str();
-  command->footer("To renew a certificate before it expires, delete its .pem and run this again.");
+  command->footer(
+      "To renew a certificate before it expires, delete its certificate.pem, run this again, and copy the directory to "
+      "its machine: tasks and clients take it without a restart.");
   command->callback([flags] { make_certs(*flags); });
 }
 

@@ -81,6 +81,12 @@ TaskRow look(const std::string& task, const std::string& address, Known& known, 
   return row;
 }
 
+// A task that refuses this client, or that this client refuses, is there.
+std::string state_of(const TaskRow& row) {
+  if (row.up) return "up";
+  return row.down.code() == StatusCode::kUnauthenticated ? "refused" : "down";
+}
+
 std::string bytes_text(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
   return mib >= 1024 ? absl::StrFormat("%.1f GiB", mib / 1024) : absl::StrFormat("%.1f MiB", mib);
@@ -103,7 +109,7 @@ std::string table(const std::vector<TaskRow>& rows, bool colour) {
   for (const TaskRow& row : rows) {
     const std::string task = row.task.empty() ? "(unknown)" : row.task;
     if (!row.up) {
-      cells.push_back({task, row.address, "down"});
+      cells.push_back({task, row.address, state_of(row)});
       continue;
     }
     cells.push_back({task, row.address, "up", devices_text(row.up->devices), str_cat(row.up->programs),
@@ -126,8 +132,8 @@ std::string table(const std::vector<TaskRow>& rows, bool colour) {
   }
   for (const TaskRow& row : rows) {
     if (!row.up) {
-      str_append(text, row.task.empty() ? row.address : row.task, " is down: ", name_of(row.down.code()), ": ",
-                 row.down.message(), "\n");
+      str_append(text, row.task.empty() ? row.address : row.task, " is ", state_of(row), ": ", name_of(row.down.code()),
+                 ": ", row.down.message(), "\n");
     }
     for (const VariableInfo& variable : row.variables) {
       str_append(text, "  ", row.task, "  ", variable.name, "  ", variable.spec.to_string(), "  ",

@@ -6,7 +6,10 @@
 
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "muster/base/elastic_pool.h"
 
 namespace muster {
 
@@ -21,6 +24,8 @@ class AnswerThreads {
   grpc::CompletionQueue& queue() { return queue_; }
   // `done` runs once, on one of the threads, which it must not block.
   void* when_done(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+  // For what waits for a moment before it can tell how a call has ended.
+  void run_slow(std::function<void()> work) { slow_.submit(std::move(work)); }
 
  private:
   AnswerThreads();
@@ -31,6 +36,7 @@ class AnswerThreads {
   // A thread that waits in gRPC reads the network for everybody, and would have to hand the answer of a call over to
   // the thread that waits for it: so none is there for longer than it has an answer to expect.
   int expected_ ABSL_GUARDED_BY(mu_) = 0;  // answers that no thread waits for
+  ElasticPool slow_{"slow answers", 16};
   std::vector<std::jthread> threads_;
 };
 

@@ -14,11 +14,11 @@
 #include <string_view>
 
 #include "muster/base/status.h"
+#include "muster/graph/device_spec.h"
 
 namespace muster {
 namespace {
 
-constexpr const char* kEveryTask = "muster";  // the name that a channel asks for, wherever a task runs
 constexpr std::chrono::hours kClockError(1);  // valid that much earlier, for machines whose clocks are behind
 constexpr size_t kLongestName = 64;           // of a subject, in X.509
 constexpr int kSerialBits = 127;              // random: two runs with one authority must not use a number twice
@@ -73,6 +73,15 @@ Certificate parse_certificate(const std::string& text) {
   return certificate;
 }
 
+// All that a text has.
+std::vector<Certificate> parse_certificates(const std::string& text) {
+  std::vector<Certificate> all;
+  const Bio in = reader(text);
+  while (Certificate one{PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr)}) all.push_back(std::move(one));
+  ERR_clear_error();
+  return all;
+}
+
 Key parse_key(const std::string& text) {
   auto no_passphrase = [](char*, int, int, void*) { return 0; };  // else OpenSSL asks at the terminal
   Key key(PEM_read_bio_PrivateKey(reader(text).get(), nullptr, no_passphrase, nullptr));
@@ -92,8 +101,7 @@ bool is_named(X509* certificate, const std::string& host) {
 }
 
 // Made by hand: a text like "DNS:a,DNS:b" would let a host with a comma in it smuggle in another one.
-HostNames host_names(std::vector<std::string> hosts) {
-  hosts.insert(hosts.begin(), kEveryTask);
+HostNames host_names(const std::vector<std::string>& hosts) {
   HostNames names(GENERAL_NAMES_new());
   for (const std::string& host : hosts) {
     HostName name(GENERAL_NAME_new());
@@ -187,35 +195,110 @@ Identity make_certificate(const Identity& authority, const CertificateOptions& o
   }
   add_extension(certificate.get(), issuer.get(), NID_basic_constraints, "critical,CA:FALSE");
   add_extension(certificate.get(), issuer.get(), NID_key_usage, "critical,digitalSignature");
-  add_extension(certificate.get(), issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth");
-  const HostNames names = host_names(options.hosts);
-  must(X509_add1_ext_i2d(certificate.get(), NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) == 1,
-       "name the hosts");
+  const CertificateUse& use = options.use;
+  add_extension(certificate.get(), issuer.get(), NID_ext_key_usage,
+                use.task.empty() ? "clientAuth" : "serverAuth,clientAuth");
+  if (!use.task.empty()) {
+    std::vector<std::string> hosts{server_name(use.task), "localhost", "127.0.0.1", "::1"};
+    hosts.insert(hosts.end(), use.hosts.begin(), use.hosts.end());
+    const HostNames names = host_names(hosts);
+    must(X509_add1_ext_i2d(certificate.get(), NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) == 1,
+         "name the hosts");
+  }
   return sign(certificate.get(), key.get(), issuer.get(), issuer_key.get());
 }
 
-std::optional<std::string> identity_complaint(const Identity& identity, const std::string& authority,
-                                              const std::vector<std::string>& hosts) {
-  const Certificate certificate = parse_certificate(identity.certificate);
+std::optional<std::string> certificate_complaint(const std::string& text, const std::string& authorities) {
+  const Certificate certificate = parse_certificate(text);
   if (!certificate) return "is no certificate";
-  const Certificate issuer = parse_certificate(authority);
-  if (!issuer || X509_check_issued(issuer.get(), certificate.get()) != X509_V_OK ||
-      X509_verify(certificate.get(), X509_get0_pubkey(issuer.get())) != 1) {
-    ERR_clear_error();
-    return "is signed by another authority";
+  bool signed_by_one = false;
+  for (const Certificate& issuer : parse_certificates(authorities)) {
+    signed_by_one = signed_by_one || (X509_check_issued(issuer.get(), certificate.get()) == X509_V_OK &&
+                                      X509_verify(certificate.get(), X509_get0_pubkey(issuer.get())) == 1);
   }
+  ERR_clear_error();
+  if (!signed_by_one) return "is signed by another authority";
   if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) < 0) return "has expired";
   if (X509_cmp_current_time(X509_get0_notBefore(certificate.get())) > 0) return "is not valid yet";
+  return std::nullopt;
+}
+
+std::optional<std::string> identity_complaint(const Identity& identity, const std::string& authorities) {
+  if (auto complaint = certificate_complaint(identity.certificate, authorities)) return complaint;
+  const Certificate certificate = parse_certificate(identity.certificate);
   const Key key = parse_key(identity.key);
   if (!key || X509_check_private_key(certificate.get(), key.get()) != 1) {
     ERR_clear_error();
     return "does not belong to its key";
   }
-  for (const std::string& host : hosts) {
+  return std::nullopt;
+}
+
+std::optional<std::string> use_complaint(const std::string& text, const CertificateUse& use) {
+  const Certificate certificate = parse_certificate(text);
+  if (!certificate) return "is no certificate";
+  const bool serves = (X509_get_extended_key_usage(certificate.get()) & XKU_SSL_SERVER) != 0;
+  const bool calls = (X509_get_extended_key_usage(certificate.get()) & XKU_SSL_CLIENT) != 0;
+  if (!calls) return "is not for a client";
+  if (use.task.empty() && use.hosts.empty()) {
+    return serves ? std::optional<std::string>("is for a task, not for a client") : std::nullopt;
+  }
+  if (!serves) return "is for a client, not for a task";
+  if (!use.task.empty() && !is_named(certificate.get(), server_name(use.task))) {
+    return str_cat("is that of ", subject_of(text), ", not of ", short_name(use.task));
+  }
+  for (const std::string& host : use.hosts) {
     if (!is_named(certificate.get(), host)) return str_cat("does not name ", host);
   }
   return std::nullopt;
 }
+
+namespace {
+
+std::string common_name(const X509_NAME* name) {
+  std::array<char, 256> text{};
+  // OpenSSL's old door, which needs no memory of its own; a certificate of ours has one CN.
+  X509_NAME_get_text_by_NID(const_cast<X509_NAME*>(name), NID_commonName, text.data(), static_cast<int>(text.size()));
+  std::string plain;
+  for (const char* c = text.data(); *c != 0; ++c) plain += *c >= ' ' && *c <= '~' ? *c : '?';  // a stranger's words
+  return str_cat("\"", plain, "\"");
+}
+
+std::string with_key(std::string name, const ASN1_OCTET_STRING* key) {
+  if (key == nullptr || ASN1_STRING_length(key) < 4) return name;
+  str_append(name, " (key ");
+  for (int i = 0; i < 4; ++i) str_append(name, absl::Hex(ASN1_STRING_get0_data(key)[i], absl::kZeroPad2));
+  return name + ")";
+}
+
+}  // namespace
+
+std::string subject_of(const std::string& text) {
+  const Certificate certificate = parse_certificate(text);
+  return certificate ? common_name(X509_get_subject_name(certificate.get())) : "nobody";
+}
+
+std::string issuer_of(const std::string& text) {
+  const Certificate certificate = parse_certificate(text);
+  if (!certificate) return "nobody";
+  return with_key(common_name(X509_get_issuer_name(certificate.get())), X509_get0_authority_key_id(certificate.get()));
+}
+
+std::string authority_named(const std::string& authority) {
+  const Certificate certificate = parse_certificate(authority);
+  if (!certificate) return "nobody";
+  return with_key(common_name(X509_get_subject_name(certificate.get())), X509_get0_subject_key_id(certificate.get()));
+}
+
+std::string short_name(const std::string& task) {
+  const DeviceSpec spec = DeviceSpec::parse(task);
+  if (!spec.job || !spec.task) {
+    throw invalid_argument("task \"", task, "\": expected a job and a number, like \"/job:ps/task:0\"");
+  }
+  return str_cat(*spec.job, "-", *spec.task);
+}
+
+std::string server_name(const std::string& task) { return short_name(task) + ".muster"; }
 
 std::chrono::system_clock::time_point expiry(const std::string& certificate) {
   const Certificate parsed = parse_certificate(certificate);

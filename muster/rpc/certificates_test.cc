@@ -23,7 +23,7 @@ std::shared_ptr<X509> parsed(const std::string& pem) {
 }
 
 struct Asked {
-  std::string host = "muster";
+  std::string host = "worker-0.muster";
   int purpose = X509_PURPOSE_SSL_SERVER;
 };
 
@@ -44,29 +44,77 @@ std::string verified(const std::string& certificate, const std::string& authorit
   return X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get()));
 }
 
+const CertificateUse kWorker0{.task = "/job:worker/replica:0/task:0"}, kWorker1{.task = "/job:worker/replica:0/task:1"};
+
+CertificateUse at_hosts(std::vector<std::string> hosts) { return {.task = kWorker0.task, .hosts = std::move(hosts)}; }
+
 class Certificates : public ::testing::Test {
  protected:
   const Identity authority_ = make_authority("test authority", days(30));
 };
 
 TEST_F(Certificates, AreTrustedByWhoTrustsTheirAuthority) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0"});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
 
   EXPECT_EQ(verified(task.certificate, authority_.certificate), "ok");
 }
 
 TEST_F(Certificates, ServeBothEndsOfAConnection) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0"});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
 
   EXPECT_EQ(verified(task.certificate, authority_.certificate, {.purpose = X509_PURPOSE_SSL_SERVER}), "ok");
   EXPECT_EQ(verified(task.certificate, authority_.certificate, {.purpose = X509_PURPOSE_SSL_CLIENT}), "ok");
 }
 
+TEST_F(Certificates, AreOfOneTaskAndNoOther) {
+  const Identity worker = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
+
+  EXPECT_EQ(use_complaint(worker.certificate, kWorker0), std::nullopt);
+  EXPECT_THAT(use_complaint(worker.certificate, {.task = "/job:ps/replica:0/task:0"}),
+              Optional(std::string("is that of \"worker-0\", not of ps-0")));
+  EXPECT_EQ(verified(worker.certificate, authority_.certificate, {.host = "ps-0.muster"}), "hostname mismatch");
+  EXPECT_EQ(verified(worker.certificate, authority_.certificate, {.host = "worker-1.muster"}), "hostname mismatch");
+  EXPECT_EQ(verified(worker.certificate, authority_.certificate, {.host = "muster"}), "hostname mismatch");
+}
+
+TEST_F(Certificates, OfAClientAreNoneOfAServer) {
+  const Identity client = make_certificate(authority_, {.name = "ps-0"});
+
+  EXPECT_EQ(use_complaint(client.certificate, {}), std::nullopt);
+  EXPECT_THAT(use_complaint(client.certificate, {.task = "/job:ps/replica:0/task:0"}),
+              Optional(std::string("is for a client, not for a task")));
+  EXPECT_THAT(use_complaint(client.certificate, {.hosts = {"127.0.0.1"}}),
+              Optional(std::string("is for a client, not for a task")));
+  EXPECT_NE(verified(client.certificate, authority_.certificate, {.host = "ps-0.muster"}), "ok");
+  const std::shared_ptr<X509> parsed_client = parsed(client.certificate);
+  EXPECT_EQ(X509_check_purpose(parsed_client.get(), X509_PURPOSE_SSL_SERVER, 0), 0);
+  EXPECT_EQ(X509_check_purpose(parsed_client.get(), X509_PURPOSE_SSL_CLIENT, 0), 1);
+}
+
+TEST_F(Certificates, SayWhoHasIssuedThem) {
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
+  const Identity other = make_certificate(make_authority("test authority", days(30)), {.name = "worker-0"});
+
+  EXPECT_EQ(subject_of(task.certificate), "\"worker-0\"");
+  EXPECT_THAT(issuer_of(task.certificate), MatchesRegex("\"test authority\" \\(key [0-9a-f]+\\)"));
+  EXPECT_EQ(issuer_of(task.certificate), authority_named(authority_.certificate));
+  EXPECT_NE(issuer_of(task.certificate), issuer_of(other.certificate)) << "two authorities may have one name";
+  EXPECT_EQ(issuer_of("garbage"), "nobody");
+}
+
+TEST_F(Certificates, MayBeSignedByOneOfSeveralAuthorities) {
+  const Identity next = make_authority("test authority", days(30));
+  const Identity task = make_certificate(next, {.name = "worker-0", .use = kWorker0});
+
+  EXPECT_EQ(identity_complaint(task, authority_.certificate + next.certificate), std::nullopt);
+}
+
 TEST_F(Certificates, NameTheHostsOfTheirTask) {
   const Identity task =
-      make_certificate(authority_, {.name = "worker-0", .hosts = {"worker0.example", "10.0.0.7", "fd00::7"}});
+      make_certificate(authority_, {.name = "worker-0", .use = at_hosts({"worker0.example", "10.0.0.7", "fd00::7"})});
 
-  for (const char* host : {"muster", "worker0.example", "10.0.0.7", "fd00::7"}) {
+  for (const char* host :
+       {"worker-0.muster", "worker0.example", "10.0.0.7", "fd00::7", "localhost", "127.0.0.1", "::1"}) {
     EXPECT_EQ(verified(task.certificate, authority_.certificate, {.host = host}), "ok") << host;
   }
   EXPECT_EQ(verified(task.certificate, authority_.certificate, {.host = "worker1.example"}), "hostname mismatch");
@@ -74,7 +122,7 @@ TEST_F(Certificates, NameTheHostsOfTheirTask) {
 }
 
 TEST_F(Certificates, TakeAHostAsItIsAndReadNothingIntoIt) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .hosts = {"a,DNS:bank.example"}});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = at_hosts({"a,DNS:bank.example"})});
 
   EXPECT_EQ(verified(task.certificate, authority_.certificate, {.host = "bank.example"}), "hostname mismatch");
 }
@@ -82,17 +130,17 @@ TEST_F(Certificates, TakeAHostAsItIsAndReadNothingIntoIt) {
 TEST_F(Certificates, AreNotTrustedByWhoTrustsAnotherAuthorityOfTheSameName) {
   const Identity other = make_authority("test authority", days(30));
 
-  const Identity task = make_certificate(other, {.name = "worker-0"});
+  const Identity task = make_certificate(other, {.name = "worker-0", .use = kWorker0});
 
   EXPECT_NE(verified(task.certificate, authority_.certificate), "ok");
   EXPECT_THAT(identity_complaint(task, authority_.certificate), Optional(HasSubstr("signed by another authority")));
 }
 
 TEST_F(Certificates, CannotSignOthers) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0"});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
 
   try {
-    make_certificate(task, {.name = "worker-1"});
+    make_certificate(task, {.name = "worker-1", .use = kWorker1});
     ADD_FAILURE() << "it signed";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
@@ -100,20 +148,20 @@ TEST_F(Certificates, CannotSignOthers) {
 }
 
 TEST_F(Certificates, HaveExpiredWhenMadeForLessThanNoTime) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .valid_for = days(-1)});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0, .valid_for = days(-1)});
 
   EXPECT_EQ(verified(task.certificate, authority_.certificate), "certificate has expired");
   EXPECT_THAT(identity_complaint(task, authority_.certificate), Optional(HasSubstr("has expired")));
 }
 
 TEST_F(Certificates, EndWithTheirAuthority) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .valid_for = days(1000)});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0, .valid_for = days(1000)});
 
   EXPECT_EQ(expiry(task.certificate), expiry(authority_.certificate));
 }
 
 TEST_F(Certificates, EndWhenTheyWereToldTo) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .valid_for = days(7)});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0, .valid_for = days(7)});
 
   const auto left = expiry(task.certificate) - std::chrono::system_clock::now();
   EXPECT_LE(left, days(7));
@@ -121,8 +169,8 @@ TEST_F(Certificates, EndWhenTheyWereToldTo) {
 }
 
 TEST_F(Certificates, HaveDifferentNumbersAndKeys) {
-  const Identity first = make_certificate(authority_, {.name = "worker-0"});
-  const Identity second = make_certificate(authority_, {.name = "worker-0"});
+  const Identity first = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
+  const Identity second = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
 
   EXPECT_NE(first.key, second.key);
   EXPECT_NE(ASN1_INTEGER_cmp(X509_get0_serialNumber(parsed(first.certificate).get()),
@@ -131,7 +179,7 @@ TEST_F(Certificates, HaveDifferentNumbersAndKeys) {
 }
 
 TEST_F(Certificates, MayHaveALongName) {
-  const Identity task = make_certificate(authority_, {.name = std::string(300, 'n')});
+  const Identity task = make_certificate(authority_, {.name = std::string(300, 'n'), .use = kWorker0});
 
   EXPECT_EQ(verified(task.certificate, authority_.certificate), "ok");
 }
@@ -139,7 +187,7 @@ TEST_F(Certificates, MayHaveALongName) {
 TEST_F(Certificates, CannotBeValidForever) {
   for (const days forever : {days(100'000'000), days(std::numeric_limits<int>::max())}) {
     try {
-      make_certificate(authority_, {.name = "worker-0", .valid_for = forever});
+      make_certificate(authority_, {.name = "worker-0", .use = kWorker0, .valid_for = forever});
       ADD_FAILURE() << forever.count();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
@@ -149,23 +197,23 @@ TEST_F(Certificates, CannotBeValidForever) {
 }
 
 TEST_F(Certificates, AreNotComplainedOfWhenTheyAreInOrder) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .hosts = {"worker0", "10.0.0.7"}});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = at_hosts({"worker0", "10.0.0.7"})});
 
-  EXPECT_EQ(identity_complaint(task, authority_.certificate, {"worker0", "10.0.0.7"}), std::nullopt);
+  EXPECT_EQ(identity_complaint(task, authority_.certificate), std::nullopt);
+  EXPECT_EQ(use_complaint(task.certificate, at_hosts({"worker0", "10.0.0.7"})), std::nullopt);
   EXPECT_EQ(identity_complaint(authority_, authority_.certificate), std::nullopt);
 }
 
 TEST_F(Certificates, AreComplainedOfForAHostThatTheyDoNotName) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0", .hosts = {"worker0"}});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = at_hosts({"worker0"})});
 
-  EXPECT_THAT(identity_complaint(task, authority_.certificate, {"worker0", "worker9"}),
+  EXPECT_THAT(use_complaint(task.certificate, at_hosts({"worker0", "worker9"})),
               Optional(std::string("does not name worker9")));
-  EXPECT_THAT(identity_complaint(task, authority_.certificate, {"10.0.0.7"}),
-              Optional(std::string("does not name 10.0.0.7")));
+  EXPECT_THAT(use_complaint(task.certificate, at_hosts({"10.0.0.7"})), Optional(std::string("does not name 10.0.0.7")));
 }
 
 TEST_F(Certificates, AreComplainedOfForAKeyThatIsNotTheirs) {
-  const Identity task = make_certificate(authority_, {.name = "worker-0"});
+  const Identity task = make_certificate(authority_, {.name = "worker-0", .use = kWorker0});
 
   for (const std::string& key : {authority_.key, std::string("no key"), std::string()}) {
     EXPECT_THAT(identity_complaint({task.certificate, key}, authority_.certificate),
@@ -176,7 +224,7 @@ TEST_F(Certificates, AreComplainedOfForAKeyThatIsNotTheirs) {
 TEST_F(Certificates, AreToldFromWhatIsNone) {
   EXPECT_THAT(identity_complaint({"garbage", ""}, authority_.certificate), Optional(std::string("is no certificate")));
   EXPECT_THROW(expiry("garbage"), Error);
-  EXPECT_THROW(make_certificate({"garbage", authority_.key}, {.name = "worker-0"}), Error);
+  EXPECT_THROW(make_certificate({"garbage", authority_.key}, {.name = "worker-0", .use = kWorker0}), Error);
 }
 
 TEST(Token, IsLongAndNeverTheSame) {

@@ -2,9 +2,13 @@
 
 #include <absl/synchronization/mutex.h>
 #include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpcpp/grpcpp.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+
+#include "muster/rpc/handshake_watch.h"
 
 namespace muster {
 namespace {
@@ -44,16 +48,53 @@ void set_transport_arguments(const std::function<void(const char* name, int valu
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20);
 }
 
-std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& credentials) {
-  if (!credentials.tls) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = credentials.tls->ca;
-  options.pem_key_cert_pairs.push_back({credentials.tls->key, credentials.tls->certificate});
-  return grpc::SslServerCredentials(options);
+namespace {
+
+// gRPC asks before every handshake. Its C++ door to that reads files by a thread of its own, and takes them unseen.
+class RenewedServerCredentials final : public grpc::ServerCredentials {
+ public:
+  explicit RenewedServerCredentials(std::shared_ptr<CurrentCredentials> current)
+      : current_(std::move(current)),
+        credentials_(grpc_ssl_server_credentials_create_with_options(
+            grpc_ssl_server_credentials_create_options_using_config_fetcher(
+                GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, &RenewedServerCredentials::fetch, this))) {}
+  ~RenewedServerCredentials() override { grpc_server_credentials_release(credentials_); }
+  RenewedServerCredentials(const RenewedServerCredentials&) = delete;
+  RenewedServerCredentials& operator=(const RenewedServerCredentials&) = delete;
+
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
+  }
+
+  // gRPC calls it for one connection at a time.
+  static grpc_ssl_certificate_config_reload_status fetch(void* self, grpc_ssl_server_certificate_config** config) {
+    auto& mine = *static_cast<RenewedServerCredentials*>(self);
+    std::shared_ptr<const Credentials> now = mine.current_->get();
+    if (now == mine.shown_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    const grpc_ssl_pem_key_cert_pair pair{now->tls->key.c_str(), now->tls->certificate.c_str()};
+    *config = grpc_ssl_server_certificate_config_create(now->tls->ca.c_str(), &pair, 1);
+    mine.shown_ = std::move(now);
+    return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
+  }
+
+  const std::shared_ptr<CurrentCredentials> current_;
+  std::shared_ptr<const Credentials> shown_;
+  grpc_server_credentials* const credentials_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const std::shared_ptr<CurrentCredentials>& credentials) {
+  if (!credentials->get()->tls) return grpc::InsecureServerCredentials();
+  return std::make_shared<RenewedServerCredentials>(credentials);
 }
 
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials& credentials) {
   if (!credentials.tls) return grpc::InsecureChannelCredentials();
+  keep_handshakes_out_of_the_log();
   return grpc::SslCredentials({.pem_root_certs = credentials.tls->ca,
                                .pem_private_key = credentials.tls->key,
                                .pem_cert_chain = credentials.tls->certificate});

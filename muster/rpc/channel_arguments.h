@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "muster/rpc/credentials.h"
+#include "muster/rpc/current_credentials.h"
 
 namespace muster {
 
@@ -14,8 +14,8 @@ namespace muster {
 // which has gone without a word.
 void set_transport_arguments(const std::function<void(const char* name, int value)>& set);
 
-// Throw Error{kInvalidArgument} for certificates that cannot be used.
-std::shared_ptr<grpc::ServerCredentials> server_credentials(const Credentials& credentials);
+// Every connection is shown the certificate of its time. The result must outlive the server.
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const std::shared_ptr<CurrentCredentials>& credentials);
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials& credentials);
 
 }  // namespace muster

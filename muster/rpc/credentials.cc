@@ -20,15 +20,17 @@ std::string read_text(const std::filesystem::path& path) {
 }  // namespace
 
 Credentials read_credentials(const std::string& directory, const std::string& name) {
-  const std::filesystem::path from(directory);
+  std::filesystem::path from(directory);
+  if (std::filesystem::is_directory(from / name)) from /= name;
   Credentials credentials;
   credentials.tls = Tls{.ca = read_text(from / "ca.pem"),
-                        .certificate = read_text(from / (name + ".pem")),
-                        .key = read_text(from / (name + ".key"))};
+                        .certificate = read_text(from / "certificate.pem"),
+                        .key = read_text(from / "key.pem")};
   if (std::filesystem::exists(from / "token")) {
     credentials.token = read_text(from / "token");
     while (!credentials.token.empty() && credentials.token.back() == '\n') credentials.token.pop_back();
   }
+  credentials.directory = from.string();
   return credentials;
 }
 

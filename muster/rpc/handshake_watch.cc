@@ -9,7 +9,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -87,25 +89,54 @@ std::optional<Connection> latest_young(const std::map<int, bool>& ports) {
   return found;
 }
 
-// Under the lock, so that no watch ends while it is called.
-bool tell_of_handshake(const std::string& why) {
-  absl::MutexLock lock(&watches_mu);
+// What may be spent on looking at descriptors: saved up while handshakes go well.
+class Allowance {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  bool left(Clock::time_point now) {
+    saved_ = std::min(kMost, saved_ + (now - since_) / kShare);
+    since_ = now;
+    return saved_ > Clock::duration::zero();
+  }
+  void spend(Clock::duration time) { saved_ -= time; }
+
+ private:
+  static constexpr Clock::duration kMost = std::chrono::milliseconds(100);
+  static constexpr int kShare = 50;
+  Clock::duration saved_ = kMost;
+  Clock::time_point since_ = Clock::now();
+};
+
+Allowance& allowance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(watches_mu) {
+  static auto& the = *new Allowance;
+  return the;
+}
+
+void tell_of_handshake(const std::string& why) {
   std::map<int, bool> ports;
-  for (const auto& [watch, wants] : watches()) ports[wants.first] = true;
-  if (ports.empty()) return false;
-  const std::optional<Connection> connection = latest_young(ports);
+  bool look = false;
+  {
+    absl::MutexLock lock(&watches_mu);
+    for (const auto& [watch, wants] : watches()) ports[wants.first] = true;
+    look = !ports.empty() && allowance().left(Allowance::Clock::now());
+  }
+  std::optional<Connection> connection;
+  const auto begin = Allowance::Clock::now();
+  if (look) connection = latest_young(ports);
+  absl::MutexLock lock(&watches_mu);  // no watch ends while it is called
+  if (look) allowance().spend(Allowance::Clock::now() - begin);
+  if (look && !connection) return;  // a handshake of a client of this process, which says so itself
   for (const auto& [watch, wants] : watches()) {
     if (connection && connection->port != wants.first) continue;
-    wants.second(connection ? connection->host : "", why);
-    return true;
+    return wants.second(connection ? connection->host : "", why);
   }
-  return false;
 }
 
 void log(gpr_log_func_args* args) {
   const std::string_view path = args->file;
   const std::string_view file = path.substr(path.rfind('/') + 1);
-  if (file == kHandshakes && args->severity == GPR_LOG_SEVERITY_ERROR && tell_of_handshake(args->message)) return;
+  if (file == kHandshakes && args->severity == GPR_LOG_SEVERITY_ERROR) return tell_of_handshake(args->message);
   const std::string line = str_cat("gRPC, ", file, ":", args->line, ": ", args->message);
   if (args->severity == GPR_LOG_SEVERITY_ERROR) {
     MUSTER_LOG(error) << line;
@@ -116,9 +147,17 @@ void log(gpr_log_func_args* args) {
 
 }  // namespace
 
+void keep_handshakes_out_of_the_log() {
+  static const bool done = [] {
+    gpr_set_log_function(log);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 HandshakeWatch::HandshakeWatch(int port, Failed failed) {
+  keep_handshakes_out_of_the_log();
   absl::MutexLock lock(&watches_mu);
-  if (watches().empty()) gpr_set_log_function(log);
   watches().emplace(this, std::pair(port, std::move(failed)));
 }
 

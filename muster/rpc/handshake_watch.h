@@ -10,6 +10,8 @@ namespace muster {
 // ours. Limit: the line in the log does not say whose handshake it was. It is taken for that of the connection which
 // was the last to receive something and has received little so far; two that fail in the same few milliseconds may be
 // mixed up.
+// It looks for that connection among all descriptors of the process, for at most a fiftieth of the time: who is
+// refused faster than that stays unnamed.
 class HandshakeWatch {
  public:
   // `host` as gRPC writes it, "ipv4:10.0.0.1"; empty if the connection is not found. Called on a thread of gRPC's,
@@ -21,5 +23,8 @@ class HandshakeWatch {
   HandshakeWatch(const HandshakeWatch&) = delete;
   HandshakeWatch& operator=(const HandshakeWatch&) = delete;
 };
+
+// For clients: a handshake of theirs that fails is told by their call, and gRPC need not log every attempt.
+void keep_handshakes_out_of_the_log();
 
 }  // namespace muster

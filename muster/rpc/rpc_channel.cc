@@ -10,9 +10,9 @@
 #include "muster/base/blocking.h"
 #include "muster/near/near_visit.h"
 #include "muster/rpc/answer_threads.h"
-#include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/request_numbers.h"
 #include "muster/rpc/service_names.h"
+#include "muster/rpc/task_wire.h"
 
 namespace muster {
 namespace {
@@ -65,7 +65,6 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
  private:
   struct Outgoing;
   struct Pending;
-  using Stub = std::shared_ptr<grpc::GenericStub>;
 
   // Of a call that is made for the first time, or again.
   Clock::time_point deadline_of(const CallOptions& options) const;
@@ -77,7 +76,12 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);
   void begin_again(const std::shared_ptr<Pending>& pending, const Status& why);
   void begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why);
-  Status explain(const grpc::Status& status) const;
+  // Of a call that could not be made: it is made again if there are new certificates to show.
+  void end_unreached(const std::shared_ptr<Pending>& pending, const Status& why);
+  Status explain(grpc::StatusCode code, const std::string& message) const;
+  // That there is no connection for good, for the credentials of one of the two; else `why`. Waits for a moment.
+  Status refusal_or(const Status& why);
+  bool connected() const { return wire_.channel().GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY; }
   // Of a call that is nobody's: what becomes of it is not heard.
   void send_unattended(const std::string& method, const grpc::ByteBuffer& message, Clock::time_point deadline) const;
   // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
@@ -92,8 +96,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   const std::string address_;
   const std::string task_;
   const ChannelOptions options_;
-  std::shared_ptr<grpc::Channel> channel_;
-  Stub stub_;
+  TaskWire wire_;
   const std::shared_ptr<NearVisit> near_;
   RequestNumbers numbers_;
 };
@@ -141,6 +144,7 @@ struct RpcChannel::Core::Pending {
   int attempt = 1, attempts = 1;
   Clock::time_point patience{};  // until when the task is waited for
   bool refused = false;          // by the task, before it was waited for
+  bool renewed = false;          // the certificates, since it was first made
   RpcFaults::Fate fate{};
   std::unique_ptr<grpc::ClientContext> context{};
   grpc::ByteBuffer answer{};
@@ -177,26 +181,18 @@ RpcChannel::Core::Core(std::string address, std::string task, const ChannelOptio
     : address_(std::move(address)),
       task_(std::move(task)),
       options_(options),
-      near_(std::make_shared<NearVisit>(task_)) {
-  grpc::ChannelArguments arguments;
-  set_transport_arguments([&](const char* name, int value) { arguments.SetInt(name, value); });
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);    // shorter than ChannelOptions::reconnect
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);  // in spite of its name: how long connecting may take
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
-                   1);  // one connection per channel: a restart is seen by its owner
-  // A certificate is made for a task's name, which is the same wherever the task runs.
-  if (options_.credentials.tls) arguments.SetSslTargetNameOverride("muster");
-  channel_ = grpc::CreateCustomChannel(address_, channel_credentials(options_.credentials), arguments);
-  stub_ = std::make_shared<grpc::GenericStub>(channel_);
+      wire_(address_, task_, options_.credentials),
+      near_(std::make_shared<NearVisit>(task_)) {}
+
+Status RpcChannel::Core::explain(grpc::StatusCode code, const std::string& message) const {
+  return {static_cast<StatusCode>(code), str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", message),
+          task_};
 }
 
-Status RpcChannel::Core::explain(const grpc::Status& status) const {
-  return {static_cast<StatusCode>(status.error_code()),
-          str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", status.error_message()), task_};
+Status RpcChannel::Core::refusal_or(const Status& why) {
+  const Waiting waiting;
+  const std::optional<std::string> refusal = wire_.refusal();
+  return refusal ? explain(grpc::StatusCode::UNAUTHENTICATED, *refusal) : why;
 }
 
 std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_point deadline,
@@ -247,7 +243,7 @@ void RpcChannel::Core::meet_task() {
     call->method = call_rpc::kMeet;
     call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
     call->context = self->make_context(Clock::now() + kMeetTimeout, nullptr);
-    call->send(*self->stub_, [self, call, answered = std::move(answered)] {
+    call->send(self->wire_.stub(), [self, call, answered = std::move(answered)] {
       Status status;
       proto::MeetAnswer answer;
       try {
@@ -292,7 +288,7 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     if (fate.request_lost) {
       status = kLost;
     } else {
-      auto reader = stub_->PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
+      auto reader = wire_.stub().PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
       reader->StartCall();
       reader->Finish(&answer, &status, nullptr);
       void* tag = nullptr;
@@ -307,6 +303,7 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     }
     registration.reset();
     if (status.ok()) {
+      wire_.answered();
       meet_task();
       try {
         Frame frame = open(answer, outgoing);
@@ -318,13 +315,22 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
       }
     }
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    const Status why = explain(status);
+    const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
-    const bool answered = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
-    const auto patience = options.wait_until_up ? give_up : std::min(deadline, Clock::now() + options_.reconnect);
-    if (!(attempt < options.attempts.value_or(options_.attempts) || options.wait_until_up) ||
-        !wait_until_connected(patience, options.wait_until_up, options.cancellation))
-      throw Error(why);
+    const bool answered = connected();
+    const bool waits = options.wait_until_up && Clock::now() < give_up;
+    const auto patience = waits ? std::min(give_up, Clock::now() + TaskWire::kAskAgain)
+                                : std::min(deadline, Clock::now() + options_.reconnect);
+    const int attempts = options.attempts.value_or(options_.attempts);
+    // Whoever waits would wait for nothing if the task does not want this caller.
+    if (waits && !answered && !wire_.renew()) {
+      if (const Status said = refusal_or(why); said.code() != why.code()) throw Error(said);
+    }
+    const bool back = (waits || attempt < attempts) && wait_until_connected(patience, waits, options.cancellation);
+    if (!back && !waits) {
+      if (answered || attempt > attempts) throw Error(why);
+      if (!wire_.renew()) throw Error(refusal_or(why));
+    }
     // Somebody answers, but it is another task, or the old one which stops.
     if (options.wait_until_up && answered) {
       const Waiting waiting;
@@ -337,17 +343,17 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
 bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, bool again_when_refused,
                                             const Cancellation* cancellation) const {
   const Waiting waiting;
-  if (!again_when_refused && channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+  if (!again_when_refused && wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
-    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
-    return channel_->WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)));
+    grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
+    return wire_.channel().WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)));
   }
   while (Clock::now() < deadline) {
     if (cancellation != nullptr) cancellation->throw_if_cancelled();
-    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+    const grpc_connectivity_state state = wire_.channel().GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return true;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !again_when_refused) return false;
-    channel_->WaitForStateChange(state, grpc_time(std::min(deadline, Clock::now() + kLook)));
+    wire_.channel().WaitForStateChange(state, grpc_time(std::min(deadline, Clock::now() + kLook)));
   }
   return false;
 }
@@ -380,7 +386,7 @@ void RpcChannel::Core::send_unattended(const std::string& method, const grpc::By
   call->method = method;
   call->request = std::make_shared<Outgoing>(message);
   call->context = make_context(deadline, nullptr);
-  call->send(*stub_, [stub = stub_, call] {});
+  call->send(wire_.stub(), [self = shared_from_this(), call] {});
 }
 
 void RpcChannel::Core::tell_cancelled(uint64_t number) const {
@@ -414,7 +420,8 @@ void RpcChannel::Core::begin(const std::shared_ptr<Pending>& pending) {
         });
   }
   call.fate = fate_of(call.method, call.request->message, call.deadline);
-  if (!call.fate.request_lost) return call.send(*stub_, [pending] { pending->core->ended(pending, pending->status); });
+  if (!call.fate.request_lost)
+    return call.send(wire_.stub(), [pending] { pending->core->ended(pending, pending->status); });
   auto alarm = std::make_shared<grpc::Alarm>();
   AnswerThreads& threads = AnswerThreads::instance();
   alarm->Set(&threads.queue(), gpr_now(GPR_CLOCK_MONOTONIC),
@@ -426,12 +433,14 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
   call.registration.reset();
   const grpc::Status& status = call.fate.response_lost && result.ok() ? kLost : result;
   if (!status.ok()) {
-    const Status why = explain(status);
+    const Status why = explain(status.error_code(), status.error_message());
     const bool cancelled = call.cancellation != nullptr && call.cancellation->cancelled();
-    if (why.code() != StatusCode::kUnavailable || call.attempt >= call.attempts || cancelled) return call.end(why, {});
+    if (why.code() != StatusCode::kUnavailable || cancelled) return call.end(why, {});
+    if (call.attempt >= call.attempts) return end_unreached(pending, why);
     ++call.attempt;
     return begin_again(pending, why);
   }
+  wire_.answered();
   meet_task();
   Status outcome;
   Frame frame;
@@ -450,23 +459,34 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
 // As wait_until_connected, without a thread.
 void RpcChannel::Core::begin_again(const std::shared_ptr<Pending>& pending, const Status& why) {
   pending->patience = Clock::now() + options_.reconnect;
-  pending->refused = channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE;
+  pending->refused = wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE;
   if (pending->refused) {
-    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
     pending->patience = std::min(pending->patience, Clock::now() + kRefused);
   }
   begin_when_connected(pending, why);
 }
 
 void RpcChannel::Core::begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why) {
-  const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+  const grpc_connectivity_state state = wire_.channel().GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return begin(pending);
   if (Clock::now() >= pending->patience || (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !pending->refused))
-    return pending->end(why, {});
+    return end_unreached(pending, why);
   AnswerThreads& threads = AnswerThreads::instance();
-  channel_->NotifyOnStateChange(
+  wire_.channel().NotifyOnStateChange(
       state, grpc_time(pending->patience), &threads.queue(),
       threads.when_done([pending, why] { pending->core->begin_when_connected(pending, why); }));
+}
+
+void RpcChannel::Core::end_unreached(const std::shared_ptr<Pending>& pending, const Status& why) {
+  if (connected()) return pending->end(why, {});
+  if (!pending->renewed && wire_.renew()) {
+    pending->renewed = true;
+    return begin(pending);
+  }
+  // Who was let in with what is shown now is not refused for it, and a lost task is to cost no more than that.
+  if (wire_.accepted() || wire_.just_asked()) return pending->end(why, {});
+  AnswerThreads::instance().run_slow([pending, why] { pending->end(pending->core->refusal_or(why), {}); });
 }
 
 }  // namespace muster

@@ -55,7 +55,7 @@ class RpcChannel {
   Frame call(const std::string& method, Frame request, const CallOptions& options = {});
 
   using Done = std::function<void(const Status&, Frame)>;
-  // Calls `done` once, on one of the AnswerThreads, which it must not block. `options.cancellation` lives until then.
+  // Calls `done` once, on a thread of AnswerThreads, which it must not block. `options.cancellation` lives until then.
   void start(const std::string& method, Frame request, const CallOptions& options, Done done);
 
  private:

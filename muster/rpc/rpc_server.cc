@@ -85,6 +85,7 @@ struct RpcServer::Grpc {
   explicit Grpc(int max_threads) : gate(std::max(1, max_threads)) {}
 
   CallGate gate;
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // before the server, which it outlives
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
@@ -313,9 +314,10 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                    MethodEntry{.name = call_rpc::kAcknowledge, .method = acknowledge, .pace = Pace::kQuick});
   const auto [host, port] = parse_address(options_.address);
   if (!is_loopback(host) && !options_.credentials.tls && !options_.insecure) {
-    throw failed_precondition("server ", options_.task, " at ", options_.address,
-                              ": refuses to listen beyond this machine without TLS; give it certificates (see `muster "
-                              "certs`), or say insecure (--insecure) if the network is trusted");
+    throw failed_precondition(
+        "server ", options_.task, " at ", options_.address,
+        ": refuses to listen beyond this machine without TLS; give it certificates (see `muster "
+        "certs`), or say insecure (ServerOptions::insecure, --insecure) if the network is trusted");
   }
   if (!is_loopback(host) && !options_.credentials.tls) {
     MUSTER_LOG(warning) << options_.task << " listens on " << options_.address
@@ -323,7 +325,9 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   }
   grpc::ServerBuilder builder;
   int bound = 0;
-  builder.AddListeningPort(options_.address, server_credentials(options_.credentials), &bound);
+  grpc_->credentials = server_credentials(
+      std::make_shared<CurrentCredentials>(options_.credentials, CertificateUse{.task = options_.task}));
+  builder.AddListeningPort(options_.address, grpc_->credentials, &bound);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   set_transport_arguments([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   const int64_t most = std::min<int64_t>(options_.max_message_bytes, std::numeric_limits<int>::max());
