@@ -11,6 +11,7 @@
 #include "muster/cluster/resolver_from_flags.h"
 #include "muster/cluster/roles.h"
 #include "muster/cluster/server.h"
+#include "muster/cluster/server_options_from_flags.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/cluster/slurm_cluster_resolver.h"
 #include "muster/cluster/tf_config_cluster_resolver.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of who is let in and what strangers can do: security_test.py MUSTER. Certificates are real, and so are the ports."""
+"""Tests of who is let in and what strangers can do: security_test.py MUSTER TASK. Certificates are real, and so are the ports."""
 import contextlib
 import pathlib
 import random
@@ -21,7 +21,7 @@ import raw_grpc
 from raw_grpc import Connection
 from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
 
-MUSTER = sys.argv[1]
+MUSTER, TASK = sys.argv[1:3]  # TASK: examples/task
 CORPUS = pathlib.Path(__file__).resolve().parent.parent / "muster/graph/fuzz_corpus"
 CLUSTER = cluster_json(ps=["ps0.example:2222"], worker=["127.0.0.1:1", "[::1]:1"])
 DTYPES = ((0, 1), (3, 4), (4, 8), (6, 4), (7, 8), (11, 1))  # numbers of muster/graph/dtype.h, with their bytes
@@ -475,6 +475,25 @@ class Listening(Scratch):
         self.assertEqual(done.returncode, 1)
         self.assertIn("nowhere/ca.pem", done.stderr)
 
+    def test_a_program_of_a_users_own_takes_credentials_and_insecure_as_well(self):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        cluster = cluster_json(worker=[f"0.0.0.0:{port}"])
+        certs = self.make_certs("own", cluster=cluster)
+        command = [TASK, "--cluster", cluster, "--task_type", "worker", "--task_index", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--insecure", done.stderr)
+
+        for flags, shown in ((["--credentials", certs / "worker-0"], ["--credentials", certs / "client"]), (["--insecure"], [])):
+            with self.subTest(flags), subprocess.Popen([*command, *map(str, flags)], stderr=subprocess.PIPE) as task:
+                try:
+                    wait_until(lambda: muster("status", "--target", f"127.0.0.1:{port}", *shown).returncode == 0,
+                               what="that the task is up")
+                finally:
+                    task.kill()
+
     def test_a_signal_ends_it_with_0_and_its_port_is_free(self):
         servers = {number: self.enterContext(ServerProcess(MUSTER)) for number in (signal.SIGTERM, signal.SIGINT)}
         for server in servers.values():
@@ -835,4 +854,4 @@ class Robust(Scratch):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -1,13 +1,16 @@
-// One binary for every task of a real cluster: ./task --cluster cluster.json --task_type worker --task_index 0
-// Without flags the task is the one that TF_CONFIG names. examples/task/run starts six of them on this machine.
+// One binary for every task of a real cluster:
+//   ./task --cluster cluster.json --task_type worker --task_index 0 --credentials certificates/worker-0
+// Without the first three flags the task is the one that TF_CONFIG names; without credentials (`muster certs` makes
+// them) it listens on the loopback device only, unless it is told --insecure. examples/task/run starts six of them
+// here.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
 #include <iostream>
 
 // The chief runs the training program.
-void train(const muster::ClusterResolver& cluster) {
-  muster::ParameterServerStrategy strategy(cluster);
+void train(const muster::ClusterResolver& cluster, const muster::Credentials& credentials) {
+  muster::ParameterServerStrategy strategy(cluster, {.credentials = credentials});
   auto net = strategy.make<torch::nn::Linear>(784, 10);
   const muster::Sgd sgd(net, {.learning_rate = 0.1});
   muster::ClusterCoordinator coordinator(strategy);
@@ -33,9 +36,9 @@ void train(const muster::ClusterResolver& cluster) {
 
 int main(int argc, char** argv) {
   try {
-    auto cluster = muster::resolver_from_flags(argc, argv);  // flags first, else TF_CONFIG
-    if (cluster.task_type() == "worker" || cluster.task_type() == "ps") return muster::Server(cluster).join();
-    train(cluster);
+    auto options = muster::server_options_from_flags(argc, argv);  // flags first, else TF_CONFIG
+    if (options.task.job == "worker" || options.task.job == "ps") return muster::Server(options).join();
+    train(muster::resolver_from_flags(argc, argv), options.credentials);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "task: " << error.what() << "\n";

@@ -84,7 +84,9 @@ std::vector<std::string> others(const std::vector<std::string>& tasks, const std
   return rest;
 }
 
-ServerOptions options_from(const ClusterResolver& resolver) {
+}  // namespace
+
+ServerOptions server_options(const ClusterResolver& resolver) {
   const std::optional<TaskId> task = resolver.task();
   if (!task) {
     throw invalid_argument(
@@ -93,9 +95,7 @@ ServerOptions options_from(const ClusterResolver& resolver) {
   return {.cluster = resolver.cluster_spec(), .task = *task};
 }
 
-}  // namespace
-
-Server::Server(const ClusterResolver& resolver) : Server(options_from(resolver)) {}
+Server::Server(const ClusterResolver& resolver) : Server(server_options(resolver)) {}
 
 Server::Server(ServerOptions options)
     : task_(options.task.to_string()),

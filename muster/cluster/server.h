@@ -23,8 +23,8 @@ struct ServerOptions {
   TaskId task;
   std::string address{};  // to listen on; else the task's own in `cluster`. Port 0 picks one.
   Credentials credentials{};
-  bool insecure = false;  // listen beyond loopback without credentials
-  LocalWorkerOptions worker{};
+  bool insecure = false;        // listen beyond loopback without credentials
+  LocalWorkerOptions worker{};  // without `storage` nobody writes or reads checkpoints here: a caller names their path
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
@@ -36,6 +36,9 @@ struct ServerOptions {
   std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
 };
 
+// Of the task that the resolver says this process is. Throws Error{kInvalidArgument} if it does not.
+ServerOptions server_options(const ClusterResolver& resolver);
+
 // Has a master service and a worker service, and answers gRPC health checks. It needs no code of the user's: programs
 // arrive as data. Constructed means listening; destroyed means stopped, with its port free again.
 class Server {
@@ -43,7 +46,7 @@ class Server {
   // Throws Error{kInvalidArgument} for a task that is not in the cluster and an address without a port,
   // Error{kAlreadyExists} if the port is taken, Error{kFailedPrecondition} beyond loopback without credentials.
   explicit Server(ServerOptions options);
-  // The task that the resolver says this process is.
+  // The task that the resolver says this process is, on the loopback device or a network that needs no credentials.
   explicit Server(const ClusterResolver& resolver);
   ~Server();
   Server(const Server&) = delete;

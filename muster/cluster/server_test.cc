@@ -95,6 +95,18 @@ TEST(Server, ListensBeyondThisMachineIfItIsToldSo) {
   EXPECT_TRUE(capture.contains("without encryption"));
 }
 
+TEST(Server, LetsACallerNameNoDirectoryForCheckpointsUnlessItIsToldSo) {
+  Server server(local());
+  ServerOptions told = local();
+  told.worker.storage = {testing::TempDir()};
+  Server with_storage(told);
+  const std::string directory = testing::TempDir() + "nobody-asked-for-this";
+
+  EXPECT_EQ(caught([&] { server.worker().save(directory, {}); }).code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(caught([&] { with_storage.worker().save("/elsewhere", {}); }).code(), StatusCode::kPermissionDenied);
+  EXPECT_NE(caught([&] { with_storage.worker().save(directory, {}); }).code(), StatusCode::kPermissionDenied);
+}
+
 TEST(Server, IsTheTaskThatItsResolverSays) {
   SimpleClusterResolver resolver(ClusterSpec({{"worker", {"127.0.0.1:0"}}, {"ps", {"127.0.0.1:0"}}}),
                                  {.task_type = "ps", .task_index = 0});
