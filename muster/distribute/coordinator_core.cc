@@ -550,7 +550,12 @@ void CoordinatorCore::use_again(const Search& search) {
 void CoordinatorCore::still_missing(Search search, const Status& why) {
   if (stopping_) return;
   if (std::chrono::steady_clock::now() - search.began > options_.worker_recovery_limit) {
-    return give_up(search.slot, why);
+    return give_up(search.slot, str_cat("did not come back within ", options_.worker_recovery_limit.count(), " ms"),
+                   why);
+  }
+  // One that was there may be about to get other certificates; with one that never was, the job is set up wrongly.
+  if (!search.was_there && why.code() == StatusCode::kUnauthenticated) {
+    return give_up(search.slot, "cannot be talked to", why);
   }
   if (!search.was_there && !search.told) {
     MUSTER_LOG(info) << "waiting for worker " << search.slot.index() << " at " << search.slot.address();
@@ -562,9 +567,8 @@ void CoordinatorCore::still_missing(Search search, const Status& why) {
   look_later(std::move(search), pause);
 }
 
-void CoordinatorCore::give_up(WorkerSlot& slot, const Status& why) {
-  const std::string text = str_cat(slot.task(), " did not come back within ", options_.worker_recovery_limit.count(),
-                                   " ms and is given up: ", why.message());
+void CoordinatorCore::give_up(WorkerSlot& slot, const std::string& what, const Status& why) {
+  const std::string text = str_cat(slot.task(), " ", what, " and is given up: ", why.message());
   MUSTER_LOG(error) << text;
   slot.given_up = true;
   queue_.drop_tagged(static_cast<int>(slot.index()), Status(StatusCode::kUnavailable, text, slot.task()));
@@ -573,7 +577,9 @@ void CoordinatorCore::give_up(WorkerSlot& slot, const Status& why) {
     if (!other->given_up) return;
     names += " " + other->task();
   }
-  queue_.stop(Status(StatusCode::kUnavailable, str_cat("no worker is left; given up:", names), slot.task()));
+  const bool refused = why.code() == StatusCode::kUnauthenticated;
+  queue_.stop(Status(refused ? why.code() : StatusCode::kUnavailable,
+                     str_cat("no worker is left; given up:", names, refused ? "; " + text : ""), slot.task()));
 }
 
 }  // namespace muster

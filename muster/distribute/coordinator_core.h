@@ -110,7 +110,7 @@ class CoordinatorCore {
   void look(Search search);
   void use_again(const Search& search);
   void still_missing(Search search, const Status& why);
-  void give_up(WorkerSlot& slot, const Status& why);
+  void give_up(WorkerSlot& slot, const std::string& what, const Status& why);
 
   bool is_ps(const std::string& task) const { return ps_.contains(task); }
   // Whether this failure of a parameter server, met by what began then, may pass.

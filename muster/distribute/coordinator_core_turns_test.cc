@@ -9,8 +9,11 @@
 
 #include "muster/base/log.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/server.h"
+#include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/rpc/certificates.h"
 
 namespace muster {
 namespace {
@@ -246,6 +249,27 @@ TEST(MissingWorkers, AreWaitedForAndNotLost) {
     told += line.text == words ? 1 : 0;
   }
   EXPECT_EQ(told, 1);
+}
+
+TEST(MissingWorkers, ThatWantOtherCredentialsAreGivenUpAtOnce) {
+  const Identity authority = make_authority("test authority", std::chrono::days(30));
+  const ClusterSpec cluster({{"worker", {"127.0.0.1:0"}}, {"ps", {"127.0.0.1:0"}}});
+  const TaskId task{"worker", 0};
+  const Identity made = make_certificate(authority, {.name = "worker-0", .use = {.task = task.to_string()}});
+  Server worker({.cluster = cluster,
+                 .task = task,
+                 .credentials = {.tls = Tls{authority.certificate, made.certificate, made.key}}});
+  Server ps({.cluster = cluster, .task = {"ps", 0}});
+  ParameterServerStrategy strategy(
+      SimpleClusterResolver(ClusterSpec({{"worker", {worker.address()}}, {"ps", {ps.address()}}})));
+  ClusterCoordinator coordinator(strategy);
+  auto add = function([](at::Tensor x) { return x + 1; });
+
+  coordinator.schedule(add, torch::ones({}));
+  const Status status = caught([&] { coordinator.join(); });
+
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated) << status;
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("/job:worker"), HasSubstr("this client has no credentials")));
 }
 
 // ---- Variables in the wrong place
