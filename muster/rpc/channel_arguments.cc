@@ -8,6 +8,10 @@
 #include <malloc.h>
 #endif
 
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
 #include "muster/rpc/handshake_watch.h"
 
 namespace muster {
@@ -24,15 +28,28 @@ void keep_memory_of_messages() {
 #endif
 }
 
-}  // namespace
-
-void set_transport_arguments(const std::function<void(const char* name, int value)>& set) {
+// Debian builds abseil with its search for deadlocks on, and gRPC locks a lot: without it a small call takes a fifth
+// less time.
+void search_for_no_deadlocks() {
 #ifdef NDEBUG
-  // Debian builds abseil with its search for deadlocks on, and gRPC locks a lot: without it a small call takes a fifth
-  // less time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
+}
+
+}  // namespace
+
+bool set_process_up() {
+  static std::atomic<bool> done = false;
+  if (done.exchange(true)) return false;
+  const char* wish = std::getenv("MUSTER_PROCESS_SETTINGS");
+  if (wish != nullptr && std::string_view(wish) == "off") return false;
+  search_for_no_deadlocks();
   keep_memory_of_messages();
+  return true;
+}
+
+void set_transport_arguments(const std::function<void(const char* name, int value)>& set) {
+  set_process_up();
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

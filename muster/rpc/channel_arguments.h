@@ -14,6 +14,11 @@ namespace muster {
 // which has gone without a word.
 void set_transport_arguments(const std::function<void(const char* name, int value)>& set);
 
+// Sets what gRPC's speed hangs on and what is of the whole process, the user's part included: malloc keeps free memory,
+// and abseil's mutexes look for no deadlocks. Only once, with the first channel or server, so that what the program
+// sets afterwards stays; not at all with MUSTER_PROCESS_SETTINGS=off in the environment. False: it did nothing.
+bool set_process_up();
+
 // Every connection is shown the certificate of its time. The result must outlive the server.
 std::shared_ptr<grpc::ServerCredentials> server_credentials(const std::shared_ptr<CurrentCredentials>& credentials);
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Credentials& credentials);
