@@ -380,6 +380,29 @@ class Hosts(unittest.TestCase):
             self.assertGreaterEqual(counted, scheduled)
             self.assertGreaterEqual(failures, 1)
 
+    @contextlib.contextmanager
+    def bridged(self, one, other):
+        """The two see everybody but each other; nobody is told."""
+        route = HOSTS[other] + "/32"
+        subprocess.run([*inside(one), "ip", "route", "add", "blackhole", route], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*inside(one), "ip", "route", "del", "blackhole", route], check=True, capture_output=True)
+
+    def test_training_goes_on_while_a_worker_and_the_parameter_server_see_only_the_others(self):
+        with Counting() as training:
+            training.wait_for_steps(workers=2)
+
+            with self.bridged("ps", "worker1"):
+                training.wait_for_steps(workers=1)
+                time.sleep(CUT_SECONDS)
+            training.wait_for_steps(workers=2)
+
+            scheduled, counted, failures = training.finish()
+            self.assertGreaterEqual(counted, scheduled)
+            self.assertGreaterEqual(failures, 1)
+
     def test_training_ends_with_the_name_of_a_parameter_server_whose_packets_vanish(self):
         self.assert_training_ends(without="ps")
 

@@ -49,6 +49,21 @@ TEST_P(Clusters, RunVariablesOnServersAndArithmeticOnAWorker) {
   EXPECT_EQ(cluster_.worker({"ps", 1}).status().variables, 1u);
 }
 
+TEST_P(Clusters, GiveOneTensorAsOftenAsItIsAskedFor) {
+  auto twice = function([](at::Tensor x) {
+    DeviceScope on("/job:worker/task:1");
+    at::Tensor y = x + 1;
+    return std::vector<at::Tensor>{y, y, x};
+  });
+
+  const std::vector<at::Tensor> given = cluster_.session()->run(twice, torch::ones({2}));
+
+  ASSERT_EQ(given.size(), 3u);
+  EXPECT_TRUE(torch::equal(given[0], torch::full({2}, 2.0F)));
+  EXPECT_TRUE(torch::equal(given[1], given[0]));
+  EXPECT_TRUE(torch::equal(given[2], torch::ones({2})));
+}
+
 TEST_P(Clusters, KeepVariablesAfterTheirSession) {
   Variable v(torch::zeros({2}), {.name = "v", .device = "/job:ps/task:0"});
   auto add = function([&](at::Tensor x) { return v.assign_add(x).value() + 0; });

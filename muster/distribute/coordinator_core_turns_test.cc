@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "muster/base/log.h"
 #include "muster/cluster/cluster_peers.h"
@@ -249,6 +250,34 @@ TEST(MissingWorkers, AreWaitedForAndNotLost) {
     told += line.text == words ? 1 : 0;
   }
   EXPECT_EQ(told, 1);
+}
+
+TEST(MissingWorkers, JoinAQueueOfTwoOneAfterTheOther) {
+  LogCapture quiet;
+  InProcessCluster cluster({.workers = 3, .ps = 1});
+  for (int late : {1, 2}) cluster.stop({"worker", late});
+  ParameterServerStrategy strategy(cluster.resolver());
+  Variable v = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy, {.queue_capacity = 2});
+  auto add = function([&](at::Tensor x) { v.assign_add(x); });
+
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int k = 0; k < 50; ++k) coordinator.schedule(add, torch::ones({}));
+      });
+    }
+    for (int late : {1, 2}) {
+      EXPECT_TRUE(eventually([&] { return v.value().item<float>() >= 20.0F * late; }));
+      cluster.start({"worker", late});
+    }
+  }
+  coordinator.join();
+
+  EXPECT_EQ(v.value().item<float>(), 200);
+  EXPECT_TRUE(eventually([&] { return coordinator.workers_up() == 3; }));
+  EXPECT_EQ(CoordinatorOptions{}.queue_capacity, 256u * 1024);
 }
 
 TEST(MissingWorkers, ThatWantOtherCredentialsAreGivenUpAtOnce) {
