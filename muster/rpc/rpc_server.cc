@@ -117,7 +117,9 @@ class ServerCall final : public RpcCall {
     void (ServerCall::*const then_)(bool ok);
   };
 
+  // Waits for none if the server stops.
   static void wait_for(RpcServer& server) {
+    if (!server.enter()) return;
     std::shared_ptr<ServerCall> call(new ServerCall(server));
     call->self_ = call;
     call->tags_ = 2;  // arrival, and the end of the call
@@ -161,7 +163,7 @@ class ServerCall final : public RpcCall {
 
   void arrived(bool ok) {
     if (!ok) return release();  // The server stops. The tag of its end comes only for a call that has arrived.
-    if (!server_.stopping()) wait_for(server_);
+    wait_for(server_);
     server_.requests_.fetch_add(1, std::memory_order_relaxed);
     ++tags_;  // the answer, whose tag is finished_: until it is given, whoever owes it may use the call
     peer_ = context_.peer();
@@ -256,13 +258,16 @@ class ServerCall final : public RpcCall {
 
   void release() {
     if (--tags_ > 0) return;
-    if (admitted_) server_.leave(peer_);
+    RpcServer& server = server_;
     std::shared_ptr<ServerCall> last;
     {
-      absl::MutexLock lock(&server_.mu_);
-      server_.under_way_.erase(this);
+      absl::MutexLock lock(&server.mu_);
+      if (admitted_) server.dismiss(peer_);
+      server.under_way_.erase(this);
       last = std::move(self_);
     }
+    last.reset();
+    server.leave();
   }
 
   RpcServer& server_;
@@ -384,11 +389,6 @@ RpcServer::~RpcServer() {
   grpc_->readers.reset();
 }
 
-bool RpcServer::stopping() {
-  absl::MutexLock lock(&mu_);
-  return stopping_;
-}
-
 const RpcServer::MethodEntry* RpcServer::find(const std::string& name) const {
   auto it = methods_.find(name);
   return it == methods_.end() ? nullptr : &it->second;
@@ -410,7 +410,6 @@ void RpcServer::admit(const std::string& peer, const std::string& token) {
     throw resource_exhausted(options_.task, " already works on ", calls, " calls of this connection");
   }
   ++calls;
-  ++calls_;
 }
 
 // Once per host, as for tokens: who tries again and again does not fill the log.
@@ -422,9 +421,19 @@ void RpcServer::refuse_handshake(const std::string& host, const std::string& why
   }
 }
 
-void RpcServer::leave(const std::string& peer) {
+bool RpcServer::enter() {
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return false;
+  ++calls_;
+  return true;
+}
+
+void RpcServer::leave() {
   absl::MutexLock lock(&mu_);
   --calls_;
+}
+
+void RpcServer::dismiss(const std::string& peer) {
   auto it = calls_of_peer_.find(peer);
   if (--it->second == 0) calls_of_peer_.erase(it);
 }

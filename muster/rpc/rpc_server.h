@@ -95,13 +95,16 @@ class RpcServer {
   friend class ServerCall;
   struct Grpc;  // keeps gRPC's headers out of this one
 
-  bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
+  // Around the life of a call, from the moment when it is waited for: gRPC's queue must not end before, not even if the
+  // call has only just arrived. False: the server stops.
+  bool enter() ABSL_LOCKS_EXCLUDED(mu_);
+  void leave() ABSL_LOCKS_EXCLUDED(mu_);
   const MethodEntry* find(const std::string& name) const;
   void dispatch(const MethodEntry& entry, std::shared_ptr<RpcCall> call);
   // Throws if the caller may not call, or calls too much.
   void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
+  void dismiss(const std::string& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void refuse_handshake(const std::string& host, const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
-  void leave(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RpcServerOptions options_;
   absl::flat_hash_map<std::string, MethodEntry> methods_;
@@ -112,7 +115,7 @@ class RpcServer {
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;
-  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;  // also those that are waited for
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, int> calls_of_peer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, int> refused_ ABSL_GUARDED_BY(mu_);

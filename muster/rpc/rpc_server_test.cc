@@ -71,5 +71,24 @@ TEST_P(WaitingCalls, KeepNoOtherFromBeingAnswered) {
   }
 }
 
+TEST(RpcServer, MayEndWhileCallsArrive) {
+  std::atomic<int> under_way = 0;
+  for (int round = 0; round < 30; ++round) {
+    auto server = std::make_unique<RpcServer>(
+        RpcServerOptions{.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
+        std::vector<RpcServer::MethodEntry>{
+            {.name = "/muster.Test/Look", .method = [](const auto& call) { call->answer({}); }, .pace = Pace::kQuick}});
+    RpcChannel channel(server->address(), "", {.attempts = 1});
+    channel.call("/muster.Test/Look", {});
+
+    for (int i = 0; i < 10; ++i) {
+      ++under_way;
+      channel.start("/muster.Test/Look", {}, {}, [&](const Status&, const Frame&) { --under_way; });
+    }
+    server.reset();
+  }
+  EXPECT_TRUE(eventually([&] { return under_way == 0; }));
+}
+
 }  // namespace
 }  // namespace muster
