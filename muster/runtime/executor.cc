@@ -236,6 +236,7 @@ class Executor::Run {
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.one_order) use_one_order(step, stack);
+    if (step.guard) step.guard->check(stack);
     if (trial_ != nullptr && step.second_factor >= 0) trial_->measure(step, stack, frame_.values);
     if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
       stack.resize(1);  // what copy_ returns
@@ -366,8 +367,7 @@ class Executor::Run {
   }
 
   void send(const Step& step) {
-    const at::Tensor& value = needed(step, step.slots[0].value, 0);
-    links_.rendezvous->send(remote_options_.meeting, step.number, value, links_.owner);
+    links_.rendezvous->send(remote_options_.meeting, step.number, needed(step, step.slots[0].value, 0), links_.owner);
   }
 
   // ---- Control flow

@@ -162,6 +162,33 @@ TEST_F(StrangersWithoutTensors, FailAsPredicateStateAndInputOfControlFlow) {
   }
 }
 
+TEST(Strangers, CannotMisleadABackwardPassAboutWhatItsForwardPassFound) {
+  const Argument two = integers({2, 2}), none = integers({0, 0}), one = integers({1, 1});
+  auto pool = [&](const std::function<void(Builder&, ValueId image, ValueId indices)>& between) {
+    Builder b;
+    const ValueId image = b.argument({DType::kFloat, {1, 1, 4, 4}}),
+                  gradient = b.argument({DType::kFloat, {1, 1, 2, 2}});
+    call(b, "aten::max_pool2d_with_indices", {ref(image), two, two, none, one, {false}}, 2);
+    const ValueId indices = b.program.instructions.back().results[1][0];
+    between(b, image, indices);
+    b.program.outputs = {call(b, "aten::max_pool2d_with_indices_backward",
+                              {ref(gradient), ref(image), two, two, none, one, {false}, ref(indices)})};
+    return run(b.program, {torch::arange(16.0).view({1, 1, 4, 4}), torch::ones({1, 1, 2, 2})});
+  };
+
+  const Status honest = pool([](Builder&, ValueId, ValueId) {});
+  const Status written = pool([](Builder& b, ValueId, ValueId indices) {
+    call(b, "aten::fill_.Scalar", {ref(call(b, "aten::alias", {ref(indices)})), integer(1'000'000)});
+  });
+  const Status resized = pool([](Builder& b, ValueId image, ValueId) {
+    call(b, "aten::resize_", {ref(image), integers({1, 1, 2, 2}), {None{}}});
+  });
+
+  EXPECT_TRUE(honest.ok()) << honest.to_string();
+  EXPECT_THAT(written.message(), HasSubstr("indices has 1000000, expected at least 0 and below 16"));
+  EXPECT_THAT(resized.message(), HasSubstr("indices has 15, expected at least 0 and below 4"));
+}
+
 TEST(Strangers, CannotResizeAVariable) {
   LocalWorker worker(small_worker());
   auto cell = worker.store().declare("w", {DType::kFloat, {2, 2}}, at::kCPU);

@@ -8,6 +8,7 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/graph/op_traits.h"
+#include "muster/runtime/forward_indices.h"
 #include "muster/runtime/literals.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/weight_order.h"
@@ -20,8 +21,9 @@ ValueId element_id(const Argument& element) {
   return std::holds_alternative<None>(element.value) ? kNoneElement : kUndefinedElement;
 }
 
-void prepare_op(Step& step, const Instruction& instruction) {
+void prepare_op(Step& step, const Instruction& instruction, const FoundByForward& found) {
   const auto& arguments = step.op->schema().arguments();
+  const std::shared_ptr<const OpGuard> guard = guard_of(*step.op, found);
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     const Argument& argument = instruction.arguments[i];
     const int32_t position = static_cast<int32_t>(i);
@@ -31,7 +33,7 @@ void prepare_op(Step& step, const Instruction& instruction) {
       step.stack.emplace_back();
       continue;
     }
-    const bool needed = type->kind() == c10::TypeKind::TensorType;
+    const bool needed = type->kind() == c10::TypeKind::TensorType && (!guard || !guard->may_be_missing(i));
     if (const auto* ref = std::get_if<ValueRef>(&argument.value)) step.slots.push_back({position, ref->id, needed});
     if (needed && std::holds_alternative<Undefined>(argument.value)) {
       throw invalid_argument("argument ", i, " (", arguments[i].name(), ") is a tensor that is not defined");
@@ -52,6 +54,9 @@ void prepare_op(Step& step, const Instruction& instruction) {
     step.lists.push_back(std::move(slot));
     step.stack.emplace_back();
   }
+  if (!guard) return;
+  guard->check_once(step.stack);
+  if (guard->looks_at_each_call()) step.guard = guard;
 }
 
 // The ops of our own take their tensors from slots and lists by position, without a stack.
@@ -242,7 +247,13 @@ class Planner {
     }
     step.lane = lane_of(device_name(lane_device));
     try {
-      step.kind == Step::Kind::kOp ? prepare_op(step, instruction) : prepare_control(step, instruction);
+      if (step.kind == Step::Kind::kOp) {
+        prepare_op(step, instruction, [&](size_t indices, size_t self) {
+          return found_by_forward(program_, aliases_, index, indices, self);
+        });
+      } else {
+        prepare_control(step, instruction);
+      }
     } catch (const Error& error) {
       throw invalid_argument("program \"", program_.name, "\": instruction ", index, " (", op_name,
                              "): ", error.status().message());

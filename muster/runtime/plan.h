@@ -14,6 +14,7 @@
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
+#include "muster/runtime/op_guards.h"
 #include "muster/runtime/variable_uses.h"
 
 namespace muster {
@@ -49,6 +50,7 @@ struct Step {
   int32_t lane = 0;
   std::vector<int32_t> awaits{};           // events that must have happened
   int32_t signals = -1;                    // event that this step makes happen
+  std::shared_ptr<const OpGuard> guard{};  // kOp: null if its kernel looks at its operands itself
   std::shared_ptr<KernelChoice> choice{};  // kOp: null if there is only one way to call it
   std::vector<int32_t> unordered{};        // positions whose tensors a chosen kernel may have left in another order
   bool one_order = false;                  // kOp: operands in different orders of memory are brought to one

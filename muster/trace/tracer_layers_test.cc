@@ -435,6 +435,25 @@ TEST(ReplayLayers, CtcLossHasTheGradientsOfLibtorch) {
       [] { return Tensors{torch::randn({8, 2, 6}), torch::randint(1, 5, {2, 3}, torch::kLong)}; });
 }
 
+TEST(ReplayLayers, CtcLossTakesPaddedAndConcatenatedTargets) {
+  expect_replay_equals_eager(
+      [] {
+        nn::Linear linear(6, 5);
+        return training(linear, [linear](const Tensors& in) mutable {
+          const at::Tensor x = torch::log_softmax(linear->forward(in[0]), 2);
+          Tensors losses;
+          for (size_t targets : {1, 2, 3}) {
+            losses.push_back(torch::ctc_loss(x, in[targets], at::IntArrayRef{8, 7}, at::IntArrayRef{3, 2}));
+          }
+          return Tensors{torch::stack(losses).sum(), losses[0], losses[1], losses[2]};
+        });
+      },
+      [] {
+        return Tensors{torch::randn({8, 2, 6}), torch::tensor({{1, 3, 2, -1}, {4, 1, -1, -1}}),
+                       torch::tensor({{1, 3, 2}, {4, 1, 1'000'000}}), torch::tensor({1, 3, 2, 4, 1})};
+      });
+}
+
 TEST(ReplayLayers, UpsamplingAndPaddingHaveTheGradientsOfLibtorch) {
   expect_replay_equals_eager(
       [] {

@@ -1,0 +1,538 @@
+#include "muster/runtime/op_guards.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+
+// Has a name because Check, which has one, is made of it.
+namespace op_guards_internal {
+
+using Stack = std::vector<c10::IValue>;
+
+std::optional<size_t> position_of(std::string_view argument, const c10::FunctionSchema& schema) {
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (schema.arguments()[i].name() == argument) return i;
+  }
+  return std::nullopt;
+}
+
+bool is_given(const c10::IValue& value) {
+  return !value.isNone() && !(value.isTensor() && !value.toTensor().defined());
+}
+
+int64_t size_at(c10::IntArrayRef sizes, int64_t index, std::string_view text) {
+  const auto count = static_cast<int64_t>(sizes.size());
+  if (index < 0) index += count;
+  if (index < 0 || index >= count) throw invalid_argument(text, " does not exist: there are ", count);
+  return sizes[index];
+}
+
+// Calls `visit(int64_t)` for each element of a list or tensor of ints, or the one int; not for tensors elsewhere.
+template <class Visit>
+void for_each_integer(const c10::IValue& value, const Visit& visit) {
+  if (value.isInt()) {
+    visit(value.toInt());
+  } else if (value.isIntList()) {
+    for (int64_t element : value.toIntVector()) visit(element);
+  } else if (value.isTensor() && value.toTensor().is_cpu() &&
+             at::isIntegralType(value.toTensor().scalar_type(), true)) {
+    const at::Tensor elements = value.toTensor().contiguous();
+    if (elements.scalar_type() == at::kLong) {
+      const int64_t* data = elements.const_data_ptr<int64_t>();
+      for (int64_t i = 0; i < elements.numel(); ++i) visit(data[i]);
+    } else {
+      const at::Tensor wide = elements.to(at::kLong);
+      const int64_t* data = wide.const_data_ptr<int64_t>();
+      for (int64_t i = 0; i < wide.numel(); ++i) visit(data[i]);
+    }
+  }
+}
+
+struct Range {
+  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min();
+
+  Range with(const Range& other) const { return {std::min(least, other.least), std::max(most, other.most)}; }
+};
+
+Range range_of(const c10::IValue& value) {
+  Range range;
+  if (value.isTensor() && value.toTensor().is_cpu() && value.toTensor().scalar_type() == at::kLong) {
+    constexpr int64_t kWorthAThread = 64 << 10;
+    const at::Tensor elements = value.toTensor().contiguous();
+    const int64_t* data = elements.const_data_ptr<int64_t>();
+    return at::parallel_reduce(
+        0, elements.numel(), kWorthAThread, range,
+        [data](int64_t begin, int64_t end, Range found) {
+          for (int64_t i = begin; i < end; ++i) found = found.with({data[i], data[i]});
+          return found;
+        },
+        [](const Range& a, const Range& b) { return a.with(b); });
+  }
+  for_each_integer(value, [&](int64_t element) { range = range.with({element, element}); });
+  return range;
+}
+
+bool is_tensor(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType) return true;
+  const auto inside = type->containedTypes();
+  return std::any_of(inside.begin(), inside.end(), is_tensor);
+}
+
+// One term after the other, from left to right.
+class Expression {
+ public:
+  Expression(std::string_view text, const c10::FunctionSchema& schema) : text_(text) {
+    char op = '+';
+    while (!text.empty()) {
+      const size_t end = text.find(' ');
+      terms_.push_back(term(text.substr(0, end), op, schema));
+      if (end == std::string_view::npos) break;
+      op = text[end + 1];
+      text.remove_prefix(end + 3);
+    }
+  }
+
+  // Whether all arguments that it names are in the schema. The others are only asked for if so.
+  static bool fits(std::string_view text, const c10::FunctionSchema& schema) {
+    bool all = true;
+    const Expression parsed(text, schema);
+    for (const Term& term : parsed.terms_) all = all && term.known;
+    return all;
+  }
+
+  bool given(const Stack& stack) const {
+    return std::all_of(terms_.begin(), terms_.end(),
+                       [&](const Term& term) { return term.kind == Kind::kNumber || is_given(stack[term.position]); });
+  }
+
+  int64_t value(const Stack& stack) const {
+    int64_t result = 0;
+    for (const Term& term : terms_) {
+      const int64_t other = value_of(term, stack);
+      bool overflow = false;
+      if (term.op == '+') overflow = __builtin_add_overflow(result, other, &result);
+      if (term.op == '-') overflow = __builtin_sub_overflow(result, other, &result);
+      if (term.op == '*') overflow = __builtin_mul_overflow(result, other, &result);
+      if (term.op == '/') {
+        if (other == 0 || other == -1) throw invalid_argument(text_, " divides by ", other);
+        result /= other;
+      }
+      if (overflow) throw invalid_argument(text_, " is too large");
+    }
+    return result;
+  }
+
+  // Whether it can be told without a tensor.
+  bool plain(const c10::FunctionSchema& schema) const {
+    return std::none_of(terms_.begin(), terms_.end(), [&](const Term& term) {
+      return term.kind != Kind::kNumber && is_tensor(schema.arguments()[term.position].real_type());
+    });
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  enum class Kind { kNumber, kWhole, kAt, kRank, kLength, kMost, kSum };
+  struct Term {
+    char op;
+    Kind kind = Kind::kNumber;
+    bool known = true;
+    int64_t number = 0;             // kNumber; kAt: the index, unless an argument says it
+    size_t position = 0;            // of the argument
+    std::optional<size_t> index{};  // kAt: the argument that says which
+    std::string text{};
+  };
+
+  static Term term(std::string_view text, char op, const c10::FunctionSchema& schema) {
+    Term term{.op = op, .text = std::string(text)};
+    if (number(text, term.number)) return term;
+    term.kind = Kind::kWhole;
+    if (const size_t open = text.find_first_of("[("); open != std::string_view::npos) {
+      const std::string_view inside = text.substr(open + 1, text.size() - open - 2), outside = text.substr(0, open);
+      if (text[open] == '[') {
+        term.kind = Kind::kAt;
+        if (!number(inside, term.number)) {
+          term.index = position_of(inside, schema);
+          term.known = term.index.has_value();
+        }
+        text = outside;
+      } else {
+        term.kind = outside == "rank"  ? Kind::kRank
+                    : outside == "len" ? Kind::kLength
+                    : outside == "max" ? Kind::kMost
+                                       : Kind::kSum;
+        text = inside;
+      }
+    }
+    const std::optional<size_t> position = position_of(text, schema);
+    term.known = term.known && position.has_value();
+    term.position = position.value_or(0);
+    return term;
+  }
+
+  static bool number(std::string_view text, int64_t& number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && end == text.data() + text.size();
+  }
+
+  static int64_t last_of(const c10::IValue& value, std::string_view text) {
+    if (value.isInt()) return value.toInt();
+    const std::vector<int64_t> list = value.toIntVector();
+    return size_at(list, -1, text);
+  }
+
+  static int64_t value_of(const Term& term, const Stack& stack) {
+    if (term.kind == Kind::kNumber) return term.number;
+    const c10::IValue& value = stack[term.position];
+    switch (term.kind) {
+      case Kind::kAt: {
+        const int64_t index = term.index ? last_of(stack[*term.index], term.text) : term.number;
+        return value.isTensor() ? size_at(value.toTensor().sizes(), index, term.text)
+                                : size_at(value.toIntVector(), index, term.text);
+      }
+      case Kind::kRank: return value.toTensor().dim();
+      case Kind::kLength:
+        return value.isTensor() ? value.toTensor().numel() : static_cast<int64_t>(value.toListRef().size());
+      case Kind::kMost: return std::max<int64_t>(0, range_of(value).most);
+      case Kind::kSum: {
+        int64_t sum = 0;
+        for_each_integer(value, [&](int64_t element) {
+          if (__builtin_add_overflow(sum, element, &sum)) throw invalid_argument(term.text, " is too large");
+        });
+        return sum;
+      }
+      default: break;
+    }
+    if (value.isTensor()) return value.toTensor().numel();
+    if (value.isBool()) return value.toBool() ? 1 : 0;
+    if (value.isDouble()) return value.toDouble() != 0 ? 1 : 0;
+    if (value.isInt()) return value.toInt();
+    int64_t product = 1;
+    for (int64_t size : value.toIntVector()) {
+      if (size != -1 && __builtin_mul_overflow(product, size, &product))
+        throw invalid_argument(term.text, " is too large");
+    }
+    return product;
+  }
+
+  const std::string text_;
+  std::vector<Term> terms_;
+};
+
+std::vector<std::string_view> words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = text.find(' ');
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return words;
+}
+
+bool compares_values(Must must) { return must <= Must::kBeAtMost; }
+
+bool names_arguments(Must must) { return must >= Must::kHaveSizesOf && must < Must::kBeGiven; }
+
+// The two expressions of "a to b" and "a within b"; the second is empty if there is only one.
+std::pair<std::string_view, std::string_view> both_of(std::string_view expected) {
+  for (std::string_view word : {" to ", " within "}) {
+    const size_t at = expected.find(word);
+    if (at != std::string_view::npos) return {expected.substr(0, at), expected.substr(at + word.size())};
+  }
+  return {expected, {}};
+}
+
+c10::IntArrayRef leading(const at::Tensor& tensor, int but, std::string_view name) {
+  if (tensor.dim() < but) {
+    throw invalid_argument(name, " has ", tensor.dim(), " dimensions, expected at least ", but);
+  }
+  return tensor.sizes().slice(0, tensor.dim() - but);
+}
+
+std::string text_of(c10::IntArrayRef sizes) {
+  std::string text = "[";
+  for (size_t i = 0; i < sizes.size(); ++i) str_append(text, i == 0 ? "" : ", ", sizes[i]);
+  return text + "]";
+}
+
+}  // namespace op_guards_internal
+
+using namespace op_guards_internal;
+
+// A rule with its names looked up.
+class OpGuard::Check {
+ public:
+  Check(const GuardRule& rule, const c10::FunctionSchema& schema)
+      : rule_(rule),
+        operand_(rule.operand, schema),
+        expected_(names_arguments(rule.must) ? "" : both_of(rule.expected).first, schema),
+        second_(names_arguments(rule.must) ? "" : both_of(rule.expected).second, schema),
+        when_(rule.when, schema),
+        position_(compares_values(rule.must) ? 0 : *position_of(rule.operand, schema)) {
+    if (names_arguments(rule.must)) {
+      for (std::string_view name : words(rule.expected)) others_.push_back(*position_of(name, schema));
+    }
+    if (rule.must == Must::kIndexInRows || rule.must == Must::kBeStarts)
+      others_.push_back(*position_of(second_.text(), schema));
+    plain_ = operand_.plain(schema) && expected_.plain(schema) && second_.plain(schema) && when_.plain(schema) &&
+             std::none_of(others_.begin(), others_.end(),
+                          [&](size_t other) { return is_tensor(schema.arguments()[other].real_type()); });
+  }
+
+  // Whether it looks at no tensor.
+  bool plain() const { return plain_; }
+
+  void check(const Stack& stack) const {
+    if (!rule_.when.empty() && (!when_.given(stack) || when_.value(stack) == 0)) return;
+    if (!operand_.given(stack) && rule_.must == Must::kBeGiven) throw invalid_argument(rule_.operand, " is missing");
+    if (!operand_.given(stack) || !expected_.given(stack)) return;
+    for (size_t other : others_) {
+      if (!is_given(stack[other])) return;
+    }
+    switch (rule_.must) {
+      case Must::kEqual: return compare(stack, "", [](int64_t a, int64_t b) { return a == b; });
+      case Must::kBeAtLeast: return compare(stack, "at least ", [](int64_t a, int64_t b) { return a >= b; });
+      case Must::kBeAtMost: return compare(stack, "at most ", [](int64_t a, int64_t b) { return a <= b; });
+      case Must::kIndex:
+      case Must::kForwardIndex: return check_index(range_of(stack[position_]), expected_.value(stack));
+      case Must::kIndexInRows: return check_rows(stack);
+      case Must::kBeStarts: return check_starts(stack);
+      case Must::kPivot: return check_pivots(stack);
+      case Must::kBeFraction:
+      case Must::kBeFinite: return check_reals(stack[position_].toTensor());
+      case Must::kBeContiguous:
+        if (!stack[position_].toTensor().is_contiguous()) throw invalid_argument(rule_.operand, " is not contiguous");
+        return;
+      case Must::kBeScale: return check_scale(stack);
+      case Must::kHaveSizesOf: return check_sizes(stack);
+      case Must::kHaveBothSizes: return check_both_sizes(stack);
+      case Must::kHaveTypeOf: return check_type(stack);
+      case Must::kMatchEach: return check_each(stack);
+      case Must::kStayInside: return check_inside(stack);
+      case Must::kBeGiven:
+      case Must::kBeMissing: return;
+    }
+  }
+
+ private:
+  template <class Holds>
+  void compare(const Stack& stack, const char* relation, const Holds& holds) const {
+    const int64_t is = operand_.value(stack), expected = expected_.value(stack);
+    if (!holds(is, expected)) {
+      throw invalid_argument(rule_.operand, " is ", is, ", expected ", relation, expected, reason(expected));
+    }
+  }
+
+  std::string reason(int64_t expected) const {
+    return expected_.text() == std::to_string(expected) ? "" : str_cat(" (", expected_.text(), ")");
+  }
+
+  void check_index(const Range& range, int64_t end) const {
+    if (range.least > range.most || (range.least >= 0 && range.most < end)) return;
+    throw invalid_argument(rule_.operand, " has ", range.least < 0 ? range.least : range.most,
+                           ", expected at least 0 and below ", end, reason(end));
+  }
+
+  // One row after the other: those of a matrix, or without a gap between them.
+  void check_rows(const Stack& stack) const {
+    const at::Tensor& given = stack[position_].toTensor();
+    if (!given.is_cpu() || !at::isIntegralType(given.scalar_type(), true)) return;
+    if (given.dim() != 1 && given.dim() != 2) {
+      throw invalid_argument(rule_.operand, " has ", given.dim(), " dimensions, expected 1 or 2");
+    }
+    const at::Tensor elements = given.to(at::kLong).contiguous();
+    const int64_t* data = elements.const_data_ptr<int64_t>();
+    const int64_t width = given.dim() == 2 ? given.size(1) : 0;
+    int64_t row = 0, begin = 0;
+    Range range;
+    for_each_integer(stack[others_[0]], [&](int64_t length) {
+      if (given.dim() == 2) begin = std::min(row++, given.size(0)) * width;
+      const int64_t there = std::min(elements.numel() - begin, given.dim() == 2 ? width : elements.numel());
+      if (length < 0 || length > there) {
+        throw invalid_argument(second_.text(), " has ", length, ", expected at least 0 and at most ", there, ", which ",
+                               rule_.operand, " has");
+      }
+      for (int64_t i = begin; i < begin + length; ++i) range = range.with({data[i], data[i]});
+      if (given.dim() == 1) begin += length;
+    });
+    check_index(range, expected_.value(stack));
+  }
+
+  void check_starts(const Stack& stack) const {
+    const int64_t end = stack[others_[0]].toTensor().numel(), most = expected_.value(stack);
+    int64_t rows = 0;
+    for_each_integer(stack[position_], [&](int64_t start) { rows += start < end ? 1 : 0; });
+    if (rows > most) throw invalid_argument(rule_.operand, " has ", rows, " rows, expected at most ", most);
+  }
+
+  // A block of two has the same negative pivot twice.
+  void check_pivots(const Stack& stack) const {
+    const at::Tensor& pivots = stack[position_].toTensor();
+    const int64_t most = expected_.value(stack), width = pivots.dim() == 0 ? 1 : pivots.size(-1);
+    int64_t place = 0, open = 0;
+    for_each_integer(stack[position_], [&](int64_t pivot) {
+      const bool last = ++place % width == 0;
+      const bool fits = pivot != 0 && pivot <= most && pivot >= -most && (open == 0 || pivot == open);
+      open = open == 0 && pivot < 0 ? pivot : 0;
+      if (!fits || (last && open != 0)) throw invalid_argument(rule_.operand, " has the pivot ", pivot, " of ", most);
+    });
+  }
+
+  void check_reals(const at::Tensor& tensor) const {
+    if (!tensor.is_cpu() || tensor.numel() == 0) return;
+    if (rule_.must == Must::kBeFinite) {
+      if (!at::isfinite(tensor).all().item().toBool()) {
+        throw invalid_argument(rule_.operand, " has elements that are not finite");
+      }
+      return;
+    }
+    if (!(tensor.ge(0).all().item().toBool() && tensor.le(1).all().item().toBool())) {
+      throw invalid_argument(rule_.operand, " has elements that are not between 0 and 1");
+    }
+  }
+
+  void check_scale(const Stack& stack) const {
+    const auto from = static_cast<double>(expected_.value(stack)), to = static_cast<double>(second_.value(stack));
+    const double scale = stack[position_].toDouble();
+    if (std::abs(from * scale - to) <= 1) return;
+    throw invalid_argument(rule_.operand, " is ", scale, ", which does not make ", from, " ", to);
+  }
+
+  void check_sizes(const Stack& stack) const {
+    const at::Tensor &is = stack[position_].toTensor(), &other = stack[others_[0]].toTensor();
+    if (is.dim() == other.dim() && leading(is, rule_.but, rule_.operand) == leading(other, rule_.but, rule_.expected)) {
+      return;
+    }
+    throw invalid_argument(rule_.operand, " has the sizes ", text_of(is.sizes()), ", expected those of ",
+                           rule_.expected, ", ", text_of(other.sizes()),
+                           rule_.but > 0 ? str_cat(", but for the last ", rule_.but) : "");
+  }
+
+  void check_both_sizes(const Stack& stack) const {
+    const at::Tensor& is = stack[position_].toTensor();
+    const std::vector<int64_t> both = at::infer_size(leading(stack[others_[0]].toTensor(), rule_.but, rule_.expected),
+                                                     leading(stack[others_[1]].toTensor(), rule_.but, rule_.expected));
+    if (leading(is, rule_.but, rule_.operand) == c10::IntArrayRef(both)) return;
+    throw invalid_argument(rule_.operand, " has the sizes ", text_of(is.sizes()), ", expected ", text_of(both), " and ",
+                           rule_.but, " more");
+  }
+
+  void check_type(const Stack& stack) const {
+    const at::Tensor &is = stack[position_].toTensor(), &other = stack[others_[0]].toTensor();
+    if (is.scalar_type() == other.scalar_type()) return;
+    throw invalid_argument(rule_.operand, " is of ", c10::toString(is.scalar_type()), ", expected ",
+                           c10::toString(other.scalar_type()), " as ", rule_.expected);
+  }
+
+  void check_each(const Stack& stack) const {
+    const auto tensors = stack[position_].toListRef(), others = stack[others_[0]].toListRef();
+    if (tensors.size() != others.size()) {
+      throw invalid_argument(rule_.operand, " has ", tensors.size(), " tensors, expected ", others.size(), " as ",
+                             rule_.expected);
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor &is = tensors[i].toTensor(), &other = others[i].toTensor();
+      if (!is.is_non_overlapping_and_dense()) {
+        throw invalid_argument(rule_.operand, " does not fill its memory at ", i);
+      }
+      if (is.sizes() == other.sizes() && is.scalar_type() == other.scalar_type()) continue;
+      throw invalid_argument(rule_.operand, " has ", text_of(is.sizes()), " of ", c10::toString(is.scalar_type()),
+                             " at ", i, ", expected ", text_of(other.sizes()), " of ",
+                             c10::toString(other.scalar_type()), " as ", rule_.expected);
+    }
+  }
+
+  void check_inside(const Stack& stack) const {
+    const std::vector<int64_t> sizes = stack[position_].toIntVector(), strides = stack[others_[0]].toIntVector();
+    const at::Tensor& tensor = stack[others_[1]].toTensor();
+    if (sizes.size() != strides.size()) {
+      throw invalid_argument(rule_.operand, " has ", sizes.size(), " sizes and ", strides.size(), " strides");
+    }
+    __int128 last = tensor.storage_offset();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] < 0 || strides[i] < 0) throw invalid_argument(rule_.operand, " or its strides are negative");
+      if (sizes[i] == 0) return;
+      last += static_cast<__int128>(sizes[i] - 1) * strides[i];
+    }
+    const auto there = static_cast<int64_t>(tensor.storage().nbytes() / tensor.element_size());
+    if (last < there) return;
+    throw invalid_argument(rule_.operand, " ", text_of(sizes), " with strides ", text_of(strides),
+                           " does not fit into a memory of ", there, " elements");
+  }
+
+  const GuardRule& rule_;
+  const Expression operand_;
+  const Expression expected_;
+  const Expression second_;
+  const Expression when_;
+  const size_t position_;
+  std::vector<size_t> others_;
+  bool plain_ = false;
+};
+
+OpGuard::OpGuard(Checks once, Checks each, std::vector<bool> may_be_missing)
+    : once_(std::move(once)), each_(std::move(each)), may_be_missing_(std::move(may_be_missing)) {}
+OpGuard::~OpGuard() = default;
+
+void OpGuard::check_once(const std::vector<c10::IValue>& stack) const {
+  for (const auto& check : once_) check->check(stack);
+}
+
+void OpGuard::check(const std::vector<c10::IValue>& stack) const {
+  for (const auto& check : each_) check->check(stack);
+}
+
+bool fits(const GuardRule& rule, const c10::FunctionSchema& schema) {
+  if (rule.op != schema.name()) return false;
+  if (!Expression::fits(rule.operand, schema) || !Expression::fits(rule.when, schema)) return false;
+  if (!names_arguments(rule.must)) {
+    const auto [first, second] = both_of(rule.expected);
+    return Expression::fits(first, schema) && Expression::fits(second, schema);
+  }
+  const auto names = words(rule.expected);
+  return std::all_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return position_of(name, schema).has_value(); });
+}
+
+std::shared_ptr<const OpGuard> guard_of(const c10::OperatorHandle& op, const FoundByForward& found) {
+  using RulesByOp = std::unordered_map<std::string_view, std::vector<const GuardRule*>>;
+  static const RulesByOp& rules = *[] {
+    auto* made = new RulesByOp;
+    for (const GuardRule& rule : guard_rules()) (*made)[rule.op].push_back(&rule);
+    return made;
+  }();
+  const c10::FunctionSchema& schema = op.schema();
+  const auto of_op = rules.find(schema.name());
+  if (of_op == rules.end()) return nullptr;
+  OpGuard::Checks once, each;
+  std::vector<bool> may_be_missing(schema.arguments().size(), false);
+  for (const GuardRule* rule : of_op->second) {
+    if (!fits(*rule, schema)) continue;
+    if (rule->must == Must::kBeMissing) {
+      may_be_missing[*position_of(rule->operand, schema)] = true;
+      continue;
+    }
+    if (rule->must == Must::kForwardIndex && found &&
+        found(*position_of(rule->operand, schema), *position_of("self", schema))) {
+      continue;
+    }
+    auto check = std::make_unique<OpGuard::Check>(*rule, schema);
+    (check->plain() ? once : each).push_back(std::move(check));
+  }
+  return std::make_shared<OpGuard>(std::move(once), std::move(each), std::move(may_be_missing));
+}
+
+}  // namespace muster
