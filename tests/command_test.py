@@ -62,6 +62,13 @@ class Command(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"Example[^\n]*:\n(  muster server --cluster .* --task_index 0\n)+$")
 
+    def test_server_says_what_is_wrong_with_the_memory_of_a_run(self):
+        for wrong in ("lots", "0", "-1GB"):
+            done = muster("server", f"--memory={wrong}")
+
+            self.assertNotEqual(done.returncode, 0, wrong)
+            self.assertIn("--memory", done.stderr)
+
     def test_dump_names_a_file_that_is_not_there(self):
         done = muster("dump", self.folder / "nowhere")
 

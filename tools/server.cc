@@ -1,6 +1,7 @@
 #include "muster/cluster/server.h"
 
 #include <iostream>
+#include <limits>
 
 #include "muster/cluster/resolver_from_flags.h"
 #include "tools/subcommands.h"
@@ -13,6 +14,7 @@ struct ServerFlags {
   int task_index = 0;
   int threads = 0;
   double lease = std::chrono::duration<double>(kUsualLease).count();
+  uint64_t memory = 0;
   bool insecure = false;
   std::vector<std::string> storage;
 };
@@ -34,6 +36,7 @@ int serve(const ServerFlags& flags) {
   ServerOptions options{.cluster = resolver.cluster_spec(), .task = *task, .address = flags.address};
   options.insecure = flags.insecure;
   options.worker.storage = flags.storage;
+  if (flags.memory > 0) options.worker.run_memory = static_cast<int64_t>(flags.memory);
   options.lease = std::chrono::milliseconds(static_cast<int64_t>(flags.lease * 1'000));
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
@@ -57,6 +60,12 @@ void add_server(CLI::App& muster) {
   command->add_option("--address", flags->address, "Listen here instead of at the cluster's address; port 0 picks one");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
   command->add_option("--threads", flags->threads, "Of libtorch's ops; else all cores, or this task's share of them");
+  command
+      ->add_option("--memory", flags->memory,
+                   "Bytes that the tensors of one run may have at once (8GiB, 500MB); else nine tenths of what the "
+                   "machine or its container has")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::Range(uint64_t{1}, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
   command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
   command
       ->add_option("--lease", flags->lease,

@@ -1,7 +1,10 @@
 #include "muster/runtime/evaluate.h"
 
+#include <set>
+
 #include "muster/base/status.h"
 #include "muster/runtime/executor.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -10,9 +13,16 @@ std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Pr
                                               const Instruction& instruction) {
   Program one{.name = "fold", .num_values = program.num_values};
   one.devices = program.devices;
-  one.ops = program.ops;
-  for (const Constant& constant : program.constants) one.constants.push_back(constant);
+  one.ops = {program.op_of(instruction)};
+  std::set<ValueId> used;
+  for (const Argument& argument : instruction.arguments) {
+    for_each_value(argument, [&](ValueId value) { used.insert(value); });
+  }
+  for (const Constant& constant : program.constants) {
+    if (used.contains(constant.value)) one.constants.push_back(constant);
+  }
   one.instructions = {instruction};
+  one.instructions[0].op = 0;
   one.instructions[0].device = 0;
   for (const auto& values : instruction.results) {
     for (ValueId value : values) {
@@ -20,6 +30,10 @@ std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Pr
     }
   }
   try {
+    // Nobody waits for it, and only a small result is of any use.
+    constexpr int64_t kMost = int64_t{64} << 20;
+    MemoryPool::Budget budget(kMost);
+    MemoryPool::Use memory({.pooled = false, .budget = &budget});
     // On the CPU, where constants live, whatever the program's devices will be.
     LocalDevices devices({.gpus = false});
     VariableStore variables;

@@ -27,7 +27,7 @@ LaneTeam::LaneTeam(int lanes) {
       for (;;) {
         lane.go.acquire();
         if (lane.stop) return;
-        MemoryPool::Use pool(pooled_);
+        MemoryPool::Use pool(memory_);
         (*work_)(i);
         lane.done.release();
       }
@@ -44,7 +44,7 @@ LaneTeam::~LaneTeam() {
 
 void LaneTeam::run(const std::function<void(int)>& work) {
   work_ = &work;
-  pooled_ = MemoryPool::used_here();
+  memory_ = MemoryPool::mode_here();
   for (auto& lane : lanes_) lane->go.release();
   for (auto& lane : lanes_) lane->done.acquire();
 }

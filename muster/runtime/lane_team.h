@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "muster/runtime/memory_pool.h"
+
 namespace muster {
 
 // One thread per lane. `run` calls `work(lane)` on every lane's own thread and returns when all have returned.
@@ -23,7 +25,7 @@ class LaneTeam {
  private:
   struct Lane;
   const std::function<void(int)>* work_ = nullptr;
-  bool pooled_ = false;  // the caller's tensors come from the MemoryPool, so the lanes' do, too
+  MemoryPool::Mode memory_{};  // the lanes get their memory as the caller does
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

@@ -39,6 +39,7 @@ LocalWorkerSlot& local_worker_slot() {
 
 LocalWorker::LocalWorker(LocalWorkerOptions options)
     : options_(std::move(options)),
+      run_memory_(options_.run_memory.value_or(usual_memory())),
       devices_(options_.devices),
       catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
       kernels_(std::make_unique<KernelTable>()),
@@ -48,7 +49,10 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
   if (options_.cores && *options_.cores < 1) {
     throw invalid_argument(devices_.task(), ": cores is ", *options_.cores, ", expected 1 or more");
   }
-  if (options_.keep_memory) MemoryPool::instance();
+  if (run_memory_ < 1) {
+    throw invalid_argument(devices_.task(), ": run_memory is ", run_memory_, ", expected 1 or more bytes");
+  }
+  MemoryPool::instance();
 }
 
 LocalWorker::~LocalWorker() {
@@ -120,7 +124,8 @@ void LocalWorker::deregister_program(ProgramHandle handle) {
 
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                          const RunOptions& options) {
-  MemoryPool::Use pool(options_.keep_memory);
+  MemoryPool::Budget budget(run_memory_);
+  MemoryPool::Use pool({.pooled = options_.keep_memory, .budget = &budget});
   const std::shared_ptr<Executor> program = executor(handle);
   if (program->takes_long()) about_to_block();
   return program->run(std::move(arguments), options);

@@ -41,6 +41,9 @@ struct LocalWorkerOptions {
   // Tensors of a program get their memory from a pool (memory_pool.h): asking the kernel for the same pages in every
   // step is slow. Makes the pool libtorch's CPU allocator.
   bool keep_memory = true;
+  // Bytes that the tensors of one run may have at the same time on the CPU, asked for before the system is; an op that
+  // wants more fails with RESOURCE_EXHAUSTED. None: nine tenths of what the machine, or its container, has.
+  std::optional<int64_t> run_memory{};
   bool soft_placement = true;
   // Of the machine's, for libtorch's ops; none: as many as there are, or, for one of several tasks of a job on one
   // machine, its share.
@@ -124,6 +127,7 @@ class LocalWorker : public Worker {
   std::optional<uint32_t> fitting(const ProgramRun& run, const Status& failure) const;
 
   const LocalWorkerOptions options_;
+  const int64_t run_memory_;
   const LocalDevices devices_;
   const uint64_t incarnation_ = random_id();
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -22,7 +22,7 @@ using testing_support::number;
 using testing_support::ref;
 using testing_support::refs;
 
-LocalWorkerOptions small_worker() { return {.devices = {.gpus = false}}; }
+LocalWorkerOptions small_worker() { return {.devices = {.gpus = false}, .run_memory = 64 << 20}; }
 
 Status status_after(const std::function<void()>& work) {
   try {
@@ -202,6 +202,52 @@ TEST(Strangers, CannotResizeAVariable) {
 
     EXPECT_FALSE(status.ok()) << size;
     EXPECT_TRUE(torch::equal(cell->read(), torch::ones({2, 2}))) << size;
+  }
+}
+
+TEST(Strangers, GetNoMoreMemoryThanTheirRunMayHave) {
+  Builder permutation;
+  permutation.program.outputs = {
+      call(permutation, "aten::randperm", {integer(int64_t{1} << 40), {None{}}, {None{}}, {HereDevice{}}, {None{}}})};
+  Builder zeros;
+  zeros.program.outputs = {
+      zeros.op("aten::zeros", {integers({int64_t{1} << 20, 1 << 10}), {None{}}, {None{}}, {HereDevice{}}, {None{}}})};
+
+  for (const Program& program : {permutation.program, zeros.program}) {
+    const Status status = run(program);
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr(str_cat("op ", program.ops[0].name, " (instruction 0")));
+    EXPECT_THAT(status.message(), HasSubstr("may have 67108864"));
+  }
+}
+
+TEST(Strangers, GetAWorkerThatSaysWhatItsRunsMayHave) {
+  const Status status = status_after([] { LocalWorker({.run_memory = 0}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("run_memory is 0, expected 1 or more bytes"));
+}
+
+TEST(Strangers, DoNotFoldWhatIsTooLarge) {
+  Builder builder;
+  const ValueId many =
+      call(builder, "aten::arange", {integer(int64_t{1} << 40), {None{}}, {None{}}, {HereDevice{}}, {None{}}});
+  builder.program.outputs = {builder.relu(many)};
+
+  EXPECT_TRUE(registered(builder.program).ok());
+  EXPECT_EQ(run(builder.program).code(), StatusCode::kResourceExhausted);
+}
+
+TEST(Strangers, GiveTheirMemoryBackFromRunToRun) {
+  LocalWorker worker(small_worker());
+  Builder builder;
+  ValueId x = builder.argument({DType::kFloat, {1 << 20}});
+  ValueId value = x;
+  for (int i = 0; i < 64; ++i) value = builder.add(value, x);
+  const ProgramHandle handle = worker.register_program(builder.finish({value}));
+
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(worker.run(handle, {torch::ones({1 << 20})}).at(0)[0].item<float>(), 65);
   }
 }
 

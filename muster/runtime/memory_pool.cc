@@ -3,10 +3,17 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
 #include <iterator>
+#include <limits>
 #include <new>
+#include <optional>
+
+#include "muster/base/status.h"
 
 namespace muster {
 namespace {
@@ -17,7 +24,15 @@ constexpr size_t kSmallestKept = 32 * 1024;  // malloc is good at what is smalle
 constexpr size_t kPage = 4096;
 constexpr size_t kSmallestHuge = 4 * 1024 * 1024;
 
-thread_local bool in_use = false;
+thread_local MemoryPool::Mode memory_here;
+
+// Of a file with one number, or "max".
+std::optional<int64_t> number_in(const char* path) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  if (file >> number && number > 0) return number;
+  return std::nullopt;
+}
 
 // Fewer entries for the processor to look up: a few percent of a convolution's time. A hint; nothing depends on it.
 void ask_for_huge_pages(void* memory, size_t bytes) {
@@ -28,9 +43,30 @@ void ask_for_huge_pages(void* memory, size_t bytes) {
 
 }  // namespace
 
+// Of a budget and of the tensors that count for it, whichever goes last.
+struct MemoryPool::Account {
+  static constexpr int64_t kOpen = 1;  // while the budget lives; bytes are multiples of kAlignment
+
+  const int64_t limit;
+  std::atomic<int64_t> used{kOpen};  // bytes, and kOpen
+
+  // Throws Error{kResourceExhausted}, and then nothing was taken.
+  void take(int64_t bytes) {
+    const int64_t before = used.fetch_add(bytes, std::memory_order_relaxed) - kOpen;
+    if (bytes <= limit && before <= limit - bytes) return;
+    put(bytes);
+    throw resource_exhausted("needs ", bytes, " bytes more; its run has ", before, " in use and may have ", limit);
+  }
+
+  void put(int64_t bytes) {
+    if (used.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) delete this;
+  }
+};
+
 // Stands in front of the elements.
 struct alignas(kAlignment) MemoryPool::Block {
-  size_t bytes;  // of the elements
+  size_t bytes;      // of the elements
+  Account* account;  // that they count for; null: none
   bool pooled;
 
   void* data() { return this + 1; }
@@ -38,7 +74,7 @@ struct alignas(kAlignment) MemoryPool::Block {
   static Block* make(size_t bytes, bool pooled) {
     void* memory = c10::alloc_cpu(sizeof(Block) + bytes);
     if (pooled && bytes >= kSmallestHuge) ask_for_huge_pages(memory, sizeof(Block) + bytes);
-    return new (memory) Block{bytes, pooled};
+    return new (memory) Block{bytes, nullptr, pooled};
   }
 };
 
@@ -52,18 +88,33 @@ MemoryPool& MemoryPool::instance() {
   return pool;
 }
 
-bool MemoryPool::used_here() { return in_use; }
+MemoryPool::Budget::Budget(int64_t bytes) : account_(new Account{bytes}) {}
+MemoryPool::Budget::~Budget() { account_->put(Account::kOpen); }
+int64_t MemoryPool::Budget::used() const { return account_->used.load(std::memory_order_relaxed) - Account::kOpen; }
 
-MemoryPool::Use::Use(bool on) : outer_(in_use) {
-  if (on) instance();
-  in_use = on;
+MemoryPool::Mode MemoryPool::mode_here() { return memory_here; }
+
+MemoryPool::Use::Use(Mode mode) : outer_(memory_here) {
+  if (mode.pooled || mode.budget != nullptr) instance();
+  memory_here = mode;
 }
-MemoryPool::Use::~Use() { in_use = outer_; }
+MemoryPool::Use::~Use() { memory_here = outer_; }
 
 c10::DataPtr MemoryPool::allocate(size_t bytes) {
   if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
+  constexpr size_t kMost = std::numeric_limits<int64_t>::max() - kAlignment;
+  if (bytes > kMost) throw resource_exhausted("needs ", bytes, " bytes");
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  Block* block = in_use && bytes >= kSmallestKept ? take(rounded) : Block::make(rounded, /*pooled=*/false);
+  Account* const account = memory_here.budget == nullptr ? nullptr : memory_here.budget->account_;
+  if (account != nullptr) account->take(static_cast<int64_t>(rounded));
+  Block* block = nullptr;
+  try {
+    block = memory_here.pooled && bytes >= kSmallestKept ? take(rounded) : Block::make(rounded, /*pooled=*/false);
+  } catch (...) {
+    if (account != nullptr) account->put(static_cast<int64_t>(rounded));
+    throw;
+  }
+  block->account = account;
   return {block->data(), block->data(), &release, c10::Device(c10::DeviceType::CPU)};
 }
 
@@ -111,6 +162,11 @@ MemoryPool::Block* MemoryPool::take(size_t bytes) {
   size_t live = 0;
   {
     absl::MutexLock lock(&mu_);
+    // However many runs there are, and whatever each of them may have.
+    if (usage_.live + bytes > most_) {
+      throw resource_exhausted("needs ", bytes, " bytes more; all runs of this process have ", usage_.live,
+                               " in use and may have ", most_);
+    }
     live = usage_.live += bytes;
     if (auto same = kept_.find(bytes); same != kept_.end() && !same->second.empty()) {
       Block* block = same->second.back();
@@ -147,11 +203,20 @@ void MemoryPool::give_back(Block* block) {
 void MemoryPool::release(void* data) {
   if (data == nullptr) return;
   Block* block = Block::of(data);
+  if (block->account != nullptr) block->account->put(static_cast<int64_t>(block->bytes));
   if (block->pooled) {
     instance().give_back(block);
   } else {
     c10::free_cpu(block);
   }
+}
+
+int64_t usual_memory() {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    bytes = std::min(bytes, number_in(path).value_or(bytes));
+  }
+  return bytes / 10 * 9;
 }
 
 }  // namespace muster

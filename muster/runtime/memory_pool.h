@@ -11,29 +11,59 @@
 
 namespace muster {
 
+// What the tensors of a process may have unless somebody says otherwise: nine tenths of the machine's memory, or of
+// what its container is allowed. The rest is for all that is not a tensor.
+int64_t usual_memory();
+
 // libtorch's CPU allocator, which gives large blocks back to the system as soon as they are freed. A step needs the
 // same blocks again at once, and asking the kernel for their pages costs a CNN a third of its time. While a program
 // runs, freed blocks stay here for the next tensor of their size. Invariant: what is in use and what is kept together
 // are at most what was once in use at the same time; a new size takes the place of kept blocks. Thread-safe. Ops
 // outside of programs get their memory from the system, as ever.
 class MemoryPool : public c10::Allocator {
+  struct Account;
+
  public:
+  // What the tensors of one run may have at the same time. A tensor that outlives the run is none of its business, and
+  // one that another thread frees counts until then. Thread-safe.
+  class Budget {
+   public:
+    explicit Budget(int64_t bytes);
+    ~Budget();
+    Budget(const Budget&) = delete;
+    Budget& operator=(const Budget&) = delete;
+
+    int64_t used() const;
+
+   private:
+    friend MemoryPool;
+    Account* const account_;
+  };
+
   // The pool of this process. The first call makes it libtorch's allocator for the CPU.
   static MemoryPool& instance();
 
-  // While one of these lives, tensors made by this thread come from the pool.
+  // How a thread gets its memory.
+  struct Mode {
+    bool pooled = false;
+    Budget* budget = nullptr;  // outlives the use
+  };
+
+  // While one of these lives, tensors made by this thread come from the pool, if they are pooled, and count for the
+  // budget, if there is one.
   class [[nodiscard]] Use {
    public:
-    explicit Use(bool on);
+    explicit Use(Mode mode);
+    explicit Use(bool pooled) : Use(Mode{pooled, mode_here().budget}) {}
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
    private:
-    const bool outer_;
+    const Mode outer_;
   };
 
-  static bool used_here();  // by this thread
+  static Mode mode_here();  // of this thread
 
   c10::DataPtr allocate(size_t bytes) override ABSL_LOCKS_EXCLUDED(mu_);
   c10::DeleterFnPtr raw_deleter() const override;
@@ -60,6 +90,8 @@ class MemoryPool : public c10::Allocator {
   // Takes blocks of at least so many bytes out of `kept_`, if there are so many.
   std::vector<Block*> take_unwanted(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void give_back(Block* block) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const size_t most_ = static_cast<size_t>(usual_memory());
 
   mutable absl::Mutex mu_;
   // By size. A size without blocks is one whose blocks are all in use.

@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include "muster/base/status.h"
+
 namespace muster {
 namespace {
 
@@ -102,6 +104,60 @@ TEST(MemoryPool, ForgetsTheSizesOfBlocksThatItNoLongerHas) {
 
   // So many blocks of their sizes at most have room in what was once in use.
   EXPECT_LE(pool.usage().sizes, before + pool.usage().peak / 800'000 + 1);
+}
+
+TEST(MemoryPool, AsksTheBudgetBeforeTheSystem) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Budget budget(1 << 20);
+  MemoryPool::Use use({.pooled = true, .budget = &budget});
+  const MemoryPool::Usage before = pool.usage();
+  at::Tensor half = torch::empty({128 << 10});
+
+  EXPECT_EQ(budget.used(), 512 << 10);
+  EXPECT_THROW(torch::empty({int64_t{1} << 38}), Error);
+  EXPECT_THROW(torch::empty({200 << 10}), Error);
+  EXPECT_EQ(budget.used(), 512 << 10);
+  EXPECT_EQ(pool.usage().peak, std::max(before.peak, before.live + (512 << 10))) << "what was refused was never in use";
+  half.reset();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(MemoryPool, CountsSmallTensorsAndThoseOutsideOfThePool) {
+  MemoryPool::Budget budget(1 << 20);
+  MemoryPool::Use use({.pooled = false, .budget = &budget});
+
+  std::vector<at::Tensor> small;
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 10'000; ++i) small.push_back(torch::empty({256}));
+      },
+      Error);
+  EXPECT_EQ(small.size(), 1024u);
+}
+
+TEST(MemoryPool, CountsNoTensorThatAnotherThreadHasFreed) {
+  MemoryPool::Budget budget(1 << 20);
+  MemoryPool::Use use({.pooled = true, .budget = &budget});
+  at::Tensor sent = torch::empty({200'000});
+
+  std::jthread([&] { sent.reset(); }).join();
+
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(MemoryPool, LetsATensorOutliveItsBudget) {
+  at::Tensor left;
+  {
+    MemoryPool::Budget budget(1 << 20);
+    MemoryPool::Use use({.pooled = true, .budget = &budget});
+    left = torch::ones({100'000});
+  }
+  MemoryPool::Budget next(1 << 20);
+  MemoryPool::Use use({.pooled = true, .budget = &next});
+
+  left.reset();
+
+  EXPECT_EQ(next.used(), 0);
 }
 
 }  // namespace
