@@ -57,12 +57,12 @@ std::string host_of(const sockaddr_storage& address) {
 }
 
 // Of all connections to these ports, the one whose handshake has most likely just failed.
-struct Connection {
+struct YoungConnection {
   int port;
   std::string host;
 };
-std::optional<Connection> latest_young(const std::map<int, bool>& ports) {
-  std::optional<Connection> found;
+std::optional<YoungConnection> latest_young(const std::map<int, bool>& ports) {
+  std::optional<YoungConnection> found;
   std::tuple<uint32_t, uint64_t> best;
   DIR* files = ::opendir("/proc/self/fd");
   if (files == nullptr) return found;
@@ -83,7 +83,7 @@ std::optional<Connection> latest_young(const std::map<int, bool>& ports) {
     const std::tuple<uint32_t, uint64_t> rank{info.tcpi_last_data_recv, info.tcpi_bytes_received};
     if (found && best <= rank) continue;
     best = rank;
-    found = Connection{port_of(local), host_of(peer)};
+    found = YoungConnection{port_of(local), host_of(peer)};
   }
   ::closedir(files);
   return found;
@@ -121,7 +121,7 @@ void tell_of_handshake(const std::string& why) {
     for (const auto& [watch, wants] : watches()) ports[wants.first] = true;
     look = !ports.empty() && allowance().left(Allowance::Clock::now());
   }
-  std::optional<Connection> connection;
+  std::optional<YoungConnection> connection;
   const auto begin = Allowance::Clock::now();
   if (look) connection = latest_young(ports);
   absl::MutexLock lock(&watches_mu);  // no watch ends while it is called
