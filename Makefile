@@ -7,7 +7,6 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PEERS ?=
 FUZZ_SECONDS ?= 60
-FUZZ_SEEDS ?= $(wildcard muster/graph/fuzz_corpus)
 
 SOURCES = git ls-files -co --exclude-standard -- '*.cc' '*.h' '*.proto'
 
@@ -48,12 +47,15 @@ bench: build  ## Compare with the peers: make bench PEERS=<their directory>.
 	@bench/compare $(PEERS)
 
 .PHONY: fuzz
-fuzz:  ## Feed the program parser and checker with nonsense for a minute (FUZZ_SECONDS).
+fuzz:  ## Feed whatever reads what others write with nonsense, for a minute in all (FUZZ_SECONDS).
 	@scripts/setup clang
-	@$(call build,fuzz,program_fuzzer)
-	@mkdir -p build/fuzz/corpus
-	@build/fuzz/bin/program_fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-	  -verbosity=0 -artifact_prefix=build/fuzz/ build/fuzz/corpus $(FUZZ_SEEDS)
+	@$(call build,fuzz,fuzzers)
+	@fuzzers=(build/fuzz/bin/*_fuzzer); for fuzzer in "$${fuzzers[@]}"; do \
+	  name=$$(basename "$$fuzzer" _fuzzer); echo "==> Fuzzing ($$name)"; mkdir -p build/fuzz/corpus/$$name; \
+	  seeds=$$(dirname muster/*/$${name}_fuzzer.cc)/fuzz_corpus; [[ -d $$seeds ]] || seeds=muster/graph/fuzz_corpus; \
+	  "$$fuzzer" -max_total_time=$$(($(FUZZ_SECONDS) / $${#fuzzers[@]} + 1)) -timeout=10 -rss_limit_mb=4096 \
+	    -print_final_stats=1 -verbosity=0 -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name $$seeds; \
+	done
 
 .PHONY: asan
 asan: setup  ## Run the unit tests under the address and undefined-behaviour sanitizers.
