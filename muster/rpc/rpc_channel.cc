@@ -22,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
 constexpr auto kRefused = std::chrono::milliseconds(50);  // to wait for a task that has refused a connection
+constexpr auto kLossIsKnown =
+    std::chrono::milliseconds(50);  // gRPC tells a call before its channel that it was cut off
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
 constexpr auto kTellTimeout = std::chrono::seconds(10);
 // Of a call that takes as long as it takes: whether the task is alive is found out by pings.
@@ -75,6 +77,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void begin(const std::shared_ptr<Pending>& pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);
   void begin_again(const std::shared_ptr<Pending>& pending, const Status& why);
+  void begin_after_loss(const std::shared_ptr<Pending>& pending, const Status& why);
   void begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why);
   // Of a call that could not be made: it is made again if there are new certificates to show.
   void end_unreached(const std::shared_ptr<Pending>& pending, const Status& why);
@@ -317,7 +320,11 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     const Status why = explain(status.error_code(), status.error_message());
     if (why.code() != StatusCode::kUnavailable) throw Error(why);
-    const bool answered = connected();
+    bool answered = connected();
+    if (answered && !fate.request_lost && !fate.response_lost) {
+      const Waiting waiting;
+      answered = !wire_.channel().WaitForStateChange(GRPC_CHANNEL_READY, grpc_time(Clock::now() + kLossIsKnown));
+    }
     const bool waits = options.wait_until_up && Clock::now() < give_up;
     const auto patience = waits ? std::min(give_up, Clock::now() + TaskWire::kAskAgain)
                                 : std::min(deadline, Clock::now() + options_.reconnect);
@@ -458,6 +465,15 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
 
 // As wait_until_connected, without a thread.
 void RpcChannel::Core::begin_again(const std::shared_ptr<Pending>& pending, const Status& why) {
+  const bool lost_by_test = pending->fate.request_lost || pending->fate.response_lost;
+  if (!connected() || lost_by_test) return begin_after_loss(pending, why);
+  AnswerThreads& threads = AnswerThreads::instance();
+  wire_.channel().NotifyOnStateChange(
+      GRPC_CHANNEL_READY, grpc_time(Clock::now() + kLossIsKnown), &threads.queue(),
+      threads.when_done([pending, why] { pending->core->begin_after_loss(pending, why); }));
+}
+
+void RpcChannel::Core::begin_after_loss(const std::shared_ptr<Pending>& pending, const Status& why) {
   pending->patience = Clock::now() + options_.reconnect;
   pending->refused = wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE;
   if (pending->refused) {
