@@ -56,6 +56,15 @@ TEST(Session, SaysWhichFunctionCouldNotBeTracedForWhatItWasGiven) {
   EXPECT_THAT(status.message(), HasSubstr("argument 1: float32[2, 3]"));
 }
 
+TEST(Session, TakesArgumentsInAnyOrderOfMemoryIntoControlFlow) {
+  auto choose = function([](at::Tensor x) { return cond(x.sum() > 0, [&] { return x * 1; }, [&] { return x * 2; }); });
+  const at::Tensor numbers = torch::arange(12, torch::kFloat).view({3, 4});
+
+  Session session;
+  EXPECT_TRUE(torch::equal(session.run(choose, numbers.t()), numbers.t()));
+  EXPECT_TRUE(torch::equal(session.run(choose, numbers.slice(1, 1, 3)), numbers.slice(1, 1, 3)));
+}
+
 TEST(Session, EndsARunThatTakesTooLong) {
   auto forever = function([](at::Tensor x) {
     return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);

@@ -124,6 +124,7 @@ ValueId Tracer::lookup(const at::Tensor& tensor, bool reads) {
     return view_of({*values_.find(whole), 0}, tensor);
   }
   if (auto known = values_.find(tensor)) return *known;
+  if (known_outside(tensor)) return capture(tensor);
   if (auto sharing = values_.find_sharing(tensor)) return view_of(*sharing, tensor);
   if (values_.knows_storage(tensor)) {
     throw invalid_argument(options_.name, ": a tensor of type ", c10::toString(tensor.scalar_type()),
@@ -136,6 +137,8 @@ ValueId Tracer::lookup(const at::Tensor& tensor, bool reads) {
 // A body is differentiable by what it used from outside: variables, and results of ops before it began.
 void Tracer::note_differentiable(const at::Tensor& tensor) {
   if (outer_ == nullptr || !tensor.requires_grad()) return;
+  // Without gradients libtorch refuses to say how a view was made whose memory was written since.
+  if (tensor.is_view() && !c10::GradMode::is_enabled()) return;
   const auto& made_by = tensor.grad_fn();
   if (made_by && made_by->sequence_nr() >= first_sequence_number_) return;
   if (auto value = values_.find(tensor); value && *value < own_arguments_) return;
@@ -173,6 +176,12 @@ ValueId Tracer::view_of(const ValueTable::Sharing& other, const at::Tensor& tens
   return value;
 }
 
+// Whether a trace around this one has a value for the tensor as it is. Then a body gets that, not all the memory that
+// it shows: an argument of the program may arrive as memory of its own, or in another order.
+bool Tracer::known_outside(const at::Tensor& tensor) const {
+  return outer_ != nullptr && (outer_->values_.find(tensor) || outer_->known_outside(tensor));
+}
+
 ValueId Tracer::capture(const at::Tensor& tensor) {
   if (finished_bodies_.knows_storage(tensor)) {
     throw invalid_argument(options_.name,
@@ -180,7 +189,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
                            "of it; let the body return it");
   }
   if (outer_ != nullptr) {  // a body: the outer trace hands the tensor in
-    const at::Tensor whole = shows_whole_storage(tensor) ? tensor : whole_storage(tensor);
+    const at::Tensor whole = shows_whole_storage(tensor) || known_outside(tensor) ? tensor : whole_storage(tensor);
     const ValueId value = program_.new_value();
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);

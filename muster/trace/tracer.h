@@ -101,6 +101,7 @@ class Tracer {
   ValueId lookup(const at::Tensor& tensor, bool reads);
   void note_differentiable(const at::Tensor& tensor);
   void note_offset(const at::Tensor& tensor);
+  bool known_outside(const at::Tensor& tensor) const;
   ValueId view_of(const ValueTable::Sharing& other, const at::Tensor& tensor);
   ValueId capture(const at::Tensor& tensor);
   ValueId add_constant(const at::Tensor& tensor);
