@@ -29,6 +29,12 @@ Tensors fresh(const Tensors& tensors) {
   return copies;
 }
 
+Tensors in_usual_order(const Tensors& tensors) {
+  Tensors ordered;
+  for (const at::Tensor& tensor : tensors) ordered.push_back(tensor.contiguous());
+  return ordered;
+}
+
 // Lets the body return what it returns in the usual order of memory. Whatever comes after was traced for that, but
 // other branches and trips may return another one.
 void return_in_usual_order(TracedBody& body) {
@@ -294,7 +300,7 @@ class ControlFlowNode : public torch::autograd::Node {
 Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& otherwise) {
   check_predicate("cond", predicate);
   Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) return predicate.item().toBool() ? then() : otherwise();
+  if (tracer == nullptr) return in_usual_order(predicate.item().toBool() ? then() : otherwise());  // as in a trace
 
   TracedBody yes = tracer->trace_body("then", [&](const Tensors&) { return then(); }, {});
   TracedBody no = tracer->trace_body("else", [&](const Tensors&) { return otherwise(); }, {});
@@ -339,10 +345,11 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
 namespace {
 
 // Outside of a trace a loop is a loop.
-Tensors run_now(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, Tensors state) {
+Tensors run_now(std::optional<int64_t> trips, const LoopTest& more, const LoopBody& body, const Tensors& first) {
+  Tensors state = in_usual_order(first);  // as in a trace
   for (int64_t trip = 0;; ++trip) {
     if (!(trips ? trip < *trips : more(state).item().toBool())) return state;
-    state = body(at::scalar_tensor(trip, at::TensorOptions(at::kLong)), state);
+    state = in_usual_order(body(at::scalar_tensor(trip, at::TensorOptions(at::kLong)), state));
   }
 }
 
@@ -384,8 +391,7 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
     PlainTensors plain;
     index = at::scalar_tensor(0, at::TensorOptions(at::kLong));
   }
-  Tensors state;  // every trip gets what the one before returned, in the usual order of memory
-  for (const at::Tensor& tensor : first) state.push_back(tensor.contiguous());
+  const Tensors state = in_usual_order(first);  // every trip gets what the one before returned, in that order
   Tensors arguments = append({index}, fresh(state));
   for (size_t i = 0; i < state.size(); ++i) {
     if (state[i].requires_grad()) arguments[i + 1].requires_grad_();

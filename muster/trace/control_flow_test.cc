@@ -478,5 +478,32 @@ TEST(ControlFlow, RefusesToWriteToAStateThatItHasAsACopy) {
   EXPECT_THAT(error_of([&] { write(torch::ones({2, 3})); }), HasSubstr("begins as a tensor that is not contiguous"));
 }
 
+TEST(ControlFlow, ReturnsTheUsualOrderOfMemoryInEagerCodeAsInATrace) {
+  const at::Tensor turned = torch::arange(6).view({2, 3}).t();
+  auto work = [](at::Tensor x) {
+    at::Tensor state = x.t();
+    const at::Tensor kept = repeat(0, [](at::Tensor, at::Tensor each) { return each; }, state);
+    const at::Tensor chosen = cond(x.sum() > 0, [&] { return state; }, [&] { return state; });
+    x.add_(1);
+    return std::vector<at::Tensor>{kept + 0, chosen + 0};
+  };
+  auto traced = function(work);
+
+  EXPECT_TRUE(
+      same_bits(work(turned.clone(at::MemoryFormat::Contiguous)), traced(turned.clone(at::MemoryFormat::Contiguous))));
+}
+
+TEST(ControlFlow, UsesAViewOfAVariableThatWasWrittenSinceWhereGradientsAreOff) {
+  Variable w(torch::ones({2}));
+  auto step = function([&](at::Tensor x) {
+    torch::NoGradGuard no_gradients;
+    const at::Tensor view = w.value().unsqueeze(0);
+    w.value().mul_(2);
+    return cond(x.sum() > 0, [&] { return view + x; }, [&] { return view * x; });
+  });
+
+  EXPECT_TRUE(same_bits(step(torch::ones({1, 2})), torch::full({1, 2}, 3.0F)));
+}
+
 }  // namespace
 }  // namespace muster
