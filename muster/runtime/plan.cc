@@ -110,7 +110,7 @@ class Planner {
  public:
   // `parts` are given for a body.
   Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
-          const std::vector<Program>* parts)
+          const std::vector<Program>* parts, const std::vector<int>& argument_classes)
       : plan_(plan),
         is_body_(parts != nullptr),
         parts_(is_body_ ? *parts : plan.program.parts),
@@ -118,7 +118,7 @@ class Planner {
         devices_(devices),
         catalog_(catalog),
         kernels_(kernels),
-        aliases_(program_),
+        aliases_(program_, argument_classes),
         targets_(targets_of_products(program_)) {}
 
   void build() {
@@ -126,8 +126,9 @@ class Planner {
     for (const Op& op : program_.ops) {
       ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
     }
-    for (const Program& body : program_.bodies) {
-      plan_.bodies.push_back(std::make_unique<Plan>(body, devices_, catalog_, kernels_, &parts_));
+    for (size_t body = 0; body < program_.bodies.size(); ++body) {
+      plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, kernels_, &parts_,
+                                                    aliases_.argument_classes(body)));
       plan_.random = plan_.random || plan_.bodies.back()->random;
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) add_step(i);
@@ -243,7 +244,8 @@ class Planner {
       if (home_[source] >= 0) lane_device = home_[source];
       const ValueId target = instruction.results[0][0];
       step.share = devices_.device(device_name(lane_device)) == step.device &&
-                   !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target));
+                   !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
+                   !shows_constant(aliases_.group(source)) && !(is_body_ && comes_out(aliases_.group(target)));
     }
     step.lane = lane_of(device_name(lane_device));
     try {
@@ -296,6 +298,7 @@ class Planner {
       if (auto before = last_part_.find(task); before != last_part_.end()) step.awaits.push_back(before->second);
       last_part_[task] = step.signals;
     }
+    if (!step.bodies.empty()) take_turn_with_parts(step);
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value < 0) continue;
@@ -347,6 +350,19 @@ class Planner {
         }
       }
     }
+  }
+
+  // Whoever gets what comes out of a copy may write to it; a constant is the program's own.
+  bool shows_constant(int group) const {
+    return std::any_of(program_.constants.begin(), program_.constants.end(), [&](const Constant& constant) {
+      return !constant.is_number && aliases_.group(constant.value) == group;
+    });
+  }
+
+  // To the program around a body, which may write to it.
+  bool comes_out(int group) const {
+    return std::any_of(program_.outputs.begin(), program_.outputs.end(),
+                       [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
   }
 
   void note_product(Step& step, const std::string& op_name) {
@@ -414,6 +430,25 @@ class Planner {
       step.awaits.push_back(before.signals);
     }
     return visited;
+  }
+
+  // So do those of its bodies.
+  void take_turn_with_parts(Step& step) {
+    std::set<std::string> tasks;
+    for (int32_t body : step.bodies) add_tasks_of_parts(program_.bodies[body], tasks);
+    if (tasks.empty()) return;
+    if (step.signals < 0) step.signals = plan_.num_events++;
+    for (const std::string& task : tasks) {
+      if (auto before = last_part_.find(task); before != last_part_.end()) step.awaits.push_back(before->second);
+      last_part_[task] = step.signals;
+    }
+  }
+  void add_tasks_of_parts(const Program& body, std::set<std::string>& tasks) const {
+    for (const Instruction& instruction : body.instructions) {
+      if (body.op_of(instruction).name != kRemote.name) continue;
+      tasks.insert(parts_[std::get<int64_t>(instruction.arguments[0].value)].task);
+    }
+    for (const Program& inner : body.bodies) add_tasks_of_parts(inner, tasks);
   }
 
   // What control flow returns may be memory that it was given, and is then where that is.
@@ -533,9 +568,9 @@ class Planner {
 }  // namespace
 
 Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
-           const std::vector<Program>* parts)
+           const std::vector<Program>* parts, const std::vector<int>& argument_classes)
     : program(std::move(p)) {
-  Planner(*this, devices, catalog, kernels, parts).build();
+  Planner(*this, devices, catalog, kernels, parts, argument_classes).build();
 }
 
 }  // namespace muster

@@ -83,9 +83,10 @@ struct Plan {
   };
 
   // Without `kernels` every op is called as it was recorded.
-  // `parts` are those of the outermost program, if this is a body of it.
+  // `parts` are those of the outermost program, if this is a body of it, and `argument_classes` say which arguments its
+  // callers let share memory (aliases.h).
   Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
-       const std::vector<Program>* parts = nullptr);
+       const std::vector<Program>* parts = nullptr, const std::vector<int>& argument_classes = {});
 
   Program program;
   std::vector<std::vector<Step>> lanes{};   // steps in program order, by device
