@@ -30,7 +30,10 @@ class ViewCanceller {
       definition_[result] = &instruction;
       if (const std::optional<size_t> written = written_operand_[instruction.op]) {
         // Two names for one memory; with one name whoever cuts the program apart sees that.
-        if (const ValueId memory = operand(instruction, *written); memory != kNoValue) same[result] = memory;
+        if (const ValueId memory = operand(instruction, *written); memory != kNoValue) {
+          same[result] = memory;
+          for (ValueId& output : program_.outputs) output = output == result ? memory : output;
+        }
         continue;
       }
       const ValueId original = shown_by(instruction);

@@ -7,18 +7,14 @@
 #include "muster/graph/op_traits.h"
 
 namespace muster {
-namespace {
+std::string task_of_device(const std::string& device) { return device.substr(0, device.rfind("/device:")); }
 
-void tasks_of(const Program& program, std::set<std::string>& tasks) {
+void add_tasks(const Program& program, std::set<std::string>& tasks) {
   for (const Instruction& instruction : program.instructions) {
     tasks.insert(task_of_device(program.devices[instruction.device]));
   }
-  for (const Program& body : program.bodies) tasks_of(body, tasks);
+  for (const Program& body : program.bodies) add_tasks(body, tasks);
 }
-
-}  // namespace
-
-std::string task_of_device(const std::string& device) { return device.substr(0, device.rfind("/device:")); }
 
 Homes::Homes(const Program& program, const std::string& driver, const std::map<ValueId, VariableRef>& remote_variables)
     : home(program.num_values) {
@@ -38,7 +34,7 @@ Homes::Homes(const Program& program, const std::string& driver, const std::map<V
       if (!source.empty()) where = source;
     } else if (is_control(op)) {
       std::set<std::string> tasks{named};
-      for (int32_t body : instruction.bodies) tasks_of(program.bodies[body], tasks);
+      for (int32_t body : instruction.bodies) add_tasks(program.bodies[body], tasks);
       several = tasks.size() > 1;
       if (several) where = driver;
     }

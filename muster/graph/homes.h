@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace muster {
 
 // The task of a device: "/job:ps/replica:0/task:1" of "/job:ps/replica:0/task:1/device:CPU:0".
 std::string task_of_device(const std::string& device);
+
+// The tasks of the program's instructions and of those of its bodies.
+void add_tasks(const Program& program, std::set<std::string>& tasks);
 
 struct Homes {
   // `remote_variables`: which values stand for variables of other tasks than `driver`, which has all other arguments.

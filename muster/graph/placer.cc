@@ -11,6 +11,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
+#include "muster/graph/homes.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/split.h"
 
@@ -24,6 +25,9 @@ using Place = const std::string*;
 struct Placement {
   DeviceSet devices;
   std::vector<PlacedOp>* placed;
+  std::string driver{};         // a task, or ""
+  std::string driver_device{};  // one of its devices
+  int bodies = 0;               // placed so far
   std::set<std::string> names{};
   // Wishes that gave way to the place of the memory, by wish and place: how many, and the first of them.
   std::map<std::pair<std::string, std::string>, std::pair<int, std::string>> overruled{};
@@ -186,12 +190,26 @@ class ProgramPlacer {
       });
     }
 
-    std::vector<std::vector<Place>> inputs;  // per body: where its arguments are
-    for (size_t b = 0; b < instruction.bodies.size(); ++b) {
-      inputs.emplace_back();
-      for (ValueId id : body_inputs(in_, instruction, b)) {
-        inputs.back().push_back(id != kNoValue && stays(id) ? where_[id] : device);
+    auto inputs_for = [&](Place here) {
+      std::vector<std::vector<Place>> inputs;  // per body: where its arguments are
+      for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+        inputs.emplace_back();
+        for (ValueId id : body_inputs(in_, instruction, b)) {
+          inputs.back().push_back(id != kNoValue && stays(id) ? where_[id] : here);
+        }
       }
+      return inputs;
+    };
+    std::vector<std::vector<Place>> inputs = inputs_for(device);
+    auto overruled = all_.overruled;
+    const size_t placed = all_.placed == nullptr ? 0 : all_.placed->size();
+    const bool several = !all_.driver.empty() && is_over_several_tasks(number, device, inputs);
+    if (several && task_of_device(*device) != all_.driver) {
+      device = all_.intern(all_.driver_device);
+      why = "over several tasks";
+      all_.overruled = std::move(overruled);  // they are placed once more
+      if (all_.placed != nullptr) all_.placed->resize(placed);
+      inputs = inputs_for(device);
     }
     for (Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId& id) {
@@ -199,7 +217,7 @@ class ProgramPlacer {
       });
     }
 
-    const std::vector<Place> outputs = place_bodies(number, instruction, device, inputs);
+    const std::vector<Place> outputs = place_bodies(number, instruction, device, inputs, several);
     size_t next = 0;
     for (const auto& result : instruction.results) {
       for (ValueId value : result) {
@@ -246,9 +264,24 @@ class ProgramPlacer {
     return written;
   }
 
-  // Returns where the outputs of the bodies end up, which are the first results of the instruction.
+  // Whether the bodies, called there with these inputs, work on another task, too, or on memory that stays there.
+  bool is_over_several_tasks(size_t number, Place device, const std::vector<std::vector<Place>>& inputs) {
+    std::set<std::string> tasks{task_of_device(*device)};
+    for (size_t b = 0; b < inputs.size(); ++b) {
+      const Result& result = placed_body(number, b, device, inputs[b]);
+      add_tasks(result.program, tasks);
+      for (Place input : inputs[b]) tasks.insert(task_of_device(*input));
+      for (Place output : result.outputs) {
+        if (output) tasks.insert(task_of_device(*output));
+      }
+    }
+    return tasks.size() > 1;
+  }
+
+  // Returns where the outputs of the bodies end up, which are the first results of the instruction. `several`: they are
+  // on several tasks, and all that they return must come to `device`.
   std::vector<Place> place_bodies(size_t number, Instruction& instruction, Place device,
-                                  const std::vector<std::vector<Place>>& inputs) {
+                                  const std::vector<std::vector<Place>>& inputs, bool several) {
     const std::string& name = in_.op_of(instruction).name;
     std::vector<Place> outputs(in_.bodies[instruction.bodies[0]].outputs.size(), device);
     if (name == kCond.name) {
@@ -256,14 +289,19 @@ class ProgramPlacer {
       const std::vector<Place> then = placed_body(number, 0, device, inputs[0]).outputs;
       const std::vector<Place> otherwise = placed_body(number, 1, device, inputs[1]).outputs;
       for (size_t i = 0; i < outputs.size(); ++i) {
-        if (then[i] == otherwise[i] && then[i]) outputs[i] = then[i];
+        if (then[i] == otherwise[i] && then[i] && !several) outputs[i] = then[i];
       }
       for (size_t b : {0, 1}) instruction.bodies[b] = add_body(number, b, device, inputs[b], outputs);
       return outputs;
     }
     // What a trip returns is what the next one is given, so it must be in the same place.
     const size_t before = name == kLoop.name ? 1 : 1 + std::get<ArgumentList>(instruction.arguments[1].value).size();
-    for (size_t i = 0; i < instruction.results[0].size(); ++i) outputs[i] = inputs[0][before + i];
+    for (size_t i = 0; i < instruction.results[0].size(); ++i) {
+      outputs[i] = inputs[0][before + i];
+      if (several && task_of_device(*outputs[i]) != task_of_device(*device)) {
+        throw_not_shared(in_.bodies[instruction.bodies[0]], *outputs[i], *device);
+      }
+    }
     instruction.bodies[0] = add_body(number, 0, device, inputs[0], outputs);
     if (instruction.bodies.size() > 1) instruction.bodies[1] = add_body(number, 1, device, inputs[1], {device});
     return outputs;
@@ -275,6 +313,12 @@ class ProgramPlacer {
     std::vector<bool> written = written_around(caller, position);
     auto [known, is_new] = placed_bodies_.try_emplace({body, device, inputs, written});
     if (is_new) {
+      // Bodies in bodies that are all moved to the driver are placed twice on each level.
+      constexpr int kMostBodies = 100'000;
+      if (++all_.bodies > kMostBodies) {
+        throw resource_exhausted("program \"", in_.name, "\": its bodies can be placed in more than ", kMostBodies,
+                                 " ways; ask for fewer devices in them");
+      }
       known->second =
           ProgramPlacer(in_.bodies[body], device, aliases_.argument_classes(body), written, all_).run(&inputs);
     }
@@ -310,11 +354,13 @@ class ProgramPlacer {
     if (static_cast<size_t>(value) >= written.size() || !written[value]) return;
     const Aliases aliases(body);
     for (const ProgramArgument& argument : body.arguments) {
-      if (aliases.group(argument.value) != aliases.group(value)) continue;
-      throw invalid_argument("program \"", body.name, "\" returns memory on ", from,
-                             " that it was given and that is written to, but its result must be on ", to,
-                             "; let it return a clone()");
+      if (aliases.group(argument.value) == aliases.group(value)) throw_not_shared(body, from, to);
     }
+  }
+  [[noreturn]] static void throw_not_shared(const Program& body, const std::string& from, const std::string& to) {
+    throw invalid_argument("program \"", body.name, "\" returns memory on ", from,
+                           " that it was given and that is written to, but its result must be on ", to,
+                           "; let it return a clone()");
   }
 
   // Makes `id` refer to the value as it is on `device`: to a copy, if it is not there.
@@ -387,6 +433,11 @@ Program place(Program program, const PlacerOptions& options, std::vector<PlacedO
   Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement),
                 .placed = placed};
   const Place default_device = all.intern(all.devices.default_device());
+  if (!options.driver.empty()) {
+    all.driver = options.driver;
+    all.driver_device = options.driver + "/device:CPU:0";
+    if (task_of_device(*default_device) == options.driver) all.driver_device = *default_device;
+  }
   Program result = ProgramPlacer(std::move(program), default_device, {}, {}, all).run(nullptr).program;
   for (const auto& [places, wishes] : all.overruled) {
     if (options.quiet) break;

@@ -17,6 +17,7 @@ struct PlacerOptions {
   bool soft_placement = true;        // a wish for a device that its task does not have is a wish, not an order
   bool log_placement = false;        // logs placement_table()
   bool quiet = false;                // says nothing of wishes that were not met
+  std::string driver{};              // the task that runs control flow whose bodies are on several; "": whoever wishes
 };
 
 // Why an instruction runs where it does.
@@ -38,6 +39,7 @@ struct PlacedOp {
 // - A muster::copy brings a value to another device, once for all its readers there until somebody writes to it.
 //   Its `device` is its destination.
 // - The bodies of control flow begin on the device of their instruction. Inputs that they write stay where they are.
+// - Control flow over several tasks is the driver's, and so is what it returns.
 // Logs one line when wishes were not met. Throws Error{kInvalidArgument}: a device does not exist (its task neither,
 // with soft placement), or one instruction writes to memory on two devices. REQUIRES: the program has passed check().
 Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed = nullptr);

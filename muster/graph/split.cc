@@ -10,6 +10,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/homes.h"
 #include "muster/graph/op_traits.h"
+#include "muster/graph/part_writer.h"
 
 namespace muster {
 namespace {
@@ -27,6 +28,8 @@ struct Segment {
   std::vector<ValueId> outputs{};                                // values that the driver wants
   std::map<std::pair<ValueId, int>, int64_t> sent{};             // value and the segment that wants it -> edge
   std::map<ValueId, std::pair<std::string, int64_t>> fetched{};  // value -> the task that has it, edge
+  std::optional<size_t> after{};                                 // an instruction of the driver that comes before
+  bool closed = false;                                           // nothing joins it any more
 };
 
 // What the splits of a program and of its bodies share.
@@ -36,89 +39,16 @@ struct Whole {
   int64_t edges = 0;
 };
 
-// Copies instructions of one program into another, whose values have their own numbers.
-class PartWriter {
- public:
-  PartWriter(const Program& from, std::string name, std::string task) : from_(from) {
-    to_.name = std::move(name);
-    to_.task = std::move(task);
-    to_.seed = from.seed;
-  }
-
-  bool knows(ValueId value) const { return numbers_.contains(value); }
-
-  ValueId define(ValueId value) {
-    if (value == kNoValue) return kNoValue;
-    return numbers_[value] = to_.new_value();
-  }
-  ValueId use(ValueId value) {
-    if (value < 0) return value;
-    if (auto known = numbers_.find(value); known != numbers_.end()) return known->second;
-    for (const Constant& constant : from_.constants) {
-      if (constant.value != value) continue;
-      Constant copy = constant;
-      copy.value = define(value);
-      to_.constants.push_back(std::move(copy));
-      return numbers_[value];
-    }
-    MUSTER_CHECK(false) << "value " << value << " of program " << from_.name << " is not in its part";
-    return kNoValue;
-  }
-
-  void add_argument(ValueId value, const std::string& device) {
-    to_.arguments.push_back({.value = define(value), .device = to_.intern_device(device), .any = true});
-  }
-  void add_variable(ValueId value, const VariableRef& variable, const std::string& device) {
-    if (knows(value)) return;
-    to_.variables.push_back({define(value), variable.name, variable.spec, to_.intern_device(device)});
-  }
-  void add_instruction(const Instruction& original) {
-    Instruction copy = original;
-    for (Argument& argument : copy.arguments) {
-      for_each_value(argument, [&](ValueId& id) { id = use(id); });
-    }
-    const Op& op = from_.op_of(original);
-    copy.op = to_.intern_op(op.name, op.schema);
-    copy.device = to_.intern_device(from_.devices[original.device]);
-    for (auto& values : copy.results) {
-      for (ValueId& value : values) value = define(value);
-    }
-    for (int32_t& body : copy.bodies) {
-      to_.bodies.push_back(from_.bodies[body]);
-      body = static_cast<int32_t>(to_.bodies.size() - 1);
-    }
-    to_.instructions.push_back(std::move(copy));
-  }
-  void add(const ControlOp& op, std::vector<Argument> arguments, std::vector<std::vector<ValueId>> results,
-           const std::string& device) {
-    to_.instructions.push_back({.op = to_.intern_op(op.name, op.schema),
-                                .device = to_.intern_device(device),
-                                .arguments = std::move(arguments),
-                                .results = std::move(results)});
-  }
-  // The value as it is now, whatever is written to its memory later.
-  ValueId snapshot(ValueId value, const std::string& device) {
-    const ValueId now = to_.new_value();
-    add(kCopy, {{ValueRef{use(value)}}}, {{now}}, device);
-    return now;
-  }
-
-  Program& program() { return to_; }
-
- private:
-  const Program& from_;
-  Program to_;
-  std::map<ValueId, ValueId> numbers_;
-};
-
 // Splits one program, the outermost or a body that the driver runs.
 class Splitter {
  public:
   // `variables` says which arguments of a body stand for variables of other tasks.
-  Splitter(const Program& program, Whole& whole, std::map<ValueId, VariableRef> variables)
+  Splitter(const Program& program, Whole& whole, std::map<ValueId, VariableRef> variables, bool is_body = false,
+           const std::vector<int>& argument_classes = {})
       : in_(program),
         whole_(whole),
-        aliases_(program),
+        is_body_(is_body),
+        aliases_(program, argument_classes),
         remote_variables_(with_variables_of(program, std::move(variables), whole.driver)),
         homes_(program, whole.driver, remote_variables_),
         order_(order_by_rounds(program, aliases_, homes_, whole.driver)),
@@ -192,6 +122,7 @@ class Splitter {
       Touch& touch = touched_[{task, group}];
       (write ? touch.written : touch.read) = std::max(write ? touch.written : touch.read, segment);
     });
+    if (homes_.several_tasks[number]) close_segments(number);
     if (segment == kDriver) return;
     // What is written is from now on found where it was written.
     for (const Argument& argument : instruction.arguments) {
@@ -199,6 +130,20 @@ class Splitter {
         const ValueId memory = root(id);
         if (!stands_for_variable(memory) && aliases_.writes(number, aliases_.group(id))) segment_[memory] = segment;
       });
+    }
+  }
+
+  // The bodies of control flow that the driver runs have parts of their own. Of the tasks that those are for, what
+  // comes before is in segments that begin before it, with all that they need, and what comes after is in others.
+  void close_segments(size_t number) {
+    std::set<std::string> tasks;
+    for (int32_t body : in_.instructions[number].bodies) add_tasks(in_.bodies[body], tasks);
+    for (const std::string& task : tasks) {
+      const auto mine = by_task_.find(task);
+      if (mine != by_task_.end()) {
+        for (int segment : closure({mine->second.begin(), mine->second.end()})) segments_[segment].closed = true;
+      }
+      last_control_[task] = number;
     }
   }
 
@@ -250,15 +195,19 @@ class Splitter {
     });
     const std::set<int> before = closure(needs);
     for (int candidate : mine) {
-      if (candidate < first || before.contains(candidate)) continue;
+      if (candidate < first || before.contains(candidate) || segments_[candidate].closed) continue;
       segments_[candidate].needs.insert(needs.begin(), needs.end());
       return candidate;
     }
     const int made = static_cast<int>(segments_.size());
     if (!mine.empty()) needs.insert(mine.back());
-    segments_.push_back({.task = task, .needs = std::move(needs)});
+    segments_.push_back({.task = task, .needs = std::move(needs), .after = comes_after(task)});
     mine.push_back(made);
     return made;
+  }
+  std::optional<size_t> comes_after(const std::string& task) const {
+    auto control = last_control_.find(task);
+    return control == last_control_.end() ? std::nullopt : std::optional(control->second);
   }
 
   // The segments that must have run before `value` is there. The driver works in order, so a value of its own needs
@@ -340,9 +289,9 @@ class Splitter {
     auto touch = touched_.find({task, aliases_.group(variable)});
     const int after = touch == touched_.end() ? kDriver : touch->second.written;
     for (int candidate : mine) {
-      if (candidate >= after) return candidate;
+      if (candidate >= after && !segments_[candidate].closed) return candidate;
     }
-    segments_.push_back({.task = task});
+    segments_.push_back({.task = task, .after = comes_after(task)});
     mine.push_back(static_cast<int>(segments_.size() - 1));
     return mine.back();
   }
@@ -374,6 +323,7 @@ class Splitter {
     for (size_t i : order_) {
       if (where_[i] != kDriver) continue;
       add_driver_instruction(i, driver);
+      done_.insert(i);
       begin_ready();
     }
     MUSTER_CHECK(std::all_of(begun.begin(), begun.end(), [](bool b) { return b; })) << "split of " << in_.name;
@@ -386,6 +336,7 @@ class Splitter {
     for (int need : segments_[segment].needs) {
       if (!begun[need]) return false;
     }
+    if (segments_[segment].after && !done_.contains(*segments_[segment].after)) return false;
     const auto& inputs = segments_[segment].inputs;
     return std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) { return driver.knows(value); });
   }
@@ -409,7 +360,11 @@ class Splitter {
       inputs.push_back({ValueRef{driver.use(value)}});
     }
     for (const auto& [value, source] : segment.fetched) {
-      part.add(kReceive, {{source.second}, {source.first}}, {{part.define(value)}}, here);
+      const bool written = writes(segment.instructions, value);
+      const ValueId received = written ? part.program().new_value() : part.define(value);
+      part.add(kReceive, {{source.second}, {source.first}}, {{received}}, here);
+      // Tasks of one process hand on the memory itself, which others may have got, too.
+      if (written) part.add(kCopy, {{ValueRef{received}}}, {{part.define(value)}}, here);
     }
     for (size_t i : segment.instructions) {
       for (const Argument& argument : in_.instructions[i].arguments) {
@@ -429,11 +384,35 @@ class Splitter {
     }
     for (ValueId value : segment.outputs) part.program().outputs.push_back(at_the_end(value));
     std::vector<ValueId> results;
-    for (ValueId value : segment.outputs) results.push_back(driver.define(value));
+    std::vector<std::pair<ValueId, ValueId>> own;  // what is written by the driver or around this body is not shared
+    for (ValueId value : segment.outputs) {
+      const bool comes_out = is_body_ && std::count(in_.outputs.begin(), in_.outputs.end(), value) > 0;
+      if (comes_out || writes(driver_instructions(), value)) {
+        results.push_back(driver.program().new_value());
+        own.emplace_back(results.back(), value);
+      } else {
+        results.push_back(driver.define(value));
+      }
+    }
     part.program().seed = in_.seed + whole_.parts.size() + 1;
     driver.add(kRemote, {{static_cast<int64_t>(whole_.parts.size())}, {std::move(inputs)}}, {std::move(results)},
                driver_device(""));
+    for (const auto& [shared, value] : own) {
+      driver.add(kCopy, {{ValueRef{shared}}}, {{driver.define(value)}}, driver_device(""));
+    }
     whole_.parts.push_back(std::move(part.program()));
+  }
+
+  bool writes(const std::vector<size_t>& instructions, ValueId value) const {
+    return std::any_of(instructions.begin(), instructions.end(),
+                       [&](size_t i) { return aliases_.writes(i, aliases_.group(value)); });
+  }
+  std::vector<size_t> driver_instructions() const {
+    std::vector<size_t> all;
+    for (size_t i = 0; i < where_.size(); ++i) {
+      if (where_[i] == kDriver) all.push_back(i);
+    }
+    return all;
   }
 
   // Makes sure that the part has the value: a variable of its task, or a view.
@@ -496,7 +475,9 @@ class Splitter {
                                  ", which is not a variable; control flow over several tasks can only write variables");
         }
       }
-      bodies.push_back(Splitter(body, whole_, std::move(variables)).run());
+      bodies.push_back(Splitter(body, whole_, std::move(variables), /*is_body=*/true,
+                                aliases_.argument_classes(instruction.bodies[b]))
+                           .run());
     }
     auto drop_variables = [&](Argument& argument) {
       auto* list = std::get_if<ArgumentList>(&argument.value);
@@ -523,6 +504,7 @@ class Splitter {
 
   const Program& in_;
   Whole& whole_;
+  const bool is_body_;
   const Aliases aliases_;
   std::map<ValueId, VariableRef> remote_variables_;
   const Homes homes_;
@@ -535,7 +517,9 @@ class Splitter {
   std::map<std::string, std::vector<int>> by_task_;
   std::vector<int> driver_needs_;  // segments that the driver has waited for, in order
   std::map<std::pair<std::string, int>, Touch> touched_;
-  std::map<ValueId, size_t> view_;  // a view of another task's memory -> its instruction
+  std::map<ValueId, size_t> view_;              // a view of another task's memory -> its instruction
+  std::map<std::string, size_t> last_control_;  // task -> the last control flow over several whose bodies are there
+  std::set<size_t> done_;                       // of the driver's instructions, while writing
 };
 
 }  // namespace

@@ -82,12 +82,14 @@ Program make_step(const Program& program, const std::string& container, const Pl
   cancel_views(step);
   merge_repeated(step);
   eliminate_dead(step);
-  Program placed = place(step, devices);
+  PlacerOptions options = devices;
+  options.driver = driver;
+  Program placed = place(step, options);
   const bool has_variables = std::any_of(
       placed.variables.begin(), placed.variables.end(),
       [&](const VariableRef& variable) { return task_of_device(placed.devices[variable.device]) == driver; });
   if (has_variables && uses_others(placed, driver)) {
-    placed = place(with_variables_apart(std::move(step), placed, driver), with_devices_apart(devices, driver));
+    placed = place(with_variables_apart(std::move(step), placed, driver), with_devices_apart(options, driver));
   }
   step = split(std::move(placed), driver);
   rotate_loops(step);
