@@ -47,7 +47,9 @@ bench: build  ## Compare with the peers: make bench PEERS=<their directory>.
 	@bench/compare $(PEERS)
 
 .PHONY: fuzz
-fuzz:  ## Feed whatever reads what others write with nonsense, for a minute in all (FUZZ_SECONDS).
+fuzz: setup  ## Run random programs in many ways, and feed whatever reads what others write with nonsense: a minute each (FUZZ_SECONDS).
+	@$(call build,release,cluster_test)
+	@MUSTER_FUZZ_SECONDS=$(FUZZ_SECONDS) tests/own_network build/bin/cluster_test --gtest_filter='RandomPrograms.*AsLongAsWanted'
 	@scripts/setup clang
 	@$(call build,fuzz,fuzzers)
 	@fuzzers=(build/fuzz/bin/*_fuzzer); for fuzzer in "$${fuzzers[@]}"; do \
