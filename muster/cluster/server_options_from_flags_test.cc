@@ -10,10 +10,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kCluster = R"({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]})";
+constexpr const char* kTwoTasks = R"({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]})";
 
 TEST(ServerOptionsFromFlags, SayWhichTaskThisIsAndWhatItShows) {
-  const char* words[] = {"task",  "--cluster", kCluster,    "--task_type", "ps",        "--task_index", "0",
+  const char* words[] = {"task",  "--cluster", kTwoTasks,    "--task_type", "ps",        "--task_index", "0",
                          "--own", "flag",      "--storage", "/some/disk",  "--storage", "/another",     "--insecure"};
 
   const ServerOptions options = server_options_from_flags(std::size(words), words);
@@ -25,7 +25,7 @@ TEST(ServerOptionsFromFlags, SayWhichTaskThisIsAndWhatItShows) {
 }
 
 TEST(ServerOptionsFromFlags, NameCredentialsThatAreNotThere) {
-  const char* words[] = {"task",         "--cluster", kCluster,        "--task_type", "ps",
+  const char* words[] = {"task",         "--cluster", kTwoTasks,        "--task_type", "ps",
                          "--task_index", "0",         "--credentials", "/nowhere"};
   try {
     server_options_from_flags(std::size(words), words);
@@ -37,7 +37,7 @@ TEST(ServerOptionsFromFlags, NameCredentialsThatAreNotThere) {
 }
 
 TEST(ServerOptionsFromFlags, NeedATask) {
-  const char* words[] = {"task", "--cluster", kCluster};
+  const char* words[] = {"task", "--cluster", kTwoTasks};
   try {
     server_options_from_flags(std::size(words), words);
     ADD_FAILURE() << "which one?";

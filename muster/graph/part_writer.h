@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/check.h"
+#include "muster/base/status.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/program.h"
 
@@ -37,8 +37,9 @@ class PartWriter {
       to_.constants.push_back(std::move(copy));
       return numbers_[value];
     }
-    MUSTER_CHECK(false) << "value " << value << " of program " << from_.name << " is not in its part";
-    return kNoValue;
+    // A mistake of ours, but a program of somebody else: it must not end the server that splits it.
+    throw Error(Status(StatusCode::kInternal,
+                       str_cat("program \"", from_.name, "\" cannot be split: value ", value, " is not in its part")));
   }
 
   void add_argument(ValueId value, const std::string& device) {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
 #include "muster/graph/homes.h"
@@ -326,7 +325,9 @@ class Splitter {
       done_.insert(i);
       begin_ready();
     }
-    MUSTER_CHECK(std::all_of(begun.begin(), begun.end(), [](bool b) { return b; })) << "split of " << in_.name;
+    if (!std::all_of(begun.begin(), begun.end(), [](bool b) { return b; })) {
+      throw Error(Status(StatusCode::kInternal, str_cat("program \"", in_.name, "\": a part would never begin")));
+    }
     Program made = std::move(driver.program());
     for (ValueId output : in_.outputs) made.outputs.push_back(output < 0 ? output : driver.use(output));
     return made;

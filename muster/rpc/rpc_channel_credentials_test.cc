@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 using testing_support::eventually;
 using testing_support::Relay;
 
-constexpr const char* kTask = "/job:ps/replica:0/task:0";
-constexpr const char* kOther = "/job:ps/replica:0/task:1";
+constexpr const char* kPs0 = "/job:ps/replica:0/task:0";
+constexpr const char* kPs1 = "/job:ps/replica:0/task:1";
 constexpr const char* kLook = "/muster.Test/Look";
 
 class ChannelCredentials : public ::testing::Test {
@@ -38,7 +38,7 @@ class ChannelCredentials : public ::testing::Test {
     }
   };
 
-  static std::unique_ptr<RpcServer> serve(const Credentials& credentials, const std::string& task = kTask) {
+  static std::unique_ptr<RpcServer> serve(const Credentials& credentials, const std::string& task = kPs0) {
     return std::make_unique<RpcServer>(
         RpcServerOptions{.address = "127.0.0.1:0", .task = task, .credentials = credentials},
         std::vector<RpcServer::MethodEntry>{{kLook, [](const std::shared_ptr<RpcCall>& call) { call->answer({}); }}});
@@ -71,34 +71,34 @@ class ChannelCredentials : public ::testing::Test {
 };
 
 TEST_F(ChannelCredentials, LetACallInThatShowsTheRightOnes) {
-  auto server = serve(ours_.issue("ps-0", kTask));
+  auto server = serve(ours_.issue("ps-0", kPs0));
 
-  EXPECT_TRUE(outcome(server->address(), kTask, ours_.issue("client")).ok());
+  EXPECT_TRUE(outcome(server->address(), kPs0, ours_.issue("client")).ok());
   EXPECT_TRUE(outcome(server->address(), "", ours_.issue("client")).ok()) << "by its address, which is loopback";
 }
 
 TEST_F(ChannelCredentials, ThatAreWrongFailForGoodAndSayWhatWasExpected) {
-  auto server = serve(ours_.issue("ps-0", kTask));
+  auto server = serve(ours_.issue("ps-0", kPs0));
   LogCapture log;
 
-  expect_refused(outcome(server->address(), kTask, theirs_.issue("client")),
+  expect_refused(outcome(server->address(), kPs0, theirs_.issue("client")),
                  AllOf(HasSubstr("signed by another authority"), HasSubstr("\"ps-0\""),
                        HasSubstr(issuer_of(ours_.issue("x").tls->certificate)),
                        HasSubstr(authority_named(theirs_.identity.certificate))));
-  expect_refused(outcome(server->address(), kTask, {}), HasSubstr("this client has no credentials"));
+  expect_refused(outcome(server->address(), kPs0, {}), HasSubstr("this client has no credentials"));
   Credentials trusting = theirs_.issue("client");
   trusting.tls->ca += ours_.identity.certificate;
-  expect_refused(outcome(server->address(), kTask, trusting), HasSubstr("does not accept this client's"));
+  expect_refused(outcome(server->address(), kPs0, trusting), HasSubstr("does not accept this client's"));
   auto plain = serve({});
-  expect_refused(outcome(plain->address(), kTask, ours_.issue("client")), HasSubstr("does not speak TLS"));
+  expect_refused(outcome(plain->address(), kPs0, ours_.issue("client")), HasSubstr("does not speak TLS"));
   for (const LogLine& line : log.lines())
     EXPECT_THAT(line.text, HasSubstr("refuses the connection")) << "of the server";
 }
 
 // Nobody waits for these calls: no thread is there to be surprised.
 TEST_F(ChannelCredentials, ThatAreWrongEndACallThatWasStartedToo) {
-  auto server = serve(ours_.issue("ps-0", kTask));
-  RpcChannel channel(server->address(), kTask, {.credentials = theirs_.issue("client")});
+  auto server = serve(ours_.issue("ps-0", kPs0));
+  RpcChannel channel(server->address(), kPs0, {.credentials = theirs_.issue("client")});
 
   for (const int attempts : {1, 3}) {
     std::promise<Status> ended;
@@ -109,25 +109,25 @@ TEST_F(ChannelCredentials, ThatAreWrongEndACallThatWasStartedToo) {
 }
 
 TEST_F(ChannelCredentials, OfAnotherTaskAreNotTaken) {
-  auto other = serve(ours_.issue("ps-1", kOther), kOther);
+  auto other = serve(ours_.issue("ps-1", kPs1), kPs1);
 
-  expect_refused(outcome(other->address(), kTask, ours_.issue("client")), HasSubstr("\"ps-1\", not of ps-0"));
-  EXPECT_THROW(serve(ours_.issue("ps-1", kOther), kTask), Error);
-  EXPECT_THROW(serve(ours_.issue("client"), kTask), Error);
+  expect_refused(outcome(other->address(), kPs0, ours_.issue("client")), HasSubstr("\"ps-1\", not of ps-0"));
+  EXPECT_THROW(serve(ours_.issue("ps-1", kPs1), kPs0), Error);
+  EXPECT_THROW(serve(ours_.issue("client"), kPs0), Error);
 }
 
 TEST_F(ChannelCredentials, AreRenewedAtBothEndsWithoutARestart) {
   const fs::path directory = fs::path(testing::TempDir()) / ("renewed-" + std::to_string(::getpid()));
-  write(directory / "ps-0", *ours_.issue("ps-0", kTask).tls);
+  write(directory / "ps-0", *ours_.issue("ps-0", kPs0).tls);
   write(directory / "client", *ours_.issue("client").tls);
   auto server = serve(read_credentials(directory.string(), "ps-0"));
   Relay relay(server->address());
-  RpcChannel channel(relay.address(), kTask, {.credentials = read_credentials(directory.string(), "client")});
+  RpcChannel channel(relay.address(), kPs0, {.credentials = read_credentials(directory.string(), "client")});
   EXPECT_NO_THROW(channel.call(kLook, {}, {.wait_until_up = true}));
-  RpcChannel started(relay.address(), kTask, {.credentials = read_credentials(directory.string(), "client")});
+  RpcChannel started(relay.address(), kPs0, {.credentials = read_credentials(directory.string(), "client")});
   EXPECT_NO_THROW(started.call(kLook, {}, {.wait_until_up = true}));
 
-  write(directory / "ps-0", *theirs_.issue("ps-0", kTask).tls);
+  write(directory / "ps-0", *theirs_.issue("ps-0", kPs0).tls);
   write(directory / "client", *theirs_.issue("client").tls);
   EXPECT_NO_THROW(channel.call(kLook, {})) << "over the connection that is there";
   LogCapture log;
@@ -142,7 +142,7 @@ TEST_F(ChannelCredentials, AreRenewedAtBothEndsWithoutARestart) {
     started.start(kLook, {}, {}, [&](const Status& status, const Frame&) { ended.set_value(status); });
     return ended.get_future().get().ok();
   })) << "nobody waits for these";
-  expect_refused(outcome(server->address(), kTask, ours_.issue("client")), HasSubstr("signed by another authority"));
+  expect_refused(outcome(server->address(), kPs0, ours_.issue("client")), HasSubstr("signed by another authority"));
   fs::remove_all(directory);
 }
 
