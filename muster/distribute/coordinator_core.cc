@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause(100);   // between two looks for a worker
 constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
+// A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
+constexpr std::chrono::milliseconds kConnecting(5'000);
 
 std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
   std::vector<std::string> devices;
@@ -384,7 +386,7 @@ void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<Sched
 bool CoordinatorCore::Trouble::count(Time began) {
   if (times > 0 && began <= last) return false;
   last = std::chrono::steady_clock::now();
-  ++times;
+  if (times++ == 0) first = last;
   return true;
 }
 
@@ -455,7 +457,8 @@ bool CoordinatorCore::do_without_cut_off(const Status& failure) {
         others = true;
       } else {
         cut_off.push_back(slot.get());
-        too_often = too_often && trouble->second.times > options_.transient_ps_failures;
+        const Trouble& known = trouble->second;
+        too_often = too_often && known.times > options_.transient_ps_failures && known.last - known.first > kConnecting;
       }
     }
   }

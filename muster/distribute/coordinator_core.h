@@ -70,7 +70,7 @@ class CoordinatorCore {
   // How often parameter servers were not reached: one of them, or by one worker since it last ran something.
   struct Trouble {
     int times = 0;
-    Time last{};
+    Time first{}, last{};
     // False if what failed began before it was last counted: all that was under way when the network was cut tells of
     // one and the same cut.
     bool count(Time began);
