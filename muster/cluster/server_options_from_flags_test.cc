@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 constexpr const char* kTwoTasks = R"({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]})";
 
 TEST(ServerOptionsFromFlags, SayWhichTaskThisIsAndWhatItShows) {
-  const char* words[] = {"task",  "--cluster", kTwoTasks,    "--task_type", "ps",        "--task_index", "0",
+  const char* words[] = {"task",  "--cluster", kTwoTasks,   "--task_type", "ps",        "--task_index", "0",
                          "--own", "flag",      "--storage", "/some/disk",  "--storage", "/another",     "--insecure"};
 
   const ServerOptions options = server_options_from_flags(std::size(words), words);
@@ -25,7 +25,7 @@ TEST(ServerOptionsFromFlags, SayWhichTaskThisIsAndWhatItShows) {
 }
 
 TEST(ServerOptionsFromFlags, NameCredentialsThatAreNotThere) {
-  const char* words[] = {"task",         "--cluster", kTwoTasks,        "--task_type", "ps",
+  const char* words[] = {"task",         "--cluster", kTwoTasks,       "--task_type", "ps",
                          "--task_index", "0",         "--credentials", "/nowhere"};
   try {
     server_options_from_flags(std::size(words), words);

@@ -377,8 +377,8 @@ void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<Sched
     queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
     return closure->cancelled(failure);
   }
-  note_trouble(slot, began);
-  if (!(late ? tolerate_late(failure) : tolerate(failure, began))) judge(failure);
+  const bool anew = note_trouble(slot, began);  // or with others of the same message
+  if (!(late ? !anew || tolerate_late(failure) : tolerate(failure, began))) judge(failure);
   queue_.put_back(closure);  // which tells it, if that was the end
 }
 
@@ -413,10 +413,10 @@ bool CoordinatorCore::tolerate_late(const Status& failure) {
   return false;
 }
 
-void CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
+bool CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
   absl::MutexLock lock(&mu_);
-  worker_trouble_[slot.index()].count(began);
   any_worker_trouble_ = true;
+  return worker_trouble_[slot.index()].count(began);
 }
 
 void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {

@@ -117,7 +117,8 @@ class CoordinatorCore {
   bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
   // The same for one that has not answered in time: once for every ten workers.
   bool tolerate_late(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
-  void note_trouble(const WorkerSlot& slot, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a worker that did not reach one. False if it was noted already, for what was under way at the same time.
+  bool note_trouble(const WorkerSlot& slot, Time began) ABSL_LOCKS_EXCLUDED(mu_);
   void forget_trouble(const WorkerSlot& slot) ABSL_LOCKS_EXCLUDED(mu_);
   // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
   void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);

@@ -330,7 +330,9 @@ Calls honest_calls() {
   std::vector<char> bytes(lseek(file, 0, SEEK_END));
   if (pread(file, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return calls;
   close(file);
-  for (const c10::IValue one : torch::pickle_load(bytes).toList()) {
+  const c10::List<c10::IValue> recorded = torch::pickle_load(bytes).toList();
+  for (size_t number = 0; number < recorded.size(); ++number) {
+    const c10::IValue one = recorded.get(number);
     const auto& elements = one.toTupleRef().elements();
     std::vector<c10::IValue> stack;
     for (size_t i = 1; i < elements.size(); ++i) stack.push_back(elements[i]);
