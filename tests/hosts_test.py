@@ -316,6 +316,13 @@ class Hosts(unittest.TestCase):
         yield
         ip("link", "set", "to-" + host, "master", "switch")
 
+    def assert_nothing_was_lost(self, training):
+        """And nothing was done twice, unless a worker was lost."""
+        scheduled, counted, failures = training.finish()
+        self.assertGreaterEqual(counted, scheduled)
+        if failures == 0:
+            self.assertEqual(counted, scheduled)
+
     def test_training_waits_for_any_host_whose_packets_vanish_for_a_second(self):
         with Counting() as training:
             for host in ("ps", "worker1", "client"):
@@ -324,10 +331,7 @@ class Hosts(unittest.TestCase):
                     time.sleep(1)
             training.wait_for_steps(workers=2)
 
-            scheduled, counted, failures = training.finish()
-            self.assertGreaterEqual(counted, scheduled)
-            if failures == 0:
-                self.assertEqual(counted, scheduled)
+            self.assert_nothing_was_lost(training)
 
     def test_training_waits_for_any_process_that_stops_for_five_seconds(self):
         """Less than it takes to miss two heartbeats: nobody is lost, and no step is made twice."""
@@ -339,10 +343,7 @@ class Hosts(unittest.TestCase):
                 process.send_signal(signal.SIGCONT)
             training.wait_for_steps(workers=2)
 
-            scheduled, counted, failures = training.finish()
-            self.assertGreaterEqual(counted, scheduled)
-            if failures == 0:
-                self.assertEqual(counted, scheduled)
+            self.assert_nothing_was_lost(training)
 
     def test_training_with_a_worker_that_is_far_away_loses_nothing(self):
         self.slow_cable.delay, self.slow_cable.jitter = 0.075, 0.050
@@ -362,10 +363,7 @@ class Hosts(unittest.TestCase):
             self.slow_cable.loss = 0
             training.wait_for_steps(workers=2)
 
-            scheduled, counted, failures = training.finish()
-            self.assertGreaterEqual(counted, scheduled)
-            if failures == 0:
-                self.assertEqual(counted, scheduled)
+            self.assert_nothing_was_lost(training)
 
     def test_training_goes_on_without_half_of_its_workers_until_they_are_back(self):
         with Counting() as training:

@@ -18,6 +18,17 @@ using Tensors = std::vector<at::Tensor>;
 constexpr const char* kPsTask = "/job:ps/task:0";
 constexpr const char* kOtherWorker = "/job:worker/task:1";
 
+// By a parameter server, which would have asked a worker if that were not positive.
+at::Tensor twice_over_tasks(const at::Tensor& x) {
+  DeviceScope on(kPsTask);
+  return cond(
+      x.sum() > 0, [&] { return x * 2; },
+      [&] {
+        DeviceScope there(kOtherWorker);
+        return x * 3;
+      });
+}
+
 class SeveralTasks : public testing::Test {
  protected:
   using Work = std::function<Tensors(at::Tensor)>;
@@ -39,16 +50,7 @@ class SeveralTasks : public testing::Test {
 
 TEST_F(SeveralTasks, CopyWhatControlFlowOverThemReturns) {
   auto work = [](at::Tensor x) -> Tensors {
-    at::Tensor twice;
-    {
-      DeviceScope on(kPsTask);
-      twice = cond(
-          x.sum() > 0, [&] { return x * 2; },
-          [&] {
-            DeviceScope there(kOtherWorker);
-            return x * 3;
-          });
-    }
+    const at::Tensor twice = twice_over_tasks(x);
     DeviceScope on(kOtherWorker);
     return {repeat(2, [&](at::Tensor, at::Tensor sum) { return sum + twice; }, x), twice + 0};
   };
@@ -58,16 +60,7 @@ TEST_F(SeveralTasks, CopyWhatControlFlowOverThemReturns) {
 
 TEST_F(SeveralTasks, WriteToWhatControlFlowOverThemReturns) {
   auto work = [](at::Tensor x) -> Tensors {
-    at::Tensor twice;
-    {
-      DeviceScope on(kPsTask);
-      twice = cond(
-          x.sum() > 0, [&] { return x * 2; },
-          [&] {
-            DeviceScope there(kOtherWorker);
-            return x * 3;
-          });
-    }
+    const at::Tensor twice = twice_over_tasks(x);
     DeviceScope on(kPsTask);
     const at::Tensor part = twice.narrow(0, 1, 1);
     part.add_(5);
