@@ -21,6 +21,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
+#include "muster/rpc/freed_by.h"
 
 #ifndef CPPHTTPLIB_OPENSSL_SUPPORT
 #error "cpp-httplib must be used with the flags of its pkg-config file: the library was compiled with them"
@@ -37,17 +38,10 @@ using std::chrono::steady_clock;
 constexpr size_t kMaxAnswer = 64 << 20;  // bytes of one page
 constexpr size_t kMaxPods = 1'000'000;
 
-template <auto function>
-struct Freed {
-  template <class T>
-  void operator()(T* object) const {
-    function(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using CertificateStore = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
+using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
+using PrivateKey = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
+using CertificateStore = std::unique_ptr<X509_STORE, FreedBy<X509_STORE_free>>;
 
 Bio reader_of(const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
 

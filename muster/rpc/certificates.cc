@@ -15,6 +15,7 @@
 
 #include "muster/base/status.h"
 #include "muster/graph/device_spec.h"
+#include "muster/rpc/freed_by.h"
 
 namespace muster {
 namespace {
@@ -24,21 +25,14 @@ constexpr size_t kLongestName = 64;           // of a subject, in X.509
 constexpr int kSerialBits = 127;              // random: two runs with one authority must not use a number twice
 constexpr int kVersion3 = 2;
 
-template <auto free>
-struct Free {
-  template <class T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Free<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
-using HostNames = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
-using HostName = std::unique_ptr<GENERAL_NAME, Free<GENERAL_NAME_free>>;
-using Address = std::unique_ptr<ASN1_OCTET_STRING, Free<ASN1_OCTET_STRING_free>>;
-using Number = std::unique_ptr<BIGNUM, Free<BN_free>>;
+using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, FreedBy<X509_EXTENSION_free>>;
+using HostNames = std::unique_ptr<GENERAL_NAMES, FreedBy<GENERAL_NAMES_free>>;
+using HostName = std::unique_ptr<GENERAL_NAME, FreedBy<GENERAL_NAME_free>>;
+using Address = std::unique_ptr<ASN1_OCTET_STRING, FreedBy<ASN1_OCTET_STRING_free>>;
+using Number = std::unique_ptr<BIGNUM, FreedBy<BN_free>>;
 
 std::string openssl_says() {
   std::array<char, 256> words{};

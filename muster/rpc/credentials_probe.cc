@@ -15,6 +15,7 @@
 
 #include "muster/base/status.h"
 #include "muster/rpc/certificates.h"
+#include "muster/rpc/freed_by.h"
 
 namespace muster {
 namespace {
@@ -23,18 +24,11 @@ using ProbeClock = std::chrono::steady_clock;
 constexpr auto kConnect = std::chrono::milliseconds(300);  // who needs longer is taken for one that is not there
 constexpr auto kTalk = std::chrono::seconds(1);
 
-template <auto free>
-struct FreeWith {
-  template <class T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Context = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
-using Session = std::unique_ptr<SSL, FreeWith<SSL_free>>;
-using Memory = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
-using ShownCertificate = std::unique_ptr<X509, FreeWith<X509_free>>;
-using OwnKey = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
+using Context = std::unique_ptr<SSL_CTX, FreedBy<SSL_CTX_free>>;
+using Session = std::unique_ptr<SSL, FreedBy<SSL_free>>;
+using Memory = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
+using ShownCertificate = std::unique_ptr<X509, FreedBy<X509_free>>;
+using OwnKey = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
 
 // A connection that does not wait by itself, closed in the end.
 class Connection {
@@ -53,7 +47,7 @@ class Connection {
     wish.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
     if (::getaddrinfo(host_of_address(address).c_str(), port.c_str(), &wish, &found) != 0) return false;
-    const std::unique_ptr<addrinfo, FreeWith<freeaddrinfo>> all(found);
+    const std::unique_ptr<addrinfo, FreedBy<freeaddrinfo>> all(found);
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
       if (socket_ >= 0) ::close(socket_);
       socket_ = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
