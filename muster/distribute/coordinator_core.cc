@@ -313,7 +313,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     const bool loss = is_loss(failure);
     if (loss) lose(slot, sent.generation, failure);
     --slot.batches_in_flight;
-    for (const auto& closure : batch) loss ? queue_.put_back(closure) : failed(slot, closure, failure, sent.began);
+    for (const auto& closure : batch) loss ? repeat(closure) : failed(slot, closure, failure, sent.began);
     return;
   }
   std::chrono::nanoseconds at_worker{};
@@ -346,7 +346,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     forget_trouble(slot);
     queue_.mark_finished(finished);
   }
-  for (const auto& closure : again) queue_.put_back(closure);
+  for (const auto& closure : again) repeat(closure);
   if (to_trace.empty()) return;
   in_background([this, &slot, to_trace = std::move(to_trace)] {
     // The first one last, to the front.
@@ -379,7 +379,12 @@ void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<Sched
   }
   const bool anew = note_trouble(slot, began);  // or with others of the same message
   if (!(late ? !anew || tolerate_late(failure) : tolerate(failure, began))) judge(failure);
-  queue_.put_back(closure);  // which tells it, if that was the end
+  repeat(closure);  // which tells it, if that was the end
+}
+
+void CoordinatorCore::repeat(const std::shared_ptr<ScheduledClosure>& closure) {
+  ++metrics_.repeated_closures;
+  queue_.put_back(closure);
 }
 
 // ---- Lost parameter servers

@@ -91,6 +91,8 @@ class CoordinatorCore {
   void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
   void failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure, const Status& failure,
               Time began);
+  // One that may have run, of which nobody heard.
+  void repeat(const std::shared_ptr<ScheduledClosure>& closure);
   // Has the function traced for the elements that a worker has found, and lets the closure be run again.
   void trace_and_put_back(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
                           const ElementSpecs& found);

@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -11,6 +9,7 @@
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/rpc/test_relay.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/trace/device_scope.h"
 
 namespace muster {
@@ -90,12 +89,6 @@ TEST(ManyWorkers, MayBeDownInTurnWhileACoordinatorConnects) {
   EXPECT_TRUE(eventually([&] { return coordinator.workers_up() == 2; }));
 }
 
-int64_t resident_bytes() {
-  int64_t pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
 TEST(ManyWorkers, AreHeldBackByAParameterServerThatIsSlow) {
   constexpr int kWorkers = 64, kSteps = 20 * kWorkers;
   constexpr int64_t kBytes = 1 << 20;  // of each push
@@ -114,7 +107,7 @@ TEST(ManyWorkers, AreHeldBackByAParameterServerThatIsSlow) {
   auto push_many = [&](int times) {
     for (int i = 0; i < times; ++i) coordinator.schedule(push, torch::ones({}));
     ASSERT_TRUE(eventually([&] {
-      most = std::max(most, resident_bytes());
+      most = std::max(most, resident_memory());
       return coordinator.done();
     }));
   };

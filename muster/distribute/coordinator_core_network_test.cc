@@ -86,6 +86,20 @@ TEST_F(ShortCuts, AreToleratedAsOftenAsOneSays) {
   EXPECT_EQ(coordinator.metrics().snapshot().worker_failures, 0) << "the workers are not to blame";
 }
 
+TEST_F(ShortCuts, AfterWhichNobodyKnowsWhatWasDoneAreCounted) {
+  ClusterCoordinator coordinator(strategy_, {.transient_ps_failures = 10'000});
+  auto add = function([&](at::Tensor x) { v_.assign_add(x); });
+
+  faults_->set(worker_rpc::kRun, {.response_lost = 0.2});
+  for (int i = 0; i < 200; ++i) coordinator.schedule(add, torch::ones({}));
+  coordinator.join();
+
+  const int64_t repeated = coordinator.metrics().snapshot().repeated_closures;
+  EXPECT_GT(repeated, 0);
+  EXPECT_GT(v_.value().item<float>(), 200);
+  EXPECT_LE(v_.value().item<float>(), 200 + repeated);
+}
+
 TEST_F(ShortCuts, ThatDoNotEndAreTheEnd) {
   ClusterCoordinator coordinator(strategy_);
   auto add = function([&](at::Tensor x) { v_.assign_add(x); });

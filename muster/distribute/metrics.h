@@ -42,6 +42,7 @@ struct MetricsSnapshot {
   int64_t queued_closures = 0;
   int64_t inflight_closures = 0;
   int64_t worker_failures = 0;
+  int64_t repeated_closures = 0;
   HistogramSnapshot function_tracing{};
   HistogramSnapshot closure_execution{};
   HistogramSnapshot remote_value_fetch{};
@@ -50,13 +51,15 @@ struct MetricsSnapshot {
   bool operator==(const MetricsSnapshot&) const = default;
 };
 
-// What a coordinator counts, under the names and with the buckets that TensorFlow has.
+// What a coordinator counts, under the names and with the buckets that TensorFlow has, where it has them.
 // Thread-safe: each member is changed for itself, by whoever does what it measures.
 class Metrics {
  public:
   std::atomic<int64_t> queued_closures = 0;    // now
   std::atomic<int64_t> inflight_closures = 0;  // now
   std::atomic<int64_t> worker_failures = 0;    // since the start
+  // Since the start: run again because nobody could tell whether they had run, so each may have been applied twice.
+  std::atomic<int64_t> repeated_closures = 0;
   Histogram function_tracing{0.1, 10, 6};
   Histogram closure_execution{0.1, 10, 6};
   Histogram remote_value_fetch{0.001, 10, 7};

@@ -79,7 +79,7 @@ TEST(Metrics, LosesNothingThatManyThreadsRecord) {
   EXPECT_EQ(snapshot.worker_failures, 4000);
 }
 
-TEST(Metrics, AreWrittenAsJsonUnderTensorFlowsNames) {
+TEST(Metrics, AreWrittenAsJsonUnderTensorFlowsNamesWhereItHasThem) {
   Metrics metrics;
   metrics.queued_closures = 3;
   metrics.inflight_closures = 2;
@@ -88,10 +88,11 @@ TEST(Metrics, AreWrittenAsJsonUnderTensorFlowsNames) {
 
   const auto json = nlohmann::json::parse(metrics.to_json());
 
-  EXPECT_EQ(json.size(), 7u);
+  EXPECT_EQ(json.size(), 8u);
   EXPECT_EQ(json.at("queued_closures"), 3);
   EXPECT_EQ(json.at("inflight_closures"), 2);
   EXPECT_EQ(json.at("worker_failures"), 1);
+  EXPECT_EQ(json.at("repeated_closures"), 0);
   EXPECT_EQ(json.at("function_tracing").at("num"), 1);
   EXPECT_EQ(json.at("function_tracing").at("sum"), 0.5);
   EXPECT_EQ(json.at("function_tracing").at("histogram").size(), 7u);

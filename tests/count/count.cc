@@ -54,7 +54,8 @@ void count(const muster::ClusterResolver& cluster, const std::string& directory,
     std::cout << "scheduled " << scheduled << " workers " << coordinator.workers_up() << std::endl;
   }
   std::cout << "scheduled " << scheduled << " counted " << counter.value().item<int64_t>() << " failures "
-            << coordinator.metrics().worker_failures << std::endl;
+            << coordinator.metrics().worker_failures << " repeated " << coordinator.metrics().repeated_closures
+            << std::endl;
 }
 
 }  // namespace
