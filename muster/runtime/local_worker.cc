@@ -1,9 +1,6 @@
 #include "muster/runtime/local_worker.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <set>
 
 #include "muster/base/blocking.h"
@@ -419,9 +416,7 @@ WorkerStatus LocalWorker::status(bool) {
     ++status.variables;
     status.variable_bytes += cell->spec().bytes();
   }
-  std::ifstream memory("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  if (memory >> total >> resident) status.resident_bytes = resident * sysconf(_SC_PAGESIZE);
+  status.resident_bytes = resident_memory();
   status.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();

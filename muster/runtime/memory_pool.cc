@@ -20,8 +20,11 @@ namespace {
 
 constexpr size_t kAlignment = 64;            // libtorch's own
 constexpr size_t kSmallestKept = 32 * 1024;  // malloc is good at what is smaller
-
-constexpr size_t kPage = 4096;
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kSmallestMapped = std::numeric_limits<size_t>::max();  // its malloc sees who writes beyond a block
+#else
+constexpr size_t kSmallestMapped = 128 * 1024;
+#endif
 constexpr size_t kSmallestHuge = 4 * 1024 * 1024;
 
 thread_local MemoryPool::Mode memory_here;
@@ -32,13 +35,6 @@ std::optional<int64_t> number_in(const char* path) {
   int64_t number = 0;
   if (file >> number && number > 0) return number;
   return std::nullopt;
-}
-
-// Fewer entries for the processor to look up: a few percent of a convolution's time. A hint; nothing depends on it.
-void ask_for_huge_pages(void* memory, size_t bytes) {
-  const auto begin = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
-  const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace
@@ -71,10 +67,27 @@ struct alignas(kAlignment) MemoryPool::Block {
 
   void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+  // Large blocks of the pool come from the system itself, and go back to it. Others would keep them: malloc in heaps
+  // of which only the end is given back, and the allocator that libtorch has on arm64 if another thread has freed them.
   static Block* make(size_t bytes, bool pooled) {
-    void* memory = c10::alloc_cpu(sizeof(Block) + bytes);
-    if (pooled && bytes >= kSmallestHuge) ask_for_huge_pages(memory, sizeof(Block) + bytes);
+    const bool mapped = pooled && bytes >= kSmallestMapped;
+    void* memory = mapped ? map(sizeof(Block) + bytes) : c10::alloc_cpu(sizeof(Block) + bytes);
     return new (memory) Block{bytes, nullptr, pooled};
+  }
+  static void destroy(Block* block) {
+    if (block->pooled && block->bytes >= kSmallestMapped) {
+      ::munmap(block, sizeof(Block) + block->bytes);
+    } else {
+      c10::free_cpu(block);
+    }
+  }
+
+ private:
+  static void* map(size_t bytes) {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw resource_exhausted("needs ", bytes, " bytes, which the system does not have");
+    if (bytes >= kSmallestHuge) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a few percent of a convolution's time
+    return memory;
   }
 };
 
@@ -129,7 +142,7 @@ void MemoryPool::let_go() {
     unwanted = take_unwanted(usage_.kept);
     usage_.peak = usage_.live;
   }
-  for (Block* block : unwanted) c10::free_cpu(block);
+  for (Block* block : unwanted) Block::destroy(block);
 }
 
 MemoryPool::Usage MemoryPool::usage() const {
@@ -176,10 +189,10 @@ MemoryPool::Block* MemoryPool::take(size_t bytes) {
       return block;
     }
     ++usage_.fresh;
-    const size_t most = std::max(usage_.peak, live);
+    const size_t most = std::max(usage_.peak, live) + kSpare;
     if (live + usage_.kept > most) unwanted = take_unwanted(live + usage_.kept - most);
   }
-  for (Block* old : unwanted) c10::free_cpu(old);
+  for (Block* old : unwanted) Block::destroy(old);
   Block* block = nullptr;
   try {
     block = Block::make(bytes, /*pooled=*/true);
@@ -207,7 +220,7 @@ void MemoryPool::release(void* data) {
   if (block->pooled) {
     instance().give_back(block);
   } else {
-    c10::free_cpu(block);
+    Block::destroy(block);
   }
 }
 
@@ -217,6 +230,13 @@ int64_t usual_memory() {
     bytes = std::min(bytes, number_in(path).value_or(bytes));
   }
   return bytes / 10 * 9;
+}
+
+int64_t resident_memory() {
+  std::ifstream pages("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  pages >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace muster
