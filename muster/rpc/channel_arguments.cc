@@ -8,9 +8,11 @@
 #include <malloc.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "muster/rpc/handshake_watch.h"
 
@@ -19,9 +21,11 @@ namespace {
 
 // gRPC reads messages into memory of malloc, which for threads other than the first gives a free heap back to the
 // system at once, and takes it again for the next message: half of the time of a large one. This keeps it, up to 64 MiB
-// a heap. Whoever sets one of these sets all: malloc stops moving the others by itself.
+// a heap. Whoever sets one of these sets all: malloc stops moving the others by itself. A heap for each core is as many
+// as are used at a time; malloc would make eight, and fill them all with holes within hours.
 void keep_memory_of_messages() {
 #ifdef __GLIBC__
+  mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency())));
   mallopt(M_TOP_PAD, 64 << 20);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);

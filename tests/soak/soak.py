@@ -127,12 +127,14 @@ def main():
 
         # Threads, connections and pools of memory are made when they are first needed, and stay: so short rounds go
         # before, until one has left everything where it was.
+        is_long = flags.chiefs or flags.functions or flags.seconds
+        warming = (10, 1000, 10) if is_long else (3, 200, 3)
         figures, growth = cluster.figures(), ["everything"]
         for _ in range(MOST_ROUNDS):
             if not growth:
                 break
-            figures, growth = round_of(3, 200, 3, figures)
-        if not growth and (flags.chiefs or flags.functions or flags.seconds):
+            figures, growth = round_of(*warming, figures)
+        if not growth and is_long:
             figures, growth = round_of(flags.chiefs, flags.functions, flags.seconds, figures)
         if growth:
             sys.exit("soak: these have grown:\n  " + "\n  ".join(growth))
