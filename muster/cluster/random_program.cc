@@ -57,15 +57,8 @@ class Run {
     pool_.push_back(result);
     return true;
   }
-  // Limit: control flow does not return the memory of a variable itself, to be written through that.
-  bool shows_variable(const at::Tensor& t) const {
-    for (size_t i = 0; i < variables_; ++i) {
-      if (t.is_alias_of(memory_.read(i))) return true;
-    }
-    return false;
-  }
   // Memory in another order comes out of control flow as a copy.
-  at::Tensor own(const at::Tensor& t) const { return t.is_contiguous() && !shows_variable(t) ? t : t.clone(); }
+  static at::Tensor own(const at::Tensor& t) { return t.is_contiguous() ? t : t.clone(); }
   static int64_t dim_of(const at::Tensor& t, uint32_t number) { return t.dim() == 0 ? 0 : number % t.dim(); }
 
   bool make(const Step& step) {

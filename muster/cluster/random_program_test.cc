@@ -377,6 +377,17 @@ TEST(RandomPrograms, ThatWereFoundOnceStayRight) {
       {32, {{{18, {953, 940, 867, 489}, 0, {Body{}, Body{}}}}}},
       // Equal values of one part, of which a later part of the task writes one.
       {1365, {{{19, {243, 73, 268, 816}, 1, {Body{}, Body{}}}, {11, {92, 98, 913, 361}, 0, {}}}}},
+      // A variable that a branch at its task returns, and that a later part of the task writes by that name.
+      {4616,
+       {{{0, {317, 753, 167, 391}, 0, {}},
+         {9, {99, 428, 918, 621}, 0, {}},
+         {14, {111, 588, 973, 30}, 0, {}},
+         {6, {412, 287, 165, 930}, 0, {}},
+         {0, {524, 755, 239, 617}, 2, {}},
+         {17, {940, 673, 296, 132}, 1, {}},
+         {14, {606, 689, 396, 700}, 0, {}},
+         {18, {22, 80, 160, 611}, 2, {Body{}, Body{}}},
+         {12, {869, 394, 320, 47}, 0, {}}}}},
   };
 
   for (const auto& [seed, program] : found) expect_same(program, seed, tasks);

@@ -100,6 +100,7 @@ class Splitter {
     const int segment = task == whole_.driver ? kDriver : segment_for(number, task);
     where_[number] = segment;
     if (segment != kDriver) segments_[segment].instructions.push_back(number);
+    follow_variables(number);
     const bool whole_here = !homes_.several_tasks[number];
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId id) {
@@ -128,6 +129,35 @@ class Splitter {
       for_each_value(argument, [&](ValueId id) {
         const ValueId memory = root(id);
         if (!stands_for_variable(memory) && aliases_.writes(number, aliases_.group(id))) segment_[memory] = segment;
+      });
+    }
+  }
+
+  // What control flow returns may be the memory of a variable. Elsewhere it is a copy, and a write to that would be
+  // lost.
+  void follow_variables(size_t number) {
+    const Instruction& instruction = in_.instructions[number];
+    const std::string& name = in_.op_of(instruction).name;
+    for (size_t a = 0; a < instruction.arguments.size(); ++a) {
+      for_each_value(instruction.arguments[a], [&](ValueId id) {
+        const ValueId memory = root(id);
+        const int group = aliases_.group(id);
+        if (const auto returned = returned_variables_.find(memory); returned != returned_variables_.end()) {
+          const bool writes =
+              is_control(name) ? aliases_.writes(number, group) : aliases_.schema(instruction).arguments[a].written;
+          if (writes && (where_[number] == kDriver || where_[number] != segment_[memory])) {
+            throw invalid_argument("program \"", in_.name, "\": ", name, " writes to what ", returned->second,
+                                   " has returned, which may be a variable of ", home(memory),
+                                   "; control flow over several tasks can only write variables");
+          }
+        } else if (!is_control(name) || !stands_for_variable(memory)) {
+          return;
+        }
+        for (const auto& results : instruction.results) {
+          for (ValueId result : results) {
+            if (result != kNoValue && aliases_.group(result) == group) returned_variables_.try_emplace(result, name);
+          }
+        }
       });
     }
   }
@@ -518,7 +548,8 @@ class Splitter {
   std::map<std::string, std::vector<int>> by_task_;
   std::vector<int> driver_needs_;  // segments that the driver has waited for, in order
   std::map<std::pair<std::string, int>, Touch> touched_;
-  std::map<ValueId, size_t> view_;              // a view of another task's memory -> its instruction
+  std::map<ValueId, size_t> view_;                     // a view of another task's memory -> its instruction
+  std::map<ValueId, std::string> returned_variables_;  // what may be a variable, by another name -> what returned it
   std::map<std::string, size_t> last_control_;  // task -> the last control flow over several whose bodies are there
   std::set<size_t> done_;                       // of the driver's instructions, while writing
 };
