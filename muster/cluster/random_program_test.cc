@@ -388,6 +388,14 @@ TEST(RandomPrograms, ThatWereFoundOnceStayRight) {
          {14, {606, 689, 396, 700}, 0, {}},
          {18, {22, 80, 160, 611}, 2, {Body{}, Body{}}},
          {12, {869, 394, 320, 47}, 0, {}}}}},
+      // A part that control flow waits for, and that waited for what comes after it.
+      {6479,
+       {{{2, {607, 34, 835, 138}, 0, {}},
+         {1, {472, 680, 374, 104}, 0, {}},
+         {8, {708, 732, 91, 341}, 0, {}},
+         {17, {583, 6, 789, 902}, 2, {}},
+         {18, {22, 331, 331, 189}, 1, {Body{{{15, {457, 597, 805, 736}, 2, {}}}}, Body{}}},
+         {2, {870, 420, 85, 98}, 1, {}}}}},
   };
 
   for (const auto& [seed, program] : found) expect_same(program, seed, tasks);

@@ -172,7 +172,7 @@ class Splitter {
       if (mine != by_task_.end()) {
         for (int segment : closure({mine->second.begin(), mine->second.end()})) segments_[segment].closed = true;
       }
-      last_control_[task] = number;
+      last_control_[task] = {number, driver_needs_.size()};
     }
   }
 
@@ -228,23 +228,29 @@ class Splitter {
       segments_[candidate].needs.insert(needs.begin(), needs.end());
       return candidate;
     }
-    const int made = static_cast<int>(segments_.size());
     if (!mine.empty()) needs.insert(mine.back());
-    segments_.push_back({.task = task, .needs = std::move(needs), .after = comes_after(task)});
-    mine.push_back(made);
-    return made;
+    return add_segment(task, std::move(needs));
   }
-  std::optional<size_t> comes_after(const std::string& task) const {
-    auto control = last_control_.find(task);
-    return control == last_control_.end() ? std::nullopt : std::optional(control->second);
+
+  // What comes after control flow needs all that the driver has waited for until then.
+  int add_segment(const std::string& task, std::set<int> needs) {
+    const int made = static_cast<int>(segments_.size());
+    Segment& segment = segments_.emplace_back(Segment{.task = task, .needs = std::move(needs)});
+    if (auto control = last_control_.find(task); control != last_control_.end()) {
+      segment.after = control->second.instruction;
+      segment.needs.insert(driver_needs_.begin(),
+                           driver_needs_.begin() + static_cast<std::ptrdiff_t>(control->second.waited_for));
+    }
+    by_task_[task].push_back(made);
+    return made;
   }
 
   // The segments that must have run before `value` is there. The driver works in order, so a value of its own needs
   // all that the driver has waited for until then.
-  std::set<int> needs_of(ValueId value) const {
+  std::set<int> needs_of(ValueId value) {
     if (home(value) != whole_.driver) {
       const int maker = segment_[root(value)];
-      return maker == kDriver ? std::set<int>{} : std::set<int>{maker};
+      return {maker == kDriver ? reader_of(root(value)) : maker};
     }
     return {driver_needs_.begin(), driver_needs_.begin() + static_cast<std::ptrdiff_t>(seen_[value])};
   }
@@ -314,15 +320,12 @@ class Splitter {
   // it.
   int reader_of(ValueId variable) {
     const std::string& task = home(variable);
-    std::vector<int>& mine = by_task_[task];
     auto touch = touched_.find({task, aliases_.group(variable)});
     const int after = touch == touched_.end() ? kDriver : touch->second.written;
-    for (int candidate : mine) {
+    for (int candidate : by_task_[task]) {
       if (candidate >= after && !segments_[candidate].closed) return candidate;
     }
-    segments_.push_back({.task = task, .after = comes_after(task)});
-    mine.push_back(static_cast<int>(segments_.size() - 1));
-    return mine.back();
+    return add_segment(task, {});
   }
 
   // ---- Writing
@@ -532,6 +535,10 @@ class Splitter {
   struct Touch {
     int read = kDriver, written = kDriver;
   };
+  struct Control {
+    size_t instruction = 0;
+    size_t waited_for = 0;  // how many of driver_needs_ come before it
+  };
 
   const Program& in_;
   Whole& whole_;
@@ -550,8 +557,8 @@ class Splitter {
   std::map<std::pair<std::string, int>, Touch> touched_;
   std::map<ValueId, size_t> view_;                     // a view of another task's memory -> its instruction
   std::map<ValueId, std::string> returned_variables_;  // what may be a variable, by another name -> what returned it
-  std::map<std::string, size_t> last_control_;  // task -> the last control flow over several whose bodies are there
-  std::set<size_t> done_;                       // of the driver's instructions, while writing
+  std::map<std::string, Control> last_control_;        // task -> the last one over several tasks whose bodies are there
+  std::set<size_t> done_;                              // of the driver's instructions, while writing
 };
 
 }  // namespace
