@@ -31,7 +31,7 @@ MAX_FILE_LINES = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 # The clock on the wall jumps. Nothing is timed by it; these show a date to somebody, or translate one that gRPC gave.
-WALL_CLOCK = re.compile(r"system_clock|high_resolution_clock|absl::Now\(|gettimeofday|CLOCK_REALTIME|\btime\(nullptr\)")
+WALL_CLOCK = re.compile(r"system_clock|high_resolution_clock|absl::Now\(|gettimeofday|CLOCK_REALTIME|\btime\(nullptr\)|WaitWith(?:Timeout|Deadline)|AwaitWith")
 MAY_SHOW_DATES = {"muster/base/log.cc", "muster/rpc/certificates.cc", "muster/rpc/certificates.h", "muster/rpc/rpc_server.cc"}
 GRPC = re.compile(r"(grpc|grpcpp)/|.*\.grpc\.pb\.h$")
 

@@ -1,36 +1,57 @@
 #!/usr/bin/env python3
-"""A whole cluster that is killed and comes back: restart_test.py MUSTER COUNT. For a network of its own (own_network)."""
+"""A whole cluster that is killed and comes back, or whose clocks jump: restart_test.py MUSTER COUNT JUMPING_CLOCK. For a
+network of its own (own_network)."""
 import contextlib
+import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
 
-MUSTER, COUNT = sys.argv[1:3]
+MUSTER, COUNT, JUMPING_CLOCK = sys.argv[1:4]
 STEPS_PER_ROUND = 20  # of count.cc
+
+
+class Clock:
+    """The clock on the wall of a process."""
+
+    def __init__(self):
+        self._ahead = tempfile.NamedTemporaryFile(prefix="muster-clock-")
+        self.set(ahead=0)
+        self.environment = {"LD_PRELOAD": JUMPING_CLOCK, "JUMPING_CLOCK": self._ahead.name}
+
+    def set(self, ahead):
+        self._ahead.seek(0)
+        self._ahead.write(struct.pack("q", ahead))
+        self._ahead.flush()
 
 
 class Cluster:
     """Parameter servers, workers and a chief that counts, as processes. Leaving the `with` kills them all at once."""
 
-    def __init__(self, directory, ps, workers):
+    def __init__(self, directory, ps, workers, lease=60):
         tasks = {"ps": ps, "worker": workers, "chief": 1}
         ports = iter(range(21000, 21100))
         addresses = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in tasks.items()}
         cluster = cluster_json(**addresses)
         self._ended = contextlib.ExitStack()
-        self._servers = [self._ended.enter_context(ServerProcess(MUSTER, "--storage", directory, job=job, index=index, cluster=cluster,
-                                                                 address=""))
+        self.clocks = [Clock() for _ in range(ps + workers + 1)]
+        clocks = iter(self.clocks)
+        self._servers = [self._ended.enter_context(ServerProcess(MUSTER, "--storage", directory, "--lease", lease, job=job, index=index,
+                                                                 cluster=cluster, address="", environment=next(clocks).environment))
                          for job in ("ps", "worker") for index in range(tasks[job])]
         self._said = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self._errors = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self.chief = subprocess.Popen([COUNT, "--cluster", cluster, "--task_type", "chief", "--task_index", "0", "--directory",
-                                       directory, "--parts", str(ps)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors)
+                                       directory, "--parts", str(ps)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors,
+                                      env={**os.environ, **next(clocks).environment})
 
     def __enter__(self):
         return self
@@ -46,7 +67,7 @@ class Cluster:
         return pathlib.Path(self._said.name).read_text()
 
     def errors(self):
-        return pathlib.Path(self._errors.name).read_text()
+        return pathlib.Path(self._errors.name).read_text() + "".join(server.errors() for server in self._servers)
 
     def _wait_for(self, pattern, times=1):
         """The first of so many."""
@@ -62,14 +83,18 @@ class Cluster:
         """Step, counter and sum of the table, as the chief found them."""
         return [int(number) for number in self._wait_for(r"restored (\d+) counted (\d+) table (\d+)\n").groups()]
 
+    def rounds(self):
+        return len(re.findall(r"scheduled \d+ workers \d+\n", self.said()))
+
     def wait_for_rounds(self, rounds):
         self._wait_for(r"scheduled \d+ workers \d+\n", rounds)
 
     def finish(self):
-        """Steps and counter, after the last round."""
+        """Steps and counter after the last round, how often a worker was lost, and steps that were made again."""
         self.chief.stdin.close()
         self.chief.wait(PATIENCE)
-        return [int(number) for number in re.search(r"scheduled (\d+) counted (\d+) failures", self.said()).groups()]
+        return [int(number) for number in re.search(r"scheduled (\d+) counted (\d+) failures (\d+) repeated (\d+)",
+                                                    self.said()).groups()]
 
 
 def steps_in(directory):
@@ -91,7 +116,7 @@ class RestartTest(unittest.TestCase):
                     self.assertEqual((step, counted, table), (last, last, 6 * last))
                     cluster.wait_for_rounds(1)
                     if ps == 1:
-                        scheduled, counted = cluster.finish()
+                        scheduled, counted, _, _ = cluster.finish()
                         self.assertEqual(counted, scheduled)
                         self.assertGreater(scheduled, last)
 
@@ -110,6 +135,21 @@ class RestartTest(unittest.TestCase):
                 self.assertIn("damaged", cluster.errors())
                 self.assertIn(directory, cluster.errors())
 
+    def test_a_cluster_takes_no_notice_of_clocks_that_jump(self):
+        lease = 1
+        with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
+            with Cluster(directory, ps=1, workers=2, lease=lease) as cluster:
+                cluster.wait_for_rounds(1)
+                for ahead in (60, -60):
+                    for clock in cluster.clocks:
+                        clock.set(ahead)
+                        time.sleep(2 * lease)  # what is timed by it, and not renewed, would end
+                        cluster.wait_for_rounds(cluster.rounds() + 2)
+
+                scheduled, counted, lost, repeated = cluster.finish()
+                self.assertEqual((counted, lost, repeated), (scheduled, 0, 0), cluster.errors())
+                self.assertNotIn("was not heard of", cluster.errors())
+
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)

@@ -17,12 +17,49 @@ struct Locked {
 
 }  // namespace
 
+void SteadyCondVar::wait(absl::Mutex& mu) {
+  Locked locked{mu};
+  ++waiting_;
+  changed_.wait(locked);
+  --waiting_;
+}
+
+bool SteadyCondVar::wait_for(absl::Mutex& mu, absl::Duration time) {
+  Locked locked{mu};
+  ++waiting_;
+  const std::cv_status status = changed_.wait_for(locked, absl::ToChronoNanoseconds(std::min(time, kLongest)));
+  --waiting_;
+  return status == std::cv_status::no_timeout;
+}
+
+bool await_for(absl::Mutex& mu, const absl::Condition& condition, absl::Duration time) {
+  static auto& timer = *new DeadlineTimer;  // never destroyed: somebody may wait at the very end
+  struct Wait {
+    const absl::Condition& condition;
+    bool late = false;
+
+    bool is_over() const { return late || condition.Eval(); }
+  };
+  Wait wait{condition};
+  {
+    std::optional<DeadlineTimer::Alarm> alarm(timer.after(time, [&mu, &wait] {
+      absl::MutexLock lock(&mu);
+      wait.late = true;
+    }));
+    mu.Await(absl::Condition(&wait, &Wait::is_over));
+    mu.Unlock();  // the alarm waits for one that rings
+    alarm.reset();
+    mu.Lock();
+  }
+  return condition.Eval();
+}
+
 DeadlineTimer::~DeadlineTimer() {
   std::optional<std::jthread> thread;
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.notify_all();
+    changed_.signal_all();
     thread = std::move(thread_);
   }
 }
@@ -37,7 +74,7 @@ DeadlineTimer::Alarm DeadlineTimer::after(absl::Duration time, std::function<voi
   const uint64_t id = next_++;
   entries_.emplace(id, Entry{when, std::move(callback)});
   if (!thread_) thread_.emplace([this] { work(); });
-  changed_.notify_all();
+  changed_.signal_all();
   return {*this, id};
 }
 
@@ -45,23 +82,21 @@ void DeadlineTimer::cancel(uint64_t id) {
   absl::MutexLock lock(&mu_);
   entries_.erase(id);
   if (worker_ == std::this_thread::get_id()) return;
-  Locked locked{mu_};
-  while (running_ == id) changed_.wait(locked);
+  while (running_ == id) changed_.wait(mu_);
 }
 
 void DeadlineTimer::work() {
   absl::MutexLock lock(&mu_);
-  Locked locked{mu_};
   worker_ = std::this_thread::get_id();
   while (!stopping_) {
     auto first = std::min_element(entries_.begin(), entries_.end(),
                                   [](const auto& a, const auto& b) { return a.second.when < b.second.when; });
     if (first == entries_.end()) {
-      changed_.wait(locked);
+      changed_.wait(mu_);
       continue;
     }
     if (const auto left = first->second.when - TimerClock::now(); left > left.zero()) {
-      changed_.wait_for(locked, left);
+      changed_.wait_for(mu_, absl::FromChrono(left));
       continue;
     }
     running_ = first->first;
@@ -72,7 +107,7 @@ void DeadlineTimer::work() {
     callback = nullptr;
     mu_.Lock();
     running_ = 0;
-    changed_.notify_all();
+    changed_.signal_all();
   }
 }
 

@@ -4,10 +4,45 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <thread>
 #include <vector>
 
 namespace muster {
 namespace {
+
+TEST(SteadyCondVar, WaitsForASignalOrForAsLongAsItIsTold) {
+  absl::Mutex mu;
+  SteadyCondVar changed;
+  bool done = false;
+  const std::jthread other([&] {
+    absl::MutexLock lock(&mu);
+    done = true;
+    changed.signal_all();
+  });
+
+  absl::MutexLock lock(&mu);
+  while (!done) changed.wait(mu);
+
+  EXPECT_FALSE(changed.wait_for(mu, absl::Milliseconds(1)));
+  EXPECT_FALSE(changed.wait_for(mu, -absl::InfiniteDuration()));
+}
+
+TEST(AwaitFor, WaitsForAConditionOrForAsLongAsItIsTold) {
+  absl::Mutex mu;
+  bool done = false;
+  const absl::Condition is_done(&done);
+  std::optional<std::jthread> other;
+
+  absl::MutexLock lock(&mu);
+  EXPECT_FALSE(await_for(mu, is_done, absl::Milliseconds(1)));
+  other.emplace([&] {
+    absl::MutexLock lock(&mu);
+    done = true;
+  });
+
+  EXPECT_TRUE(await_for(mu, is_done, absl::InfiniteDuration()));
+  EXPECT_TRUE(await_for(mu, is_done, absl::ZeroDuration()));
+}
 
 TEST(DeadlineTimer, CallsBackInTheOrderOfTheTimes) {
   std::vector<int> order;

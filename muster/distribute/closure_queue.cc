@@ -47,10 +47,10 @@ void ClosureQueue::put(std::shared_ptr<Closure> closure) {
     if (closure->tag && stopped_.ok()) {
       put_tagged(std::move(closure), /*front=*/false);
     } else {
-      while (draining() || (healthy() && full())) (draining() ? settled_changed_ : slot_free_).Wait(&mu_);
+      while (draining() || (healthy() && full())) (draining() ? settled_changed_ : slot_free_).wait(mu_);
       if (healthy()) {
         global_.push_back(std::move(closure));
-        queued_changed_.Signal();
+        queued_changed_.signal();
       } else {
         ending = take_ending();
       }
@@ -69,7 +69,7 @@ std::shared_ptr<Closure> ClosureQueue::get(std::optional<int> tag, std::optional
   while (stopped_.ok()) {
     if (std::shared_ptr<Closure> closure = take_one(tag)) return closure;
     // Looks once more after the deadline: the signal for a closure may have gone to this thread.
-    if (queued_changed_.WaitWithTimeout(&mu_, left())) return stopped_.ok() ? take_one(tag) : nullptr;
+    if (!queued_changed_.wait_for(mu_, left())) return stopped_.ok() ? take_one(tag) : nullptr;
   }
   return nullptr;
 }
@@ -97,9 +97,9 @@ void ClosureQueue::put_back(std::shared_ptr<Closure> closure) {
       why = Status(StatusCode::kCancelled, kCancelledMessage);
     } else {
       global_.push_front(std::move(closure));
-      queued_changed_.Signal();
+      queued_changed_.signal();
     }
-    if (settled()) settled_changed_.SignalAll();
+    if (settled()) settled_changed_.signal_all();
   }
   if (!why.ok()) {
     closure->cancelled(why);
@@ -111,13 +111,13 @@ void ClosureQueue::put_back(std::shared_ptr<Closure> closure) {
 void ClosureQueue::mark_finished(const Closure& closure) {
   absl::MutexLock lock(&mu_);
   leave_flight(closure);
-  if (settled()) settled_changed_.SignalAll();
+  if (settled()) settled_changed_.signal_all();
 }
 
 void ClosureQueue::mark_finished(std::span<const std::shared_ptr<Closure>> closures) {
   absl::MutexLock lock(&mu_);
   for (const std::shared_ptr<Closure>& closure : closures) leave_flight(*closure);
-  if (settled()) settled_changed_.SignalAll();
+  if (settled()) settled_changed_.signal_all();
 }
 
 void ClosureQueue::mark_failed(const Closure& closure, Status why) {
@@ -131,14 +131,14 @@ void ClosureQueue::mark_failed(const Closure& closure, Status why) {
       cancelled = Status(StatusCode::kCancelled, str_cat("another function failed: ", why.message()), why.task());
       error_ = std::move(why);
       of_others = cancellation_;
-      slot_free_.SignalAll();
+      slot_free_.signal_all();
     }
   }
   // Still in flight meanwhile, so that the error is not thrown before the others were told to end.
   if (of_others) of_others->cancel(std::move(cancelled));
   absl::MutexLock lock(&mu_);
   leave_flight(closure);
-  if (settled()) settled_changed_.SignalAll();
+  if (settled()) settled_changed_.signal_all();
 }
 
 bool ClosureQueue::wait(std::optional<std::chrono::milliseconds> timeout) {
@@ -147,7 +147,7 @@ bool ClosureQueue::wait(std::optional<std::chrono::milliseconds> timeout) {
   {
     absl::MutexLock lock(&mu_);
     while (!settled()) {
-      if (settled_changed_.WaitWithTimeout(&mu_, left()) && !settled()) return false;
+      if (!settled_changed_.wait_for(mu_, left()) && !settled()) return false;
     }
     if (!healthy()) ending = take_ending();
   }
@@ -159,7 +159,7 @@ bool ClosureQueue::done() {
   std::optional<Ending> ending;
   {
     absl::MutexLock lock(&mu_);
-    while (draining()) settled_changed_.Wait(&mu_);
+    while (draining()) settled_changed_.wait(mu_);
     if (healthy()) return settled();
     ending = take_ending();
   }
@@ -187,9 +187,9 @@ void ClosureQueue::stop(Status why) {
     global.swap(global_);
     tagged.swap(tagged_);
     cancellation = cancellation_;
-    queued_changed_.SignalAll();
-    slot_free_.SignalAll();
-    settled_changed_.SignalAll();
+    queued_changed_.signal_all();
+    slot_free_.signal_all();
+    settled_changed_.signal_all();
   }
   cancellation->cancel(why);
   for (const auto& closure : global) closure->cancelled(why);
@@ -216,7 +216,7 @@ size_t ClosureQueue::inflight() const {
 void ClosureQueue::put_tagged(std::shared_ptr<Closure> closure, bool front) {
   Closures& queue = tagged_[*closure->tag];
   front ? queue.push_front(std::move(closure)) : queue.push_back(std::move(closure));
-  queued_changed_.SignalAll();  // Only one thread may want this tag, and nobody knows which.
+  queued_changed_.signal_all();  // Only one thread may want this tag, and nobody knows which.
 }
 
 std::shared_ptr<Closure> ClosureQueue::take_tagged(int tag) {
@@ -237,7 +237,7 @@ std::shared_ptr<Closure> ClosureQueue::take_one(std::optional<int> tag) {
   std::shared_ptr<Closure> closure = std::move(global_.front());
   global_.pop_front();
   ++inflight_;
-  slot_free_.Signal();
+  slot_free_.signal();
   return closure;
 }
 
@@ -257,8 +257,8 @@ ClosureQueue::Ending ClosureQueue::take_ending() {
                 .why = Status(StatusCode::kCancelled, kCancelledMessage),
                 .dropped = std::exchange(global_, {})};
   cancellation_ = std::make_shared<Cancellation>();
-  slot_free_.SignalAll();
-  settled_changed_.SignalAll();
+  slot_free_.signal_all();
+  settled_changed_.signal_all();
   return ending;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/cancellation.h"
+#include "muster/base/deadline_timer.h"
 #include "muster/base/status.h"
 
 namespace muster {
@@ -130,9 +131,9 @@ class ClosureQueue {
   const std::function<void()> on_put_;
 
   mutable absl::Mutex mu_;
-  absl::CondVar queued_changed_;   // for get()
-  absl::CondVar slot_free_;        // for put(); also signalled on an error
-  absl::CondVar settled_changed_;  // for all that wait until settled() or no longer draining()
+  SteadyCondVar queued_changed_;   // for get()
+  SteadyCondVar slot_free_;        // for put(); also signalled on an error
+  SteadyCondVar settled_changed_;  // for all that wait until settled() or no longer draining()
 
   Closures global_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<int, Closures> tagged_ ABSL_GUARDED_BY(mu_);  // an entry per tag with something queued

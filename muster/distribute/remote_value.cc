@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "muster/base/deadline_timer.h"
+
 namespace muster {
 namespace {
 
@@ -40,7 +42,9 @@ std::vector<at::Tensor> RemoteResult::fetch(std::optional<std::chrono::milliseco
   while (!decided() && std::chrono::steady_clock::now() - begin < kMoment) std::this_thread::yield();
   absl::MutexLock lock(&mu_);
   const absl::Condition ready(this, &RemoteResult::decided);
-  if (!mu_.AwaitWithTimeout(ready, timeout ? absl::FromChrono(*timeout) : absl::InfiniteDuration())) {
+  if (!timeout) {
+    mu_.Await(ready);
+  } else if (!await_for(mu_, ready, absl::FromChrono(*timeout))) {
     throw deadline_exceeded("fetch: the function has not run within ", timeout->count(), " ms");
   }
   if (state_ == State::kAborted) throw Error(why_);

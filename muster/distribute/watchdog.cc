@@ -174,8 +174,8 @@ Watchdog::Watchdog(WatchdogOptions options)
 void Watchdog::stop() {
   absl::MutexLock lock(&mu_);
   stopping_ = true;
-  changed_.SignalAll();
-  while (caller_ != std::thread::id() && caller_ != std::this_thread::get_id()) changed_.Wait(&mu_);
+  changed_.signal_all();
+  while (caller_ != std::thread::id() && caller_ != std::this_thread::get_id()) changed_.wait(mu_);
 }
 
 void Watchdog::watch() {
@@ -194,7 +194,7 @@ bool Watchdog::wait_for_silence() {
       caller_ = std::this_thread::get_id();
       return true;
     }
-    changed_.WaitWithTimeout(&mu_, absl::FromChrono(*timeout_ - silent));
+    changed_.wait_for(mu_, absl::FromChrono(*timeout_ - silent));
   }
   return false;
 }
@@ -203,7 +203,7 @@ void Watchdog::end_call() {
   alive();  // The next silence begins now.
   absl::MutexLock lock(&mu_);
   caller_ = {};
-  changed_.SignalAll();
+  changed_.signal_all();
 }
 
 }  // namespace muster

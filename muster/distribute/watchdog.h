@@ -9,6 +9,8 @@
 #include <optional>
 #include <thread>
 
+#include "muster/base/deadline_timer.h"
+
 namespace muster {
 
 // What MUSTER_COORDINATOR_WATCHDOG_TIMEOUT says, or else TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT: seconds. None if
@@ -55,7 +57,7 @@ class Watchdog {
   std::atomic<Clock::duration> last_alive_ = Clock::now().time_since_epoch();
 
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  SteadyCondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread::id caller_ ABSL_GUARDED_BY(mu_);  // while on_silence runs
 

@@ -22,7 +22,7 @@ NetworkReaders::~NetworkReaders() {
   {
     absl::MutexLock lock(&mu_);
     closing_ = true;  // no thread is added from here on
-    for (Reader* reader : idle_) reader->woken.Signal();
+    for (Reader* reader : idle_) reader->woken.signal();
     readers.swap(readers_);
   }
   readers.clear();
@@ -54,7 +54,7 @@ void NetworkReaders::take_turn(Reader& self) {
     while (free_turns_ == 0 && !closing_) {
       // One of them looks after those who have a turn: the first, who is the last to be woken.
       const absl::Duration patience = idle_.front() == &self ? kLookAgain : absl::InfiniteDuration();
-      const bool nobody_woke_it = self.woken.WaitWithTimeout(&mu_, patience);
+      const bool nobody_woke_it = !self.woken.wait_for(mu_, patience);
       self.chosen = false;
       if (!nobody_woke_it) continue;
       pass_stuck_turns();
@@ -65,7 +65,7 @@ void NetworkReaders::take_turn(Reader& self) {
     }
     const bool looked_after_others = idle_.front() == &self;
     std::erase(idle_, &self);
-    if (looked_after_others && !idle_.empty()) idle_.front()->woken.Signal();  // It does so from now on.
+    if (looked_after_others && !idle_.empty()) idle_.front()->woken.signal();  // It does so from now on.
   }
   if (free_turns_ == 0) return;  // At the end all of them empty the queue.
   --free_turns_;
@@ -90,7 +90,7 @@ void NetworkReaders::wake_or_add() {
   for (auto reader = idle_.rbegin(); reader != idle_.rend(); ++reader) {
     if ((*reader)->chosen) continue;
     (*reader)->chosen = true;
-    return (*reader)->woken.Signal();
+    return (*reader)->woken.signal();
   }
   if (closing_ || static_cast<int>(readers_.size()) >= options_.max_threads) return;
   Reader& added = *readers_.emplace_back(std::make_unique<Reader>());

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
+
 namespace muster {
 
 // What a reader finds in the queue: something that gRPC was asked for has happened, or (not ok) will not.
@@ -64,7 +66,7 @@ class NetworkReaders {
     // The rest is guarded by mu_, which a nested struct cannot say.
     uint64_t seen_moves = 0;  // at the last look
     bool chosen = false;      // for a free turn
-    absl::CondVar woken;
+    SteadyCondVar woken;
     std::jthread thread;
   };
 

@@ -25,14 +25,14 @@ LeaseKeeper::LeaseKeeper() : thread_([this] { work(); }) {}
 LeaseKeeper::~LeaseKeeper() {
   absl::MutexLock lock(&mu_);
   stopping_ = true;
-  changed_.SignalAll();
+  changed_.signal_all();
 }
 
 uint64_t LeaseKeeper::add(Renew renew) {
   absl::MutexLock lock(&mu_);
   const uint64_t number = next_++;
   users_[number] = {Clock::now(), std::make_shared<const Renew>(std::move(renew))};
-  changed_.SignalAll();
+  changed_.signal_all();
   return number;
 }
 
@@ -41,7 +41,7 @@ void LeaseKeeper::call_now(uint64_t number) {
   auto it = users_.find(number);
   if (it == users_.end()) return;
   it->second.due = Clock::now();
-  changed_.SignalAll();
+  changed_.signal_all();
 }
 
 void LeaseKeeper::remove(uint64_t number) {
@@ -51,7 +51,7 @@ void LeaseKeeper::remove(uint64_t number) {
     last = std::move(it->second.renew);
     users_.erase(it);
   }
-  while (running_ == number) changed_.Wait(&mu_);
+  while (running_ == number) changed_.wait(mu_);
 }
 
 void LeaseKeeper::work() {
@@ -60,11 +60,11 @@ void LeaseKeeper::work() {
     auto first = std::min_element(users_.begin(), users_.end(),
                                   [](const auto& a, const auto& b) { return a.second.due < b.second.due; });
     if (first == users_.end()) {
-      changed_.Wait(&mu_);
+      changed_.wait(mu_);
       continue;
     }
     if (const auto left = first->second.due - Clock::now(); left > Clock::duration::zero()) {
-      changed_.WaitWithTimeout(&mu_, absl::FromChrono(left));
+      changed_.wait_for(mu_, absl::FromChrono(left));
       continue;
     }
     const uint64_t number = running_ = first->first;
@@ -79,7 +79,7 @@ void LeaseKeeper::work() {
     if (auto it = users_.find(number); it != users_.end()) {
       it->second.due = std::min(it->second.due, Clock::now() + next);
     }
-    changed_.SignalAll();
+    changed_.signal_all();
   }
 }
 

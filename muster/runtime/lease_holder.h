@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/runtime/owner.h"
 
 namespace muster {
@@ -45,7 +46,7 @@ class LeaseKeeper {
   void work() ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  SteadyCondVar changed_;
   std::map<uint64_t, User> users_ ABSL_GUARDED_BY(mu_);
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t running_ ABSL_GUARDED_BY(mu_) = 0;  // 0: none
