@@ -213,6 +213,17 @@ TEST_P(Coordinators, RunAFunctionOnTheWorkerThatIsAskedFor) {
   }
 }
 
+TEST_P(Coordinators, DrawOtherNumbersOnEachWorker) {
+  auto draw = function([] { return torch::rand({4}); });
+
+  std::vector<at::Tensor> drawn;
+  for (int worker : {0, 1, 2}) drawn.push_back(coordinator_->schedule_on(worker, draw).fetch());
+
+  EXPECT_FALSE(torch::equal(drawn[0], drawn[1]));
+  EXPECT_FALSE(torch::equal(drawn[0], drawn[2]));
+  EXPECT_FALSE(torch::equal(drawn[1], drawn[2]));
+}
+
 TEST_P(Coordinators, DoNotJoinWhatIsForOneWorker) {
   auto numbers = coordinator_->create_per_worker_dataset(Dataset::range(5));
   auto take = function([](Iterator& it) { return it.next<1>()[0]; });

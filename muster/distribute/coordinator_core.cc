@@ -97,6 +97,9 @@ CoordinatorCore::~CoordinatorCore() { stop(); }
 void CoordinatorCore::stop() {
   if (stopping_.exchange(true)) return;
   keeper_->close();
+  if (const size_t left = queue_.queued() + queue_.inflight(); left > 0 && std::uncaught_exceptions() == 0) {
+    MUSTER_LOG(warning) << left << " scheduled functions have not run, and the coordinator ends: join() waits for them";
+  }
   const Status why(StatusCode::kCancelled, "the coordinator was destroyed");
   queue_.stop(why);
   of_tagged_->cancel(why);
@@ -295,8 +298,10 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
     const uint64_t meeting = random_id();
     sent->asked_to_end =
         sent->cancellation->on_cancel([worker, meeting](const Status& why) { worker->abort(meeting, why); });
-    worker->start_runs(std::move(runs),
-                       {.cancellation = &ending_, .meeting = meeting, .sequence = options_.overlap ? 0 : id_}, done);
+    worker->start_runs(
+        std::move(runs),
+        {.replica = slot.index(), .cancellation = &ending_, .meeting = meeting, .sequence = options_.overlap ? 0 : id_},
+        done);
   } catch (...) {
     done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
   }

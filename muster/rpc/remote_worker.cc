@@ -187,6 +187,7 @@ void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& op
   }
   request.set_meeting(options.meeting);
   request.set_sequence(options.sequence);
+  request.set_replica(options.replica);
   std::vector<at::Tensor> tensors;
   for (ProgramRun& run : runs) {
     auto* entry = request.add_runs();

@@ -81,8 +81,10 @@ void run_all(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
     for (uint32_t i = 0; i < run.tensors(); ++i) runs.back().arguments.push_back(std::move(tensors[next++]));
     for (uint64_t variant : run.variants()) runs.back().variants.push_back({variant});
   }
-  const RunOptions options{
-      .cancellation = &call->cancellation(), .meeting = request.meeting(), .sequence = request.sequence()};
+  const RunOptions options{.replica = request.replica(),
+                           .cancellation = &call->cancellation(),
+                           .meeting = request.meeting(),
+                           .sequence = request.sequence()};
   worker.run_in_turn(std::move(runs), options, [call](std::vector<RunOutcome> outcomes) {
     Frame answer;
     try {

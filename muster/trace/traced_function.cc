@@ -230,8 +230,10 @@ TracedProgram TracedFunction::trace_call(const Call& call, const SharedMemory& s
                                          const std::vector<at::Tensor>& tensors, const ElementSpecs& elements) {
   const LocalDevices& devices = local_worker().devices();
   const bool portable = options_.portable.value_or(!devices.device(devices.default_name()).is_cpu());
-  const TraceOptions options{
-      .name = name(), .seed = *options_.seed, .place = place_, .portable = portable, .elements = elements};
+  // Each trace has a stream of random numbers of its own, as calls of other shapes have with libtorch.
+  const uint64_t number = traces_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t seed = number == 0 ? *options_.seed : step_seed(*options_.seed, number, /*replica=*/0);
+  const TraceOptions options{.name = name(), .seed = seed, .place = place_, .portable = portable, .elements = elements};
   try {
     if (shared.empty()) return trace(call.function, tensors, options);
     auto with_views = [&](const std::vector<at::Tensor>& merged) {

@@ -129,6 +129,7 @@ class TracedFunction {
   // One for each mode of the modules that are used: nobody knows before the trace which those are.
   absl::flat_hash_map<Signature, std::vector<Known>> entries_ ABSL_GUARDED_BY(mu_);
   size_t entry_count_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<uint64_t> traces_ = 0;  // begun
   bool told_of_frozen_ ABSL_GUARDED_BY(mu_) = false;
   FunctionStats stats_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);

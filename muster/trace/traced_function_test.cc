@@ -76,6 +76,15 @@ TEST(RandomOps, DrawInTheOrderOfTheirCalls) {
   EXPECT_TRUE(same_bits(expected_second, drawn[1]));
 }
 
+TEST(RandomOps, DrawOtherNumbersForOtherShapes) {
+  auto draw = function([](at::Tensor x) { return torch::rand({8}) + 0 * x.sum(); }, {.seed = 1});
+
+  const at::Tensor first = draw.run({.step = 0}, torch::zeros({2})), second = draw.run({.step = 0}, torch::zeros({3}));
+
+  EXPECT_FALSE(torch::equal(first, second));
+  EXPECT_TRUE(same_bits(first, draw.run({.step = 0}, torch::zeros({2}))));
+}
+
 TEST(RandomOps, GivenAGeneratorOfTheUserDrawFromTheStepAllTheSame) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(123);
   auto draw = function([&] { return torch::rand({4}, generator); }, {.seed = 1});
