@@ -38,7 +38,7 @@ std::string_view parent_of(std::string_view name) {
 
 void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options) {
   if (!tensor.defined() || known(name, tensor)) return;
-  if (options.keep && tensor.has_storage() && Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
+  if (options.keep && tensor.has_storage() && Variable::State::find(tensor)) {
     return add_adopted(name, tensor);
   }
   VariableOptions variable{.name = options.prefix.empty() ? name : str_cat(options.prefix, ".", name),
@@ -69,7 +69,7 @@ bool ModuleVariables::known(const std::string& name, const at::Tensor& tensor) {
 
 void ModuleVariables::add_adopted(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || known(name, tensor)) return;
-  auto state = tensor.has_storage() ? Variable::State::find(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+  auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
   if (!state) {
     throw failed_precondition("\"", name, "\" of the module (", spec_of(tensor).to_string(),
                               ") stands for no variable; adopt the module, or let a strategy make it: "
@@ -92,7 +92,7 @@ std::vector<Variable> ModuleVariables::trainable() const {
   return trainable;
 }
 
-const Variable& ModuleVariables::at(const std::string& name) const {
+Variable ModuleVariables::at(const std::string& name) const {
   std::vector<std::string> known;
   for (const auto& [own, index] : names_) {
     if (own == name) return variables_[index];

@@ -47,9 +47,10 @@ class ModuleVariables {
     return found;
   }
 
-  const std::vector<Variable>& all() const { return variables_; }
+  const std::vector<Variable>& all() const& { return variables_; }
+  std::vector<Variable> all() && { return std::move(variables_); }  // so that a loop over adopted(net).all() is one
   std::vector<Variable> trainable() const;
-  const Variable& at(const std::string& name) const;  // as the module names it; Error{kNotFound} lists the names
+  Variable at(const std::string& name) const;  // as the module names it; Error{kNotFound} lists the names
 
   // Copies the values of the variables into the module's tensors.
   void write_back() const;
@@ -95,7 +96,7 @@ class ModuleVariables {
 
 // `auto variables = muster::adopt(net);`
 template <class Module>
-ModuleVariables adopt(Module& module, const AdoptOptions& options = {}) {
+[[nodiscard]] ModuleVariables adopt(Module& module, const AdoptOptions& options = {}) {
   static_assert(TorchModule<Module>, "adopt takes a torch::nn module or its holder");
   if constexpr (requires { module.named_parameters(); }) {
     return ModuleVariables(module, options);

@@ -46,6 +46,34 @@ TEST(ModuleVariables, AreWhatATracedFunctionUsesInsteadOfTheModulesTensors) {
   EXPECT_TRUE(same_bits(torch::zeros({4, 1}), after));
 }
 
+TEST(ModuleVariables, SayThatATensorOfTheModuleWasReplaced) {
+  nn::Linear linear(2, 1);
+  const ModuleVariables variables = adopt(linear);
+  auto forward = function([&](at::Tensor x) { return linear->forward(x); });
+  forward(torch::ones({4, 2}));
+
+  linear->to(torch::kDouble);
+
+  for (int i = 0; i < 3; ++i) {
+    nn::Linear other(2, 1);  // whose memory may be where the first one's was
+    const ModuleVariables others = adopt(other);
+    EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, [&] { forward(torch::ones({4, 2}, torch::kDouble)); }),
+                AllOf(HasSubstr("float32[1, 2]"), HasSubstr("float64[1, 2]"), HasSubstr("before it is adopted")));
+    EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, [&] { adopted(linear); }), HasSubstr("has been replaced"));
+  }
+}
+
+TEST(ModuleVariables, CanBeAskedForInALoop) {
+  nn::Linear linear(2, 1);
+  const ModuleVariables variables = adopt(linear);
+
+  std::vector<std::string> names;
+  for (const Variable& variable : adopted(linear).all()) names.push_back(variable.name());
+
+  EXPECT_EQ(names.size(), 2u);
+  EXPECT_EQ(adopted(linear).at("bias").sizes(), at::IntArrayRef({1}));
+}
+
 TEST(ModuleVariables, AreWrittenBackOnRequest) {
   nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
   const ModuleVariables variables = adopt(net);
@@ -75,7 +103,7 @@ TEST(ModuleVariables, OfOneModuleExistOnce) {
   {
     const ModuleVariables variables = adopt(linear, {.prefix = "first"});
 
-    EXPECT_THAT(error_of(StatusCode::kAlreadyExists, [&] { adopt(linear, {.prefix = "second"}); }),
+    EXPECT_THAT(error_of(StatusCode::kAlreadyExists, [&] { static_cast<void>(adopt(linear, {.prefix = "second"})); }),
                 AllOf(HasSubstr("variable \"second.weight\": its tensor already stands for variable \"first.weight\""),
                       HasSubstr("a module can be adopted once")));
     auto forward = function([&](at::Tensor x) { return linear->forward(x); });

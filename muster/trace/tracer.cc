@@ -197,7 +197,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     return whole.is_same(tensor) ? value : view_of({value, 0}, tensor);
   }
   if (tensor.has_storage()) {
-    if (auto variable = Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
+    if (auto variable = Variable::State::find(tensor)) {
       add_variable(variable, variable->adopted);
       return lookup(tensor, /*reads=*/true);
     }
@@ -288,7 +288,7 @@ void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
     return;
   }
   if (!tensor.has_storage()) return;
-  if (auto variable = Variable::State::find(tensor.storage().unsafeGetStorageImpl())) {
+  if (auto variable = Variable::State::find(tensor)) {
     if (before_.empty()) optimizer_ = libtorch_function("torch::optim::");
     at::Tensor& before = before_[variable.get()];
     if (!before.defined()) {
@@ -314,7 +314,7 @@ void Tracer::restore_variables() {
 std::string Tracer::kept_outside() {
   lookups.clear();
   const auto held = values_.still_held([&](const c10::StorageImpl* storage) {
-    if (outside_.contains(storage) || Variable::State::find(storage) != nullptr) return false;
+    if (outside_.contains(storage) || Variable::State::is_adopted(storage)) return false;
     return std::none_of(stand_ins_.begin(), stand_ins_.end(),
                         [&](const auto& entry) { return ValueTable::storage_of(entry.second) == storage; });
   });
@@ -354,7 +354,7 @@ bool Tracer::constant(const at::Tensor& tensor) const {
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;
   if (values_.knows_storage(tensor)) return values_.constant(tensor);
   if (outer_ != nullptr || !tensor.has_storage()) return false;
-  return Variable::State::find(tensor.storage().unsafeGetStorageImpl()) == nullptr;  // else it will be a constant
+  return Variable::State::find(tensor) == nullptr;  // else it will be a constant
 }
 
 bool Tracer::constant(at::ArrayRef<c10::IValue> inputs) const {

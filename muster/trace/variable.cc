@@ -37,7 +37,9 @@ void refuse_while_tracing(const std::string& name) {
 // Modules keep plain tensors, so what says that such a tensor is a variable is its storage.
 struct Adopted {
   absl::Mutex mu;
+  // The variables hold their keys.
   absl::flat_hash_map<const c10::StorageImpl*, std::weak_ptr<Variable::State>> by_storage ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<const c10::TensorImpl*, std::weak_ptr<Variable::State>> by_tensor ABSL_GUARDED_BY(mu);
 };
 
 Adopted& adopted_registry() {
@@ -164,10 +166,11 @@ Variable::State::~State() {
   } else if (shards.empty() && !home) {
     give_back_remote_name(options.name);
   }
-  if (!adopted.defined()) return;
+  if (!adopted_memory) return;
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
-  registry.by_storage.erase(adopted.storage().unsafeGetStorageImpl());
+  registry.by_storage.erase(adopted_memory.unsafeGetStorageImpl());
+  registry.by_tensor.erase(adopted.unsafeGetTensorImpl());
 }
 
 std::shared_ptr<Variable::State> Variable::State::adopt(at::Tensor tensor, VariableOptions options) {
@@ -180,21 +183,44 @@ std::shared_ptr<Variable::State> Variable::State::adopt(at::Tensor tensor, Varia
   }
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
-  std::weak_ptr<State>& entry = registry.by_storage[tensor.storage().unsafeGetStorageImpl()];
-  if (auto other = entry.lock()) {
-    state->adopted.reset();  // its destructor must leave the other's entry alone
-    throw already_exists("variable \"", state->options.name, "\": its tensor already stands for variable \"",
-                         other->options.name, "\"; a module can be adopted once");
+  std::weak_ptr<State>& of_storage = registry.by_storage[tensor.storage().unsafeGetStorageImpl()];
+  std::weak_ptr<State>& of_tensor = registry.by_tensor[tensor.unsafeGetTensorImpl()];
+  for (const std::weak_ptr<State>& entry : {of_storage, of_tensor}) {
+    if (auto other = entry.lock()) {
+      throw already_exists("variable \"", state->options.name, "\": its tensor already stands for variable \"",
+                           other->options.name, "\"; a module can be adopted once");
+    }
   }
-  entry = state;
+  of_storage = of_tensor = state;
+  state->adopted_memory = tensor.storage();
   return state;
 }
 
-std::shared_ptr<Variable::State> Variable::State::find(const c10::StorageImpl* storage) {
+std::shared_ptr<Variable::State> Variable::State::find(const at::Tensor& tensor) {
+  Adopted& registry = adopted_registry();
+  std::shared_ptr<State> state;
+  {
+    absl::MutexLock lock(&registry.mu);
+    auto known = registry.by_storage.find(tensor.storage().unsafeGetStorageImpl());
+    if (known != registry.by_storage.end()) state = known->second.lock();
+    if (!state) {
+      auto same = registry.by_tensor.find(tensor.unsafeGetTensorImpl());
+      if (same != registry.by_tensor.end()) state = same->second.lock();
+    }
+  }
+  if (!state || state->adopted.storage().unsafeGetStorageImpl() == state->adopted_memory.unsafeGetStorageImpl()) {
+    return state;
+  }
+  throw failed_precondition("variable \"", state->options.name, "\": the tensor of the module that stands for it (",
+                            state->spec.to_string(), ") has been replaced by another one (",
+                            spec_of(state->adopted).to_string(),
+                            "), as to() and torch::load do; convert or load a module before it is adopted");
+}
+
+bool Variable::State::is_adopted(const c10::StorageImpl* storage) {
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
-  auto it = registry.by_storage.find(storage);
-  return it == registry.by_storage.end() ? nullptr : it->second.lock();
+  return registry.by_storage.contains(storage);
 }
 
 std::vector<std::shared_ptr<Variable::State>> Variable::State::all_adopted() {

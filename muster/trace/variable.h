@@ -41,7 +41,8 @@ struct VariableOptions {
 // once. A local variable lives as long as its handles and the functions that use it. One whose device is of another job
 // lives there, gets its value by its initializer, and is read and written by functions that a session runs. One that is
 // made in the scope of a strategy lives where the strategy says, perhaps in several parts.
-// Thread-safe: a run that writes a variable has it to itself, and what a reader holds never changes.
+// Thread-safe: a run that writes a variable has it to itself, and what a reader holds never changes. That may be the
+// memory of a local variable itself: who wants to write to what value() or a function gave clones it first.
 class Variable {
  public:
   explicit Variable(const InitialValue& initial, VariableOptions options = {});
@@ -98,6 +99,7 @@ struct Variable::State {
   };
   std::optional<PartOf> part_of;  // of one of several shards: the whole
   at::Tensor adopted;             // the module's tensor that stands for the variable while tracing, if it has one
+  c10::Storage adopted_memory;    // which it had when it was adopted
   std::shared_ptr<const ModuleModes> modes;  // of that module
 
   // What stands for the variable while a function is traced.
@@ -107,8 +109,10 @@ struct Variable::State {
 
   // A variable for which `tensor` stands while tracing. Error{kAlreadyExists} if it stands for another one.
   static std::shared_ptr<State> adopt(at::Tensor tensor, VariableOptions options);
-  // The variable whose `adopted` tensor has this storage; null if there is none.
-  static std::shared_ptr<State> find(const c10::StorageImpl* storage);
+  // The variable for which the tensor, or what it is a view of, stands; null if there is none. Throws
+  // Error{kFailedPrecondition} if the module has got another tensor in its place since.
+  static std::shared_ptr<State> find(const at::Tensor& tensor);
+  static bool is_adopted(const c10::StorageImpl* storage);
   static std::vector<std::shared_ptr<State>> all_adopted();
 };
 
