@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "muster/base/status.h"
 #include "muster/runtime/row_table.h"
@@ -394,6 +396,24 @@ void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t see
   RowTable::begin(table, {static_cast<RowRule::Kind>(kind), a, b, static_cast<uint64_t>(seed), first_row});
 }
 
+// As divisions, one after the other where a row is named more than once: a product with reciprocals is not the same.
+void divide_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows) {
+  const at::Tensor here = ids.cpu();
+  std::map<int64_t, size_t> times;
+  std::vector<std::vector<int64_t>> turns;  // in each of which a row is named once
+  for (int64_t i = 0; i < here.numel(); ++i) {
+    const size_t turn = times[here.data_ptr<int64_t>()[i]]++;
+    if (turn == turns.size()) turns.emplace_back();
+    turns[turn].push_back(i);
+  }
+  const auto rounding = at::isFloatingType(table.scalar_type()) ? std::optional<std::string_view>() : "trunc";
+  for (const std::vector<int64_t>& turn : turns) {
+    const at::Tensor which = at::tensor(turn, ids.options());
+    const at::Tensor named = ids.index_select(0, which);
+    table.index_copy_(0, named, table.index_select(0, named).div_(rows.index_select(0, which), rounding));
+  }
+}
+
 void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, std::string_view how) {
   const at::Tensor ids = checked_ids("muster_rows::scatter_", given);
   check_pair("muster_rows::scatter_", table, ids, rows);
@@ -408,7 +428,7 @@ void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows
   } else if (how == "mul") {
     table.index_reduce_(0, ids, rows, "prod");
   } else if (how == "div") {
-    table.index_reduce_(0, ids, rows.reciprocal(), "prod");
+    divide_rows(table, ids, rows);
   } else if (how == "min") {
     table.index_reduce_(0, ids, rows, "amin");
   } else if (how == "max") {

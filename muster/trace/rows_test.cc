@@ -33,6 +33,21 @@ TEST(Rows, AreChangedOneAfterTheOther) {
   EXPECT_TRUE(torch::equal(v.value(), torch::tensor({{1.0F, 1.0F}, {5.0F, 5.0F}, {1.0F, 1.0F}, {3.0F, 3.0F}})));
 }
 
+TEST(Rows, AreDividedAsTensorsAre) {
+  const at::Tensor numbers = torch::arange(1, 101, torch::kFloat), by = torch::full({100}, 3.0F);
+  Variable v(numbers), integers(torch::tensor({-7, 9}));
+  auto divide = [](const Variable& w, const at::Tensor& ids, const at::Tensor& rows) {
+    function([&w](at::Tensor i, at::Tensor r) { scatter(w, Scatter::kDiv, i, r); })(ids, rows);
+  };
+
+  divide(v, torch::arange(100), by);
+  EXPECT_TRUE(torch::equal(v.value(), numbers / by));
+  divide(v, torch::tensor({5, 5, 5}), torch::tensor({3.0F, 7.0F, 11.0F}));
+  EXPECT_EQ(v.value()[5].item<float>(), 6.0F / 3.0F / 3.0F / 7.0F / 11.0F);
+  divide(integers, torch::tensor({0, 1}), torch::tensor({2, 2}));
+  EXPECT_TRUE(torch::equal(integers.value(), torch::tensor({-3, 4})));
+}
+
 TEST(Rows, OfRowsAreReplaced) {
   Variable v(torch::zeros({2, 3, 2}));
   auto update = function([&](at::Tensor ids, at::Tensor rows) { batch_scatter_update(v, ids, rows); });
