@@ -13,6 +13,16 @@
 
 namespace muster {
 
+// What a result has besides tensors.
+template <class Result>
+std::vector<std::string> plain_values(const Result& result) {
+  std::vector<std::string> values;
+  for_each_leaf(result, [&]<class Leaf>(Leaf& leaf) {
+    if constexpr (!std::same_as<std::remove_const_t<Leaf>, at::Tensor>) values.push_back(describe_leaf(leaf));
+  });
+  return values;
+}
+
 // The result of a function whose program has given these outputs.
 template <class Result>
 Result result_of(const TracedFunction::Entry& entry, std::vector<at::Tensor> outputs) {
@@ -121,7 +131,11 @@ class Function {
         for_each_leaf(*result, [&]<class Leaf>(Leaf& leaf) {
           if constexpr (std::same_as<Leaf, at::Tensor>) outputs.push_back(std::exchange(leaf, at::Tensor()));
         });
-        kept = std::move(result);
+        if (!is_probing()) {
+          kept = std::move(result);
+        } else if (kept != nullptr && plain_values(*result) != plain_values(*static_cast<const Result*>(kept.get()))) {
+          throw cancelled("another number is returned");
+        }
       }
       return outputs;
     };

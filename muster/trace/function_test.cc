@@ -390,6 +390,27 @@ TEST(Function, RejectsAValueThatDecidesWhatItDoes) {
   EXPECT_FALSE(tracing());
 }
 
+TEST(Function, RejectsANumberThatItReadsAndReturns) {
+  auto sum = function([](at::Tensor x) { return x.sum().item<float>(); }, {.name = "sum"});
+  auto both = function([](at::Tensor x) { return std::pair(x * 2, x.sum().item<int64_t>()); });
+
+  EXPECT_THAT(error_of([&] { sum(torch::ones({4})); }),
+              AllOf(HasSubstr("which number it returns"), HasSubstr("return the tensor instead")));
+  EXPECT_THAT(error_of([&] { both(torch::ones({4})); }), HasSubstr("which number it returns"));
+}
+
+TEST(Function, LeavesWhatItReadsAsItWas) {
+  LogCapture quiet;
+  float last = 0;
+  auto step = function([&](at::Tensor x) {
+    last = x.sum().item<float>();
+    return std::pair(x * 2, x.size(0));
+  });
+
+  EXPECT_EQ(step(torch::ones({4})).second, 4);
+  EXPECT_EQ(last, 4) << "what a run with another value has left";
+}
+
 TEST(Function, RejectsALoopOverTheValueOfATensor) {
   auto halve = function([](at::Tensor x) {
     while (x.max().item<float>() > 1) x = x / 2;

@@ -121,6 +121,9 @@ class ReadCheck {
     return std::nullopt;
   }
 
+  // What the function leaves outside of itself is of the values that there were.
+  void run_as_it_is() const { trace_with({}, "", 0); }
+
  private:
   using Probe = Tracer::Probe;
   enum class Outcome { kSame, kOther, kFailed };
@@ -142,6 +145,11 @@ class ReadCheck {
   const std::vector<at::Tensor>& examples_;
   const TraceOptions& options_;
 };
+
+bool is_probing() {
+  const Tracer* tracer = Tracer::current();
+  return tracer != nullptr && tracer->probe_.way != Tracer::Probe::kNone;
+}
 
 TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
                     const TraceOptions& options) {
@@ -177,14 +185,18 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
   if (tracer.reads_.empty()) return traced;
 
   const std::string place = options.place.empty() ? "" : str_cat(" (", options.place, ")");
-  if (auto read = ReadCheck(function, examples, options).decisive(traced.program, tracer.reads_)) {
-    throw invalid_argument(options.name, place,
-                           ": the value of a tensor decides what the function does, which a program cannot do: ", *read,
-                           "; use muster::cond, muster::while_loop or torch::where");
+  const ReadCheck check(function, examples, options);
+  if (auto read = check.decisive(traced.program, tracer.reads_)) {
+    throw invalid_argument(
+        options.name, place,
+        ": the value of a tensor decides what the function does or which number it returns, which a program cannot "
+        "do: ",
+        *read, "; use muster::cond, muster::while_loop or torch::where, and return the tensor instead of the number");
   }
+  check.run_as_it_is();
   MUSTER_LOG(warning)
       << options.name << place << ": reads the value of a tensor while it is traced (" << tracer.reads_.front()
-      << "); the program does not depend on it, but later calls will not read it again: return the tensor";
+      << "); the program seems not to depend on it, and later calls will not read it again: return the tensor";
   return traced;
 }
 

@@ -53,4 +53,8 @@ struct TraceOptions {
 TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
                     const TraceOptions& options);
 
+// Whether a function that reads values of tensors runs once more, with others in their place, to see what depends on
+// them.
+bool is_probing();
+
 }  // namespace muster

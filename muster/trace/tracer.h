@@ -86,6 +86,7 @@ class Tracer {
   };
 
   Tracer(const TraceOptions& options, Tracer* outer, Probe probe);
+  friend bool is_probing();
 
   // Calls `function` on copies of `examples` and returns what it did; once.
   Program trace_function(const TensorFunction& function, const std::vector<at::Tensor>& examples);
