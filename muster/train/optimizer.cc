@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "muster/base/status.h"
@@ -19,7 +20,11 @@ namespace muster {
 Optimizer::Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots)
     : variables_(std::move(variables).take()) {
   if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
+  std::set<const Variable::State*> known;
   for (const Variable& variable : variables_) {
+    if (!known.insert(variable.state().get()).second) {
+      throw invalid_argument(name, ": variable \"", variable.name(), "\" is there twice");
+    }
     if (!variable.trainable() || !at::isFloatingType(variable.dtype())) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
                              ") is not trainable or not of a floating-point type");
@@ -152,11 +157,25 @@ void Optimizer::apply(const Gradients& gradients) const {
   }
 }
 
+namespace {
+
+// Of one option of a rule.
+void expect(const char* option, double value, bool holds, const char* expected) {
+  if (!holds) throw invalid_argument(option, " is ", value, ", expected ", expected);
+}
+
+void expect_not_negative(const char* option, double value) { expect(option, value, value >= 0, "0 or more"); }
+
+}  // namespace
+
 // ---- SGD
 Sgd::Sgd(Trained variables, SgdOptions options)
     : Optimizer("sgd", std::move(variables),
                 options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
       options_(options) {
+  expect_not_negative("sgd: learning_rate", options.learning_rate);
+  expect_not_negative("sgd: momentum", options.momentum);
+  expect_not_negative("sgd: weight_decay", options.weight_decay);
   if (options.nesterov && options.momentum <= 0) {
     throw invalid_argument("sgd: nesterov needs a momentum, got ", options.momentum);
   }
@@ -194,7 +213,11 @@ void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at:
 // ---- Adagrad
 Adagrad::Adagrad(Trained variables, AdagradOptions options)
     : Optimizer("adagrad", std::move(variables), {{.name = "sums", .initial = options.initial_accumulator}}),
-      options_(options) {}
+      options_(options) {
+  expect_not_negative("adagrad: learning_rate", options.learning_rate);
+  expect_not_negative("adagrad: initial_accumulator", options.initial_accumulator);
+  expect_not_negative("adagrad: epsilon", options.epsilon);
+}
 
 void Adagrad::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const {
   slots[0].addcmul_(gradient, gradient);
@@ -211,7 +234,14 @@ Adam::Adam(const std::string& name, Trained variables, AdamOptions options, bool
     : Optimizer(name, std::move(variables),
                 {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
       options_(options),
-      decoupled_(decoupled) {}
+      decoupled_(decoupled) {
+  expect_not_negative((name + ": learning_rate").c_str(), options.learning_rate);
+  expect_not_negative((name + ": epsilon").c_str(), options.epsilon);
+  expect_not_negative((name + ": weight_decay").c_str(), options.weight_decay);
+  for (const auto& [option, beta] : {std::pair(": beta1", options.beta1), std::pair(": beta2", options.beta2)}) {
+    expect((name + option).c_str(), beta, beta >= 0 && beta < 1, "0 or more and less than 1");
+  }
+}
 
 void Adam::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& given) const {
   const double rate = options_.learning_rate;

@@ -144,6 +144,20 @@ TEST(Optimizer, RefusesWhatCannotBeTrained) {
   EXPECT_THROW(Sgd({w}, {.nesterov = true}), Error);
 }
 
+TEST(Optimizer, RefusesOptionsThatPyTorchRefuses) {
+  Variable w(torch::zeros({2}));
+
+  EXPECT_THROW(Sgd({w}, {.learning_rate = -0.1}), Error);
+  EXPECT_THROW(Sgd({w}, {.momentum = -1}), Error);
+  EXPECT_THROW(Sgd({w}, {.weight_decay = -1}), Error);
+  EXPECT_THROW(Adagrad({w}, {.initial_accumulator = -1}), Error);
+  EXPECT_THROW(Adagrad({w}, {.learning_rate = std::nan("")}), Error);
+  EXPECT_THROW(Adam({w}, {.beta1 = 1.5}), Error);
+  EXPECT_THROW(Adam({w}, {.epsilon = -1}), Error);
+  EXPECT_THROW(AdamW({w}, {.beta2 = -0.1}), Error);
+  EXPECT_THROW(Sgd({w, w}), Error);
+}
+
 // ---- Several replicas
 TEST(Optimizer, TakesOneStepDownTheGradientsOfAllReplicas) {
   InProcessCluster cluster({.workers = 1, .ps = 2, .devices_per_task = 2});
