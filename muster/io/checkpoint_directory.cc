@@ -386,7 +386,7 @@ CheckpointIndex CheckpointDirectory::index(int64_t step) const {
   return complete_index(path_of(step), step);
 }
 
-void CheckpointDirectory::keep(int count) {
+void CheckpointDirectory::keep(int count, std::optional<int64_t> always) {
   if (count < 1) throw invalid_argument("checkpoint \"", path_, "\": expected to keep at least 1, got ", count);
   const std::vector<int64_t> steps = this->steps();
   // Without patience and from the newest on: one that cannot be read must not hold up every save, and stays.
@@ -402,7 +402,7 @@ void CheckpointDirectory::keep(int count) {
   }
   if (complete == count) {
     for (int64_t step : steps) {
-      if (step < oldest) remove(step);
+      if (step < oldest && step != always) remove(step);
     }
   }
   for (const std::string& name : names_in(path_)) {

@@ -81,8 +81,8 @@ class CheckpointDirectory {
   CheckpointIndex index(int64_t step) const;
 
   // Removes what is older than the newest `count` complete checkpoints, at least one, and what killed writers left. One
-  // that cannot be read now does not count.
-  void keep(int count);
+  // that cannot be read now does not count, and `always` stays: whoever has gone back has just written an old one.
+  void keep(int count, std::optional<int64_t> always = std::nullopt);
 
   // Does nothing when there is none.
   void remove(int64_t step);

@@ -214,6 +214,16 @@ TEST(CheckpointDirectory, KeepsTheNewest) {
   EXPECT_EQ(caught([&] { directory.keep(0); }).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(CheckpointDirectory, KeepsWhatWasJustWrittenHoweverOldItsStep) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  for (int64_t step : {1, 3, 4, 5, 2}) save(directory, step);
+
+  directory.keep(3, 2);
+
+  EXPECT_THAT(steps_of(directory), ElementsAre(2, 3, 4, 5));
+}
+
 TEST(CheckpointDirectory, RemovesTemporariesOfTheDeadAndNotOfTheLiving) {
   ScopedDirectory scratch;
   CheckpointDirectory directory(scratch.path());

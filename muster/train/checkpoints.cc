@@ -30,7 +30,7 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
   }
   variables.end_filling();
   try {
-    directory_.keep(options_.keep);
+    directory_.keep(options_.keep, step);
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
     MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }
