@@ -139,7 +139,9 @@ class OpenedDataset : public ElementSource {
  public:
   OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker)
       : node_(std::move(node)), source_(muster::open(*node_, {.worker = worker, .closed = closed_})) {}
-  ~OpenedDataset() override { closed_ = true; }
+  ~OpenedDataset() override { close(); }
+
+  void close() override { closed_ = true; }
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_) {
     Untraced untraced;
@@ -172,6 +174,7 @@ Overloaded(Visitors...) -> Overloaded<Visitors...>;  // for clang before 17
 
 void OpenContext::check_open() const {
   if (closed) throw cancelled("the dataset was closed");
+  TakingFor::throw_if_cancelled();
 }
 
 std::unique_ptr<Source> open_op(const RangeOp& op) { return std::make_unique<RangeSource>(op); }

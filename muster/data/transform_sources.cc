@@ -1,5 +1,6 @@
 // The sources that take their elements from others and need no functions.
 #include <ATen/ops/empty.h>
+#include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,24 +25,27 @@ class BatchSource : public Source {
         context_(context) {}
 
   std::optional<Element> next() override {
-    // First all elements, then memory for them: a batch may be asked to be larger than the dataset.
-    rows_.clear();
+    // First all elements, then memory for them: a batch may be asked to be larger than the dataset. What a run that was
+    // cancelled meanwhile has taken is still there.
     while (rows_.size() < size_) {
       context_.check_open();
       std::optional<Element> row = input_->next();
       if (!row) break;
       rows_.push_back(std::move(*row));
     }
+    const absl::Cleanup taken = [this] { rows_.clear(); };
     if (rows_.empty() || (drop_remainder_ && rows_.size() < size_)) return std::nullopt;
     check_rows();
     PlainTensors plain;
     MemoryPool::Use pool(true);
     Element batch;
     for (size_t column = 0; column < rows_[0].size(); ++column) batch.push_back(stacked(column));
-    rows_.clear();
     return batch;
   }
-  void restart() override { input_->restart(); }
+  void restart() override {
+    rows_.clear();
+    input_->restart();
+  }
 
  private:
   void check_rows() const {

@@ -41,6 +41,23 @@ INSTANTIATE_TEST_SUITE_P(Transports, PerWorkerData, ::testing::Values(Transport:
                          [](const auto& info) { return info.param == Transport::kGrpc ? "Grpc" : "Local"; });
 
 // ---- Datasets
+TEST(PerWorkerDatasets, InWhichNothingIsFoundKeepNoWorkerForEver) {
+  InProcessCluster cluster({.workers = 1, .ps = 1});
+  {
+    ParameterServerStrategy strategy(cluster.resolver());
+    ClusterCoordinator coordinator(strategy);
+    auto first_only = coordinator.create_per_worker_dataset(
+        [] { return Dataset::range(int64_t{1} << 40).filter([](at::Tensor x) { return x < 1; }); });
+    auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+    EXPECT_EQ(coordinator.schedule(take, first_only).fetch().item<int64_t>(), 0);
+
+    coordinator.schedule(take, first_only);
+    EXPECT_FALSE(coordinator.join(std::chrono::milliseconds(50)));
+  }
+
+  EXPECT_TRUE(eventually([&] { return cluster.worker({"worker", 0}).status().sources == 0; }));
+}
+
 TEST_P(PerWorkerData, IsReadFromWhereverTheFunctionRuns) {
   auto twos = coordinator_.create_per_worker_dataset([] { return Dataset::from_tensors({torch::tensor(2)}).repeat(); });
   auto add = function([&](Iterator& it) { v_.assign_add(it.next<1>()[0]); });

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/cancellation.h"
+
 namespace muster {
 
 class Worker;
@@ -21,6 +23,23 @@ class ElementSource {
   virtual ~ElementSource() = default;
   // The next element; nothing after the last one. Throws Error.
   virtual std::optional<Element> next() = 0;
+  // Nobody wants any more: who is in next(), however long that would look for one, gets Error{kCancelled}.
+  virtual void close() {}
+};
+
+// On whose behalf this thread takes elements: while one of these lives, a sequence that takes long to find one ends
+// with Error{kCancelled} when the run is cancelled.
+class [[nodiscard]] TakingFor {
+ public:
+  explicit TakingFor(const Cancellation* run);  // null: nobody cancels it
+  ~TakingFor();
+  TakingFor(const TakingFor&) = delete;
+  TakingFor& operator=(const TakingFor&) = delete;
+
+  static void throw_if_cancelled();
+
+ private:
+  const Cancellation* const outer_;
 };
 
 // Opens a sequence from its description (data/dataset.h knows how): `worker` runs the functions in it.

@@ -314,7 +314,7 @@ class Executor::Run {
   void take_next(const Step& step) {
     Element element = step.first_element >= 0
                           ? std::move(frame_.first_elements[step.first_element])
-                          : next_element(links_.source, needed(step, step.slots[0].value, 0), step.specs);
+                          : next_element(links_.source, needed(step, step.slots[0].value, 0), step.specs, options_);
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor& tensor = element[i];
       if (tensor.device() != step.device) tensor = tensor.to(step.device);

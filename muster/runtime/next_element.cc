@@ -28,7 +28,8 @@ std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor
   return find(static_cast<uint64_t>(number.item().toLong()));
 }
 
-Element take_from(SharedSource& source) {
+Element take_from(SharedSource& source, const RunOptions& options) {
+  const TakingFor run(options.cancellation);
   std::optional<Element> element;
   try {
     element = source.next();
@@ -42,9 +43,10 @@ Element take_from(SharedSource& source) {
 
 }  // namespace
 
-Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected) {
+Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
+                     const RunOptions& options) {
   const std::shared_ptr<SharedSource> source = source_of(find, number);
-  Element element = take_from(*source);
+  Element element = take_from(*source, options);
   if (looks_like(element, expected)) return element;
   throw invalid_argument(
       "element ", source->taken() - 1, " of its sequence is ", describe_elements({spec_of_element(element)}),
@@ -68,7 +70,7 @@ void FirstElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
     Profile::Clock::time_point begin;
     if (options.profile != nullptr) begin = Profile::Clock::now();
     sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
-    elements_.push_back(take_from(*sources_.back()));
+    elements_.push_back(take_from(*sources_.back(), options));
     fits = fits && looks_like(elements_.back(), plan.element_specs[elements_.size() - 1]);
     if (options.profile != nullptr) {
       options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});

@@ -18,7 +18,8 @@ using FindSource = std::function<std::shared_ptr<SharedSource>(uint64_t number)>
 
 // The next element of a sequence, for a run that is under way. Throws Error{kOutOfRange} after the last one, and
 // Error{kInvalidArgument} for one that does not look as it should.
-Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected);
+Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
+                     const RunOptions& options);
 
 // The elements that a run takes before it begins. A run that does not begin after all gives them back.
 class FirstElements {

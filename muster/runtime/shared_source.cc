@@ -1,6 +1,19 @@
 #include "muster/runtime/shared_source.h"
 
+#include <utility>
+
 namespace muster {
+namespace {
+
+thread_local const Cancellation* taking_for = nullptr;
+
+}  // namespace
+
+TakingFor::TakingFor(const Cancellation* run) : outer_(std::exchange(taking_for, run)) {}
+TakingFor::~TakingFor() { taking_for = outer_; }
+void TakingFor::throw_if_cancelled() {
+  if (taking_for != nullptr) taking_for->throw_if_cancelled();
+}
 
 std::optional<Element> SharedSource::take_returned() {
   absl::MutexLock lock(&mu_);

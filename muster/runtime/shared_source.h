@@ -18,6 +18,7 @@ class SharedSource : public ElementSource {
   explicit SharedSource(std::shared_ptr<ElementSource> source) : source_(std::move(source)) {}
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_);
+  void close() override { source_->close(); }
   // To the front: of several elements, the last one first.
   void give_back(Element element) ABSL_LOCKS_EXCLUDED(mu_);
   // How many were taken and not given back.
