@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "muster/base/blocking.h"
+#include "muster/base/log.h"
 #include "muster/near/near_visit.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/request_numbers.h"
@@ -29,6 +30,7 @@ constexpr auto kTellTimeout = std::chrono::seconds(10);
 // Of a call that takes as long as it takes: whether the task is alive is found out by pings.
 constexpr std::chrono::hours kPatient(24 * 365);
 constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
+constexpr auto kSilence = std::chrono::seconds(2);        // before somebody who waits is told for whom
 constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the caller has given up
 constexpr int64_t kLargeAnswer = 64 << 10;                // bytes, which the task need not keep until the next request
 
@@ -262,17 +264,18 @@ void RpcChannel::Core::meet_task() {
 
 Clock::time_point RpcChannel::Core::deadline_of(const CallOptions& options) const {
   const std::chrono::milliseconds usual = options.patient ? kPatient : options_.call_timeout;
-  return Clock::now() + options.timeout.value_or(usual);
+  return Clock::now() + std::min<std::chrono::milliseconds>(options.timeout.value_or(usual), kPatient);
 }
 
 Frame RpcChannel::Core::call(const std::string& method, Frame request, const CallOptions& options) {
+  const auto began = Clock::now();
   const auto deadline = deadline_of(options);
   const auto give_up = std::min(deadline, Clock::now() + options_.connect_timeout);
   request.envelope.set_task(task_);
   RequestNumbers::Taken taken;
   if (options.once) taken = numbers_.take(request.envelope);
   Outgoing outgoing(std::move(request), std::move(taken), near_->connection());
-  bool again = false;
+  bool again = false, told = false;
   for (int attempt = 1;; ++attempt, again = true) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     auto context = make_context(deadline, again ? &outgoing : nullptr);
@@ -319,7 +322,9 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     }
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     const Status why = explain(status.error_code(), status.error_message());
-    if (why.code() != StatusCode::kUnavailable) throw Error(why);
+    // A server that stops cancels what it has.
+    const bool stops = options.wait_until_up && why.code() == StatusCode::kCancelled;
+    if (why.code() != StatusCode::kUnavailable && !stops) throw Error(why);
     bool answered = connected();
     if (answered && !fate.request_lost && !fate.response_lost) {
       const Waiting waiting;
@@ -328,6 +333,12 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     const bool waits = options.wait_until_up && Clock::now() < give_up;
     const auto patience = waits ? std::min(give_up, Clock::now() + TaskWire::kAskAgain)
                                 : std::min(deadline, Clock::now() + options_.reconnect);
+    if (waits && !told && Clock::now() - began > kSilence) {
+      MUSTER_LOG(info) << "waiting for " << (task_.empty() ? "a task" : task_) << " at " << address_ << ", for "
+                       << std::chrono::duration_cast<std::chrono::seconds>(give_up - began).count()
+                       << " s at most: " << status.error_message();
+      told = true;
+    }
     const int attempts = options.attempts.value_or(options_.attempts);
     // Whoever waits would wait for nothing if the task does not want this caller.
     if (waits && !answered && !wire_.renew()) {

@@ -56,6 +56,7 @@ LocalWorker::~LocalWorker() {
   ending_ = true;
   std::optional<DeadlineTimer::Alarm> tick;  // destroyed without the lock: that waits for one that looks at leases
   absl::MutexLock lock(&mu_);
+  for (const auto& [number, sequence] : sources_) sequence.source->close();
   if (tick_) tick.emplace(std::move(*tick_));
   tick_.reset();
 }
@@ -121,11 +122,36 @@ void LocalWorker::deregister_program(ProgramHandle handle) {
 
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                          const RunOptions& options) {
+  if (options.timeout) return run_in_time(handle, std::move(arguments), options);
   MemoryPool::Budget budget(run_memory_);
   MemoryPool::Use pool({.pooled = options_.keep_memory, .budget = &budget});
   const std::shared_ptr<Executor> program = executor(handle);
   if (program->takes_long()) about_to_block();
   return program->run(std::move(arguments), options);
+}
+
+std::vector<at::Tensor> LocalWorker::run_in_time(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                                                 const RunOptions& options) {
+  Cancellation cancellation;
+  Cancellation::Registration given_up;
+  if (options.cancellation != nullptr) {
+    given_up = options.cancellation->on_cancel([&](const Status& why) { cancellation.cancel(why); });
+  }
+  const DeadlineTimer::Alarm alarm =
+      timer_.after(absl::FromChrono(*options.timeout), [&, limit = options.timeout->count()] {
+        cancellation.cancel(Status(StatusCode::kDeadlineExceeded, str_cat("the step did not end within ", limit, " ms"),
+                                   devices_.task()));
+      });
+  RunOptions inner = options;
+  inner.timeout.reset();
+  inner.cancellation = &cancellation;
+  try {
+    return run(handle, std::move(arguments), inner);
+  } catch (const Error& error) {
+    // Whoever was cancelled in the middle of a call only knows that; why is known here.
+    if (cancellation.cancelled() && error.code() == StatusCode::kCancelled) throw Error(cancellation.status());
+    throw;
+  }
 }
 
 void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
@@ -239,6 +265,7 @@ void LocalWorker::close_source(uint64_t number) {
   auto it = sources_.find(number);
   if (it == sources_.end()) return;
   closed = std::move(it->second.source);
+  closed->close();  // a run may be looking for an element
   sources_.erase(it);
 }
 
@@ -341,6 +368,7 @@ std::string LocalWorker::drop(const Lease& lease) {
   count(sources.size(), "sequences of examples");
   count(values, "values for parts of steps");
   programs.clear();
+  for (const OpenSequence& sequence : sources) sequence.source->close();
   sources.clear();
   MemoryPool::instance().let_go();  // what their steps needed; those of others ask for it anew
   return words;

@@ -105,6 +105,8 @@ class LocalWorker : public Worker {
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  std::vector<at::Tensor> run_in_time(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                                      const RunOptions& options);
   struct Registered {
     std::shared_ptr<Executor> executor;
     std::shared_ptr<LeaseTable::Entry> lease;  // null: nobody's

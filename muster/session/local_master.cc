@@ -265,14 +265,6 @@ std::vector<at::Tensor> LocalMaster::run(const std::string& id, ProgramHandle ha
   const Cancellation::Registration closed = session->ended.on_cancel(cancel);
   Cancellation::Registration given_up;
   if (options.cancellation != nullptr) given_up = options.cancellation->on_cancel(cancel);
-  std::optional<DeadlineTimer::Alarm> alarm;
-  if (options.timeout) {
-    alarm.emplace(timer_.after(absl::FromChrono(*options.timeout), [&, limit = *options.timeout] {
-      cancellation.cancel(Status(StatusCode::kDeadlineExceeded,
-                                 str_cat("the step did not end within ", limit.count(), " ms"),
-                                 worker_.devices().task()));
-    }));
-  }
   RunOptions inner = options;
   inner.cancellation = &cancellation;
   try {

@@ -100,9 +100,9 @@ RunOptions Session::with_defaults(RunOptions options) const {
 std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction::Entry>& entry,
                                             std::vector<at::Tensor> tensors, const RunOptions& options) {
   std::shared_ptr<Ready> ready;
+  refuse_if_closed();
   {
     absl::MutexLock lock(&mu_);
-    if (is_closed_) throw cancelled("session ", id_, " is closed");
     if (auto it = programs_.find(entry); it != programs_.end()) ready = it->second;
     if (ready) ready->used = ++runs_;
   }
@@ -118,7 +118,22 @@ std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction
     if (ready != made) master_->release(id_, made->handle);
   }
   begin_at_their_memory(tensors);
-  return master_->run(id_, ready->handle, std::move(tensors), with_defaults(options));
+  return run_program(ready->handle, std::move(tensors), with_defaults(options));
+}
+
+void Session::refuse_if_closed() {
+  absl::MutexLock lock(&mu_);
+  if (is_closed_) throw cancelled("session ", id_, " is closed");
+}
+
+std::vector<at::Tensor> Session::run_program(ProgramHandle handle, std::vector<at::Tensor> tensors,
+                                             const RunOptions& options) {
+  try {
+    return master_->run(id_, handle, std::move(tensors), options);
+  } catch (const Error& error) {
+    if (error.code() == StatusCode::kAborted) refuse_if_closed();  // the master does not know it any more
+    throw;
+  }
 }
 
 void Session::release_unused() {
@@ -155,10 +170,11 @@ void Session::release_unused() {
 }
 
 std::vector<at::Tensor> Session::run_once(const Program& program, std::vector<at::Tensor> arguments) {
+  refuse_if_closed();
   const ProgramHandle handle = master_->extend(id_, program);
   std::vector<at::Tensor> outputs;
   try {
-    outputs = master_->run(id_, handle, std::move(arguments), with_defaults({}));
+    outputs = run_program(handle, std::move(arguments), with_defaults({}));
   } catch (...) {
     try {
       master_->release(id_, handle);
@@ -176,6 +192,7 @@ void Session::run(const Initializer& initializer) { run_once(initializer.program
 at::Tensor Session::value(const Variable& variable) { return run_once(reading(*variable.state()).program, {}).at(0); }
 
 std::vector<std::string> Session::list_devices() {
+  refuse_if_closed();
   const ClusterDevices devices = master_->list_devices();
   for (const Status& status : devices.unreachable) {
     MUSTER_LOG(warning) << "list_devices: " << status.task() << " is left out: " << status.message();

@@ -99,6 +99,10 @@ class Session {
   void release_unused() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs a program once. Whatever comes of it, it does not stay with the master.
   std::vector<at::Tensor> run_once(const Program& program, std::vector<at::Tensor> arguments);
+  // A run that the end of the session has cut off says so.
+  std::vector<at::Tensor> run_program(ProgramHandle handle, std::vector<at::Tensor> tensors, const RunOptions& options)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void refuse_if_closed() ABSL_LOCKS_EXCLUDED(mu_);
 
   const SessionOptions options_;
   const std::shared_ptr<Master> master_;

@@ -77,6 +77,16 @@ TEST(Session, EndsARunThatTakesTooLong) {
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
 }
 
+TEST(Session, IsNotNeededToEndACallThatTakesTooLong) {
+  auto forever = function([](at::Tensor x) {
+    return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
+  });
+
+  const Status status = failure_of([&] { forever.run({.timeout = std::chrono::milliseconds(50)}, torch::ones({2})); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
+}
+
 TEST(Session, EndsWhatRunsWhenItIsClosed) {
   auto forever = function([](at::Tensor x) {
     return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
@@ -92,6 +102,8 @@ TEST(Session, EndsWhatRunsWhenItIsClosed) {
 
   EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
   EXPECT_EQ(failure_of([&] { session.run(forever, torch::ones({2})); }).code(), StatusCode::kCancelled);
+  EXPECT_EQ(failure_of([&] { session.value(Variable(torch::ones({2}))); }).code(), StatusCode::kCancelled);
+  EXPECT_EQ(failure_of([&] { session.list_devices(); }).code(), StatusCode::kCancelled);
 }
 
 TEST(Session, CanBeCancelled) {
