@@ -66,10 +66,11 @@ TensorSpec spec_of_header(const proto::TensorHeader& header) {
   TensorSpec spec{*dtype, {header.sizes().begin(), header.sizes().end()}};
   int64_t bytes = bytes_per_element(*dtype);
   for (int64_t size : spec.sizes) {
+    // Of an empty one, too: its strides are computed.
     if (size < 0 || (size > 0 && bytes > std::numeric_limits<int64_t>::max() / size)) {
       throw invalid_argument("a message with a tensor that has ", size, " elements in one dimension");
     }
-    bytes *= size;
+    bytes *= std::max<int64_t>(size, 1);
   }
   return spec;
 }
