@@ -73,7 +73,12 @@ TEST(RowTable, IsUpdatedAsAnOrdinaryTableIs) {
 }
 
 TEST(RowTable, TakesMemoryForTheRowsThatAreWrittenOnly) {
-  constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
+#ifdef __SANITIZE_THREAD__
+  constexpr int64_t kGiB = 10;  // it has taken most addresses for itself
+#else
+  constexpr int64_t kGiB = 100;
+#endif
+  constexpr int64_t kRows = kGiB << 30 >> 8;  // of 64 floats
   at::Tensor table = made({kRows, 64}, {.kind = RowRule::kNormal, .b = 1});
 
   rows::add_(table, row_numbers({0, kRows / 2, kRows - 1}), torch::ones({3, 64}), 1);

@@ -68,7 +68,8 @@ std::string debug_symbol(const Dl_info& info, uintptr_t address) {
 }
 
 bool is_library_file(std::string_view file) {
-  for (std::string_view library : {"libtorch", "libc10", "libmuster", "libc.", "libstdc++", "libpthread"}) {
+  for (std::string_view library :
+       {"libtorch", "libc10", "libmuster", "libc.", "libstdc++", "libpthread", "libtsan", "libasan"}) {
     if (file.starts_with(library)) return true;
   }
   return false;
