@@ -59,7 +59,8 @@ void add_server(CLI::App& muster) {
   command->add_option("--task_index", flags->task_index, "Its number in the job");
   command->add_option("--address", flags->address, "Listen here instead of at the cluster's address; port 0 picks one");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
-  command->add_option("--threads", flags->threads, "Of libtorch's ops; else all cores, or this task's share of them");
+  command->add_option("--threads", flags->threads, "Of libtorch's ops; else all cores, or this task's share of them")
+      ->check(CLI::Range(1, 1024));
   command
       ->add_option("--memory", flags->memory,
                    "Bytes that the tensors of one run may have at once (8GiB, 500MB); else nine tenths of what the "
@@ -70,7 +71,7 @@ void add_server(CLI::App& muster) {
   command
       ->add_option("--lease", flags->lease,
                    "Seconds after which a client that is not heard of is gone, and what it has left here goes")
-      ->check(CLI::PositiveNumber)
+      ->check(seconds_between(0.1, 365 * 24 * 3600))
       ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
   command->footer(

@@ -205,7 +205,9 @@ void add_status(CLI::App& muster) {
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
   command->add_option("--name", flags->name, "Whose certificate to show")->capture_default_str();
   command->add_flag("--watch", flags->watch, "Look again and again");
-  command->add_option("--every", flags->every, "Seconds between two looks")->capture_default_str();
+  command->add_option("--every", flags->every, "Seconds between two looks")
+      ->check(seconds_between(0.1, 24 * 3600))
+      ->capture_default_str();
   command->add_flag("--variables", flags->variables, "List the variables, too");
   command->add_flag("--json", flags->json, "For scripts");
   command->callback([flags] {

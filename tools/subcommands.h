@@ -13,4 +13,16 @@ void add_first_result(CLI::App& muster);
 void add_server(CLI::App& muster);
 void add_status(CLI::App& muster);
 
+// A number of seconds, which is not one if it is not a number: CLI::Range takes that.
+inline CLI::Validator seconds_between(double least, double most) {
+  auto check = [least, most](const std::string& text) {
+    double seconds = 0;
+    const bool fits = CLI::detail::lexical_cast(text, seconds) && seconds >= least && seconds <= most;
+    return fits ? std::string()
+                : "\"" + text + "\", expected " + CLI::detail::to_string(least) + " to " +
+                      CLI::detail::to_string(most) + " seconds";
+  };
+  return CLI::Validator(check, "SECONDS");
+}
+
 }  // namespace muster::tools
