@@ -83,11 +83,12 @@ class ClusterCoordinator {
     static_assert(sizeof(F) == 0, "schedule only accepts a muster::function(lambda)");
   }
 
-  // Waits until all that was scheduled has run. Throws the error of a function that failed.
+  // Waits until all that was scheduled for any worker has run; what schedule_on() has asked for is waited for by
+  // fetch(). Throws the error of a function that failed.
   void join();
   // False when the time is over first.
   bool join(std::chrono::milliseconds timeout);
-  // Whether all that was scheduled has run. Throws as join() does.
+  // Whether all that join() waits for has run. Throws as join() does.
   bool done();
 
   template <class T>

@@ -444,6 +444,7 @@ TEST_F(Strategies, UseVariablesOfSeveralPartsInFunctions) {
 TEST_F(Strategies, AskForTheInitialValuePartByPart) {
   ParameterServerStrategy strategy = this->strategy({.partitioner = FixedShardsPartitioner{2}});
   std::vector<std::vector<int64_t>> asked;
+  EXPECT_THROW(InitialValue::by_parts({4, 4}, nullptr), Error);
   auto identity = InitialValue::by_parts({4, 4}, [&](const std::vector<int64_t>& sizes, const auto& offset) {
     asked.push_back({sizes[0], sizes[1], offset[0], offset[1]});
     return torch::eye(4).narrow(0, offset[0], sizes[0]).contiguous();

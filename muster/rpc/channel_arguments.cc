@@ -3,6 +3,7 @@
 #include <absl/synchronization/mutex.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -49,6 +50,8 @@ bool set_process_up() {
   if (wish != nullptr && std::string_view(wish) == "off") return false;
   search_for_no_deadlocks();
   keep_memory_of_messages();
+  // What it has to say is in the errors that we throw. GRPC_VERBOSITY brings it back.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   return true;
 }
 

@@ -479,7 +479,13 @@ at::Tensor element(const at::Tensor& values, const at::Tensor& index) {
         spec_of(values).to_string(), " and ", spec_of(index).to_string());
   }
   Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) return values.select(0, index.item().toLong());
+  if (tracer == nullptr) {
+    const int64_t number = index.item().toLong();
+    if (number < 0 || number >= values.size(0)) {
+      throw out_of_range("element: index ", number, " of ", spec_of(values).to_string());
+    }
+    return values.select(0, number);
+  }
   if (values.requires_grad()) return values.index_select(0, index.reshape({1})).squeeze(0);
   at::Tensor result;
   {

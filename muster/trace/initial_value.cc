@@ -42,6 +42,7 @@ InitialValue InitialValue::normal(std::vector<int64_t> sizes, double mean, doubl
 }
 
 InitialValue InitialValue::by_parts(std::vector<int64_t> sizes, MakePart make, at::ScalarType dtype) {
+  if (!make) throw invalid_argument("InitialValue::by_parts: no function is given that makes the parts");
   InitialValue made(TensorSpec{dtype_of(dtype), std::move(sizes)});
   made.make_ = std::move(make);
   return made;
