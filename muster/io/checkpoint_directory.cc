@@ -312,9 +312,11 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
     // Only what was read and is wrong gives way: not what a disk does not give us now, nor one of a later version.
     const auto damage = damage_in(path, index.step);
     if (!damage) throw already_exists("checkpoint \"", path, "\": there is one already");
-    aside = str_cat(path, kDamagedSuffix, new_number());
-    MUSTER_LOG(warning) << "checkpoint " << path << " is damaged, becomes " << aside
-                        << " and gives way to a new one: " << damage->message();
+    if (exists(path)) {  // else somebody's keep() has just removed it
+      aside = str_cat(path, kDamagedSuffix, new_number());
+      MUSTER_LOG(warning) << "checkpoint " << path << " is damaged, becomes " << aside
+                          << " and gives way to a new one: " << damage->message();
+    }
   }
   const std::string text = to_json(index);
   const std::string index_path = str_cat(temporary, "/", kIndexFile);

@@ -43,36 +43,49 @@ void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOption
                                   .allow_missing = options.allow_missing});
 }
 
+std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
+  std::vector<Checkpoint> found = directory_.present();
+  std::reverse(found.begin(), found.end());
+  if (!options.step) return found;
+  std::erase_if(found, [&](const Checkpoint& checkpoint) { return checkpoint.step != *options.step; });
+  if (found.empty()) throw not_found(directory_.path(), " has no checkpoint of step ", *options.step);
+  return found;
+}
+
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
-  std::vector<Checkpoint> candidates = directory_.present();
-  std::reverse(candidates.begin(), candidates.end());
-  if (options.step) {
-    std::erase_if(candidates, [&](const Checkpoint& checkpoint) { return checkpoint.step != *options.step; });
-    if (candidates.empty()) throw not_found(directory_.path(), " has no checkpoint of step ", *options.step);
-  }
-  if (candidates.empty()) {
+  std::vector<Checkpoint> left = candidates(options);
+  if (left.empty()) {
     MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
     return std::nullopt;
   }
   std::string damage;
-  for (const Checkpoint& candidate : candidates) {
+  int damaged = 0;
+  while (!left.empty()) {
+    const Checkpoint candidate = left.front();
+    left.erase(left.begin());
     try {
       restore_from(candidate, options);
       return candidate.step;
     } catch (const Error& error) {
+      if (!std::filesystem::exists(candidate.path)) {
+        // Somebody else who saves here has removed it, having written a newer one.
+        left = candidates(options);
+        continue;
+      }
       // Only what is proven to be damaged is passed over.
       if (error.code() != StatusCode::kDataLoss) throw;
       MUSTER_LOG(warning) << candidate.path << " is damaged and passed over: " << error.status().message();
       str_append(damage, "; step ", candidate.step, ": ", error.status().message());
+      ++damaged;
     }
   }
-  if (options.begin_anew && !options.step) {
+  if (options.step) throw data_loss("the checkpoint of step ", *options.step, " is damaged", damage);
+  if (options.begin_anew) {
     MUSTER_LOG(warning) << "all checkpoints in " << directory_.path() << " are damaged: nothing is restored";
     return std::nullopt;
   }
-  throw data_loss(candidates.size() == 1 ? "the only checkpoint" : "all checkpoints", " in ", directory_.path(),
-                  candidates.size() == 1 ? " is" : " are", " damaged; RestoreOptions::begin_anew begins without one",
-                  damage);
+  throw data_loss(damaged == 1 ? "the only checkpoint" : "all checkpoints", " in ", directory_.path(),
+                  damaged == 1 ? " is" : " are", " damaged; RestoreOptions::begin_anew begins without one", damage);
 }
 
 }  // namespace muster

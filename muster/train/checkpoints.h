@@ -48,6 +48,8 @@ class Checkpoints {
   std::optional<int64_t> restore(const RestoreOptions& options = {});
 
  private:
+  // Those that may be restored, the newest first.
+  std::vector<Checkpoint> candidates(const RestoreOptions& options);
   void restore_from(const Checkpoint& checkpoint, const RestoreOptions& options);
 
   const ParameterServerStrategy strategy_;

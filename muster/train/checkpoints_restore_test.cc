@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -118,6 +119,22 @@ TEST_F(RestoreTest, TakesTheStepThatIsAskedForAndNoOther) {
   truncate(2);
   EXPECT_EQ(restore({.step = 2, .begin_anew = true}).code(), StatusCode::kDataLoss);
   EXPECT_EQ(restore({.step = 3}).code(), StatusCode::kNotFound);
+}
+
+TEST_F(RestoreTest, LooksAgainWhenSomebodyElseHasRemovedWhatItFound) {
+  save_twice();
+  Checkpoints others(strategy_, {.directory = directory_, .keep = 1});
+  std::atomic<bool> done = false;
+  const std::jthread saver([&] {
+    for (int64_t step = 3; step < 60; ++step) others.save(step);
+    done = true;
+  });
+
+  while (!done) {
+    const Status status = restore();
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+  }
 }
 
 TEST_F(RestoreTest, LetsTheStepThatWasPassedOverBeSavedAgain) {

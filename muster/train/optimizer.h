@@ -113,7 +113,8 @@ struct AdamOptions {
   double weight_decay = 0;  // added to the gradient
 };
 
-// By rows as PyTorch's SparseAdam: the steps that all rows of a table have seen count for each.
+// By rows as PyTorch's SparseAdam: the steps that all rows of a table have seen count for each. But for epsilon, which
+// is added where Adam adds it: SparseAdam does so before the correction of the variance.
 class Adam : public Optimizer {
  public:
   explicit Adam(Trained variables, AdamOptions options = {}) : Adam("adam", std::move(variables), options, false) {}
