@@ -41,16 +41,14 @@ bool await_for(absl::Mutex& mu, const absl::Condition& condition, absl::Duration
     bool is_over() const { return late || condition.Eval(); }
   };
   Wait wait{condition};
-  {
-    std::optional<DeadlineTimer::Alarm> alarm(timer.after(time, [&mu, &wait] {
-      absl::MutexLock lock(&mu);
-      wait.late = true;
-    }));
-    mu.Await(absl::Condition(&wait, &Wait::is_over));
-    mu.Unlock();  // the alarm waits for one that rings
-    alarm.reset();
-    mu.Lock();
-  }
+  std::optional<DeadlineTimer::Alarm> alarm(timer.after(time, [&mu, &wait] {
+    absl::MutexLock lock(&mu);
+    wait.late = true;
+  }));
+  mu.Await(absl::Condition(&wait, &Wait::is_over));
+  mu.Unlock();  // the alarm waits for one that rings
+  alarm.reset();
+  mu.Lock();
   return condition.Eval();
 }
 

@@ -6,6 +6,7 @@
 
 #include "muster/base/status.h"
 #include "muster/runtime/row_ops.h"
+#include "muster/runtime/test_huge_table.h"
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
@@ -73,12 +74,7 @@ TEST(RowTable, IsUpdatedAsAnOrdinaryTableIs) {
 }
 
 TEST(RowTable, TakesMemoryForTheRowsThatAreWrittenOnly) {
-#ifdef __SANITIZE_THREAD__
-  constexpr int64_t kGiB = 10;  // it has taken most addresses for itself
-#else
-  constexpr int64_t kGiB = 100;
-#endif
-  constexpr int64_t kRows = kGiB << 30 >> 8;  // of 64 floats
+  constexpr int64_t kRows = testing_support::kHugeTableRows;
   at::Tensor table = made({kRows, 64}, {.kind = RowRule::kNormal, .b = 1});
 
   rows::add_(table, row_numbers({0, kRows / 2, kRows - 1}), torch::ones({3, 64}), 1);

@@ -30,6 +30,8 @@ std::shared_ptr<Master> connect(const SessionOptions& options) {
                                                   .faults = options.faults}));
 }
 
+Error closed(const std::string& id) { return cancelled("session ", id, " is closed"); }
+
 SessionConfig config_of(const SessionOptions& options) {
   return {.container = options.container,
           .isolated = options.isolated,
@@ -100,9 +102,9 @@ RunOptions Session::with_defaults(RunOptions options) const {
 std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction::Entry>& entry,
                                             std::vector<at::Tensor> tensors, const RunOptions& options) {
   std::shared_ptr<Ready> ready;
-  refuse_if_closed();
   {
     absl::MutexLock lock(&mu_);
+    if (is_closed_) throw closed(id_);
     if (auto it = programs_.find(entry); it != programs_.end()) ready = it->second;
     if (ready) ready->used = ++runs_;
   }
@@ -123,7 +125,7 @@ std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction
 
 void Session::refuse_if_closed() {
   absl::MutexLock lock(&mu_);
-  if (is_closed_) throw cancelled("session ", id_, " is closed");
+  if (is_closed_) throw closed(id_);
 }
 
 std::vector<at::Tensor> Session::run_program(ProgramHandle handle, std::vector<at::Tensor> tensors,

@@ -9,6 +9,7 @@
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/rpc/rpc_faults.h"
+#include "muster/runtime/test_huge_table.h"
 #include "muster/train/optimizer.h"
 
 namespace muster {
@@ -248,12 +249,7 @@ TEST_F(CheckpointsTest, TellVariablesOfOneNameApart) {
 
 // ---- Rows on demand
 TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
-#ifdef __SANITIZE_THREAD__
-  constexpr int64_t kGiB = 10;  // it has taken most addresses for itself
-#else
-  constexpr int64_t kGiB = 100;
-#endif
-  constexpr int64_t kRows = kGiB << 30 >> 8;  // of 64 floats
+  constexpr int64_t kRows = testing_support::kHugeTableRows;
   const at::Tensor ids = torch::tensor({int64_t{3}, kRows / 2, kRows - 1}), others = ids - 1;
   auto make = [&](ParameterServerStrategy& strategy, uint64_t seed) {
     return strategy.make<Variable>(InitialValue::normal({kRows, 64}, 0, 1, seed).on_demand(),
