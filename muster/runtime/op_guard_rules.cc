@@ -173,6 +173,21 @@ constexpr GuardRule kRules[] = {
     GuardRule{"aten::_ctc_loss_backward", "log_alpha[1]", kEqual, "log_probs[0]"},
     GuardRule{"aten::_ctc_loss_backward", "log_alpha[2]", kBeAtLeast, "max(target_lengths) * 2 + 1"},
 
+    // Integers: a quotient that does not exist is a signal on x86-64.
+    GuardRule{"aten::smooth_l1_loss", "self", kBeReal},
+    GuardRule{"aten::smooth_l1_loss_backward", "self", kBeReal},
+    GuardRule{"aten::smooth_l1_loss_backward", "grad_input", kBeReal},
+    GuardRule{"aten::div", "self", kDivideBy, "other rounding_mode"},
+    GuardRule{"aten::div_", "self", kDivideBy, "other rounding_mode"},
+    GuardRule{"aten::divide", "self", kDivideBy, "other rounding_mode"},
+    GuardRule{"aten::divide_", "self", kDivideBy, "other rounding_mode"},
+    GuardRule{"aten::floor_divide", "self", kDivideBy, "other"},
+    GuardRule{"aten::floor_divide_", "self", kDivideBy, "other"},
+    GuardRule{"aten::remainder", "self", kDivideBy, "other"},
+    GuardRule{"aten::remainder_", "self", kDivideBy, "other"},
+    GuardRule{"aten::fmod", "self", kDivideBy, "other"},
+    GuardRule{"aten::fmod_", "self", kDivideBy, "other"},
+
     // Embeddings.
     GuardRule{"aten::embedding_bag", "rank(weight)", kEqual, "2"},
     GuardRule{"aten::embedding_bag", "rank(indices)", kEqual, "1"},

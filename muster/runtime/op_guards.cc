@@ -3,6 +3,9 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <charconv>
@@ -89,6 +92,22 @@ bool is_tensor(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::TensorType) return true;
   const auto inside = type->containedTypes();
   return std::any_of(inside.begin(), inside.end(), is_tensor);
+}
+
+at::Tensor tensor_of(const c10::IValue& number) {
+  return number.isTensor() ? number.toTensor() : at::scalar_tensor(number.toScalar(), at::kLong);
+}
+
+// What the two are divided as; undefined unless both are integers in the CPU's memory.
+at::ScalarType integral_type_of(const c10::IValue& a, const c10::IValue& b) {
+  auto integral = [](const c10::IValue& value) {
+    return value.isInt() ||
+           (value.isTensor() && value.toTensor().is_cpu() && at::isIntegralType(value.toTensor().scalar_type(), true));
+  };
+  if (!integral(a) || !integral(b)) return at::ScalarType::Undefined;
+  if (a.isTensor() && b.isTensor()) return at::result_type(a.toTensor(), b.toTensor());
+  if (a.isTensor()) return at::result_type(a.toTensor(), b.toScalar());
+  return b.isTensor() ? at::result_type(a.toScalar(), b.toTensor()) : at::kLong;
 }
 
 // One term after the other, from left to right.
@@ -316,10 +335,12 @@ class OpGuard::Check {
       case Must::kBeContiguous:
         if (!stack[position_].toTensor().is_contiguous()) throw invalid_argument(rule_.operand, " is not contiguous");
         return;
+      case Must::kBeReal: return check_real(stack[position_].toTensor());
       case Must::kBeScale: return check_scale(stack);
       case Must::kHaveSizesOf: return check_sizes(stack);
       case Must::kHaveBothSizes: return check_both_sizes(stack);
       case Must::kHaveTypeOf: return check_type(stack);
+      case Must::kDivideBy: return check_quotients(stack[position_], stack[others_[0]]);
       case Must::kMatchEach: return check_each(stack);
       case Must::kStayInside: return check_inside(stack);
       case Must::kBeGiven:
@@ -401,6 +422,25 @@ class OpGuard::Check {
     }
     if (!(tensor.ge(0).all().item().toBool() && tensor.le(1).all().item().toBool())) {
       throw invalid_argument(rule_.operand, " has elements that are not between 0 and 1");
+    }
+  }
+
+  void check_real(const at::Tensor& tensor) const {
+    if (!at::isIntegralType(tensor.scalar_type(), true)) return;
+    throw invalid_argument(rule_.operand, " is of ", c10::toString(tensor.scalar_type()),
+                           ", expected a type with fractions");
+  }
+
+  // Narrower types are divided as ints, which have room for the quotient.
+  void check_quotients(const c10::IValue& dividend, const c10::IValue& divisor) const {
+    const at::ScalarType type = integral_type_of(dividend, divisor);
+    if (type != at::kInt && type != at::kLong) return;
+    const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+    const Range divisors = range_of(divisor);
+    if (divisors.least > -1 || divisors.most < -1 || range_of(dividend).least > least) return;
+    const at::Tensor traps = at::logical_and(tensor_of(dividend).eq(least), tensor_of(divisor).eq(-1));
+    if (traps.any().item().toBool()) {
+      throw invalid_argument(rule_.operand, " has ", least, ", which has no quotient by -1");
     }
   }
 

@@ -29,10 +29,12 @@ enum class Must {
   kBeFraction,    // every element is between 0 and 1
   kBeFinite,
   kBeContiguous,
+  kBeReal,         // of a type with fractions
   kBeScale,        // of sizes, "a to b", within rounding
   kHaveSizesOf,    // but for the last `but` sizes, `operand` has the sizes of the tensor named
   kHaveBothSizes,  // but for the last `but` sizes, `operand` has the sizes that two tensors, "a b", have together
   kHaveTypeOf,
+  kDivideBy,   // "divisor ...": quotients of integers fit their type: the least one by -1 traps; where all are given
   kMatchEach,  // each tensor of the list fills its memory, and has the sizes and type of the other's, in number and all
   kStayInside,  // sizes `operand` with the strides and of the tensor named, "stride self", stay in its memory
   kBeGiven,     // neither None nor undefined

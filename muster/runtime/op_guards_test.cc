@@ -68,6 +68,33 @@ TEST(OpGuards, EveryRuleFitsAnAllowedOp) {
   }
 }
 
+TEST(OpGuards, LetNoIntegersBeDividedThatHaveNoQuotient) {
+  const at::Tensor longs = torch::tensor({7, 8, 9}, torch::kLong), ints = longs.to(torch::kInt);
+  const at::Tensor least = torch::tensor({int64_t{3}, std::numeric_limits<int64_t>::min(), int64_t{5}});
+  const at::Tensor least_int = torch::tensor({3, std::numeric_limits<int32_t>::min(), 5}, torch::kInt);
+  const at::Tensor minus = torch::tensor({2, -1, -2}, torch::kLong);
+  const auto divide = op_named("aten::floor_divide"), by_number = op_named("aten::floor_divide", "Scalar");
+
+  EXPECT_EQ(complaint(divide, {longs, minus}), "");
+  EXPECT_EQ(complaint(divide, {least, longs}), "");
+  EXPECT_EQ(complaint(divide, {least, minus.roll(1)}), "");  // they do not meet
+  EXPECT_EQ(complaint(divide, {least, minus}), "self has -9223372036854775808, which has no quotient by -1");
+  EXPECT_EQ(complaint(divide, {least_int, minus}), "");  // there is room
+  EXPECT_THAT(complaint(divide, {least_int, minus.to(torch::kInt)}), HasSubstr("no quotient"));
+  EXPECT_THAT(complaint(by_number, {least, at::Scalar(-1)}), HasSubstr("no quotient"));
+  EXPECT_THAT(complaint(by_number, {least_int, at::Scalar(-1)}), HasSubstr("no quotient"));
+  EXPECT_EQ(complaint(by_number, {least, at::Scalar(-2)}), "");
+  EXPECT_EQ(complaint(by_number, {least.to(torch::kFloat), at::Scalar(-1)}), "");
+  EXPECT_THAT(complaint(op_named("aten::div", "Tensor_mode"), {least, minus, std::string("trunc")}),
+              HasSubstr("no quotient"));
+  EXPECT_EQ(complaint(op_named("aten::div", "Tensor_mode"), {least, minus, c10::IValue()}), "");  // of fractions
+  EXPECT_THAT(
+      complaint(op_named("aten::remainder", "Scalar_Tensor"), {at::Scalar(std::numeric_limits<int64_t>::min()), minus}),
+      HasSubstr("no quotient"));
+  EXPECT_THAT(complaint(op_named("aten::smooth_l1_loss"), {ints, ints, int64_t{1}, 0.5}),
+              HasSubstr("self is of Int, expected a type with fractions"));
+}
+
 TEST(OpGuards, HoldIndicesAgainstWhatTheyPointInto) {
   const auto backward = op_named("aten::max_pool2d_with_indices_backward");
   const at::Tensor image = torch::rand({1, 1, 4, 4});

@@ -194,7 +194,10 @@ at::Tensor Operands::tensor(const std::string& name) {
   } else if (chance(80)) {
     made.random_(0, 4);
   } else {
-    made.fill_(integer());
+    static const std::vector<int64_t> kNoQuotient = {kLeast, -1};
+    int64_t value = chance(50) ? one_of(kNoQuotient) : integer();
+    if (value == kLeast && type == at::kInt) value = std::numeric_limits<int32_t>::min();
+    made.fill_(value);
   }
   return in_some_order(made);
 }
