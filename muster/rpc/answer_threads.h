@@ -30,6 +30,7 @@ class AnswerThreads {
  private:
   AnswerThreads();
   void receive() ABSL_LOCKS_EXCLUDED(mu_);
+  void add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   grpc::CompletionQueue queue_;
   absl::Mutex mu_;
@@ -37,7 +38,7 @@ class AnswerThreads {
   // the thread that waits for it: so none is there for longer than it has an answer to expect.
   int expected_ ABSL_GUARDED_BY(mu_) = 0;  // answers that no thread waits for
   ElasticPool slow_{"slow answers", 16};
-  std::vector<std::jthread> threads_;
+  std::vector<std::jthread> threads_ ABSL_GUARDED_BY(mu_);  // more while answers wait for them; those that idle sleep
 };
 
 }  // namespace muster

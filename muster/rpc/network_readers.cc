@@ -7,14 +7,17 @@
 namespace muster {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLull(2);                  // nobody else is needed if one waits so long
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // at whether a reader is stuck
 
 }  // namespace
 
 NetworkReaders::NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options)
-    : queue_(queue), options_(options), free_turns_(options.turns) {
+    : queue_(queue), options_(options) {
   absl::MutexLock lock(&mu_);
-  for (int i = 0; i < options.turns; ++i) wake_or_add();
+  wake_or_add();
 }
 
 NetworkReaders::~NetworkReaders() {
@@ -40,10 +43,26 @@ void NetworkReaders::read(Reader& self) {
     if (!self.has_turn.load(std::memory_order_relaxed)) take_turn(self);
     void* tag = nullptr;
     bool ok = false;
+    const Clock::time_point begin = Clock::now();
     if (!queue_.Next(&tag, &ok)) return;
+    adapt_turns(self, Clock::now() - begin);
     self.moves.fetch_add(1, std::memory_order_relaxed);
     NetworkEvent::of(tag).happened(ok);
     self.moves.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void NetworkReaders::adapt_turns(Reader& self, std::chrono::nanoseconds waited) {
+  if (self.backlog.grows(waited) && turns() < options_.most_turns) {
+    absl::MutexLock lock(&mu_);
+    if (turns_ == options_.most_turns || free_turns_ > 0) return;
+    ++turns_;
+    ++free_turns_;
+    wake_or_add();
+  } else if (waited > kLull && turns() > 1) {
+    absl::MutexLock lock(&mu_);
+    if (turns_ == 1 || !self.has_turn.exchange(false, std::memory_order_relaxed)) return;
+    --turns_;
   }
 }
 

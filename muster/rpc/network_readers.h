@@ -5,12 +5,14 @@
 #include <grpcpp/completion_queue.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "muster/base/deadline_timer.h"
+#include "muster/rpc/backlog.h"
 
 namespace muster {
 
@@ -39,16 +41,17 @@ class NetworkEvent {
 };
 
 struct NetworkReadersOptions {
-  int turns = 1;
+  int most_turns = 1;
   int max_threads = 128;
   std::function<void()> look{};      // called now and then, by a thread that has nothing else to do
   std::function<void()> on_start{};  // called by each thread first
 };
 
 // The threads that wait for a server's events and handle them. Only so many as there are turns wait inside gRPC: of
-// more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. A reader keeps its turn
-// while it handles an event, unless it is about to block (see base/blocking.h): then the next one takes over. Should
-// one block that has not said so, its turn is taken from it a moment later. Thread-safe.
+// more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. So there is one turn,
+// and more only while events wait for whoever has it. A reader keeps its turn while it handles an event, unless it is
+// about to block (see base/blocking.h): then the next one takes over. Should one block that has not said so, its turn
+// is taken from it a moment later. Thread-safe.
 class NetworkReaders {
  public:
   NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options);
@@ -58,11 +61,13 @@ class NetworkReaders {
   NetworkReaders& operator=(const NetworkReaders&) = delete;
 
   int threads() const ABSL_LOCKS_EXCLUDED(mu_);
+  int turns() const { return turns_.load(std::memory_order_relaxed); }
 
  private:
   struct Reader {
     std::atomic<bool> has_turn = false;
     std::atomic<uint64_t> moves = 0;  // odd while it handles an event
+    Backlog backlog;                  // its own
     // The rest is guarded by mu_, which a nested struct cannot say.
     uint64_t seen_moves = 0;  // at the last look
     bool chosen = false;      // for a free turn
@@ -71,6 +76,8 @@ class NetworkReaders {
   };
 
   void read(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
+  // By how long a reader has waited for an event: another turn, or one less.
+  void adapt_turns(Reader& self, std::chrono::nanoseconds waited) ABSL_LOCKS_EXCLUDED(mu_);
   void take_turn(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
   void give_turn(Reader& reader) ABSL_LOCKS_EXCLUDED(mu_);
   void pass_turn(Reader& reader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -80,8 +87,10 @@ class NetworkReaders {
   grpc::CompletionQueue& queue_;
   const NetworkReadersOptions options_;
 
+  std::atomic<int> turns_ = 1;  // changes under mu_
+
   mutable absl::Mutex mu_;
-  int free_turns_ ABSL_GUARDED_BY(mu_);
+  int free_turns_ ABSL_GUARDED_BY(mu_) = 1;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Reader*> idle_ ABSL_GUARDED_BY(mu_);  // the last one is the next to be woken
   std::vector<std::unique_ptr<Reader>> readers_ ABSL_GUARDED_BY(mu_);

@@ -106,8 +106,33 @@ TEST_F(NetworkReadersTest, AreAsManyAsBlockAtTheSameTimeUpToTheLimit) {
   EXPECT_EQ(readers_->threads(), kMost);
 }
 
+TEST_F(NetworkReadersTest, AreMoreWhileEventsWaitForThem) {
+  start({.most_turns = 3});
+  EXPECT_EQ(readers_->turns(), 1);
+  std::atomic<int> handled = 0, most = 0;
+  auto handle = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(50)) continue;
+    most = std::max(most.load(), readers_->turns());
+    ++handled;
+  };
+  int asked = 0;
+  EXPECT_TRUE(eventually([&] {
+    for (int i = 0; i < 100; ++i, ++asked) happen(handle);
+    return most == 3;
+  }));
+  EXPECT_TRUE(eventually([&] { return handled == asked; }));
+
+  // One is enough for an event now and then.
+  EXPECT_TRUE(eventually([&] {
+    happen(handle);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return readers_->turns() == 1;
+  }));
+}
+
 TEST_F(NetworkReadersTest, EmptyTheQueueBeforeTheyGo) {
-  start({.turns = 2});
+  start({.most_turns = 2});
   std::atomic<int> handled = 0;
   for (int i = 0; i < 1'000; ++i) {
     happen([&] {

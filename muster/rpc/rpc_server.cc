@@ -61,8 +61,8 @@ std::chrono::steady_clock::time_point on_steady_clock(std::chrono::system_clock:
   return std::chrono::steady_clock::now() + left;
 }
 
-// How many threads wait inside gRPC: one handles tens of thousands of small calls a second.
-int turns() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8); }
+// How many threads wait inside gRPC at most: one handles tens of thousands of small calls a second.
+int most_turns() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8); }
 
 std::pair<std::string, int> parse_address(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -360,8 +360,8 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   for (int i = 0; i < kWaiting; ++i) ServerCall::wait_for(*this);
   // If calls took all threads, nobody would read the network: not even pings were answered, and every caller took the
   // server for dead. So there may be as many as the gate keeps, those whose turn it is to read, and one that looks.
-  grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.turns = turns(),
-                                                              .max_threads = options_.max_threads + turns() + 1,
+  grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.most_turns = most_turns(),
+                                                              .max_threads = options_.max_threads + most_turns() + 1,
                                                               .look = [this] { grpc_->gate.look(); },
                                                               .on_start = options_.on_thread_start});
 }
