@@ -71,14 +71,18 @@ DeadlineTimer::Alarm DeadlineTimer::after(absl::Duration time, std::function<voi
   absl::MutexLock lock(&mu_);
   const uint64_t id = next_++;
   entries_.emplace(id, Entry{when, std::move(callback)});
+  const bool is_next = order_.emplace(when, id).first == order_.begin();
   if (!thread_) thread_.emplace([this] { work(); });
-  changed_.signal_all();
+  if (is_next) changed_.signal_all();
   return {*this, id};
 }
 
 void DeadlineTimer::cancel(uint64_t id) {
   absl::MutexLock lock(&mu_);
-  entries_.erase(id);
+  if (const auto entry = entries_.find(id); entry != entries_.end()) {
+    order_.erase({entry->second.when, id});
+    entries_.erase(entry);
+  }
   if (worker_ == std::this_thread::get_id()) return;
   while (running_ == id) changed_.wait(mu_);
 }
@@ -87,19 +91,19 @@ void DeadlineTimer::work() {
   absl::MutexLock lock(&mu_);
   worker_ = std::this_thread::get_id();
   while (!stopping_) {
-    auto first = std::min_element(entries_.begin(), entries_.end(),
-                                  [](const auto& a, const auto& b) { return a.second.when < b.second.when; });
-    if (first == entries_.end()) {
+    if (order_.empty()) {
       changed_.wait(mu_);
       continue;
     }
-    if (const auto left = first->second.when - TimerClock::now(); left > left.zero()) {
+    const auto [when, id] = *order_.begin();
+    if (const auto left = when - TimerClock::now(); left > left.zero()) {
       changed_.wait_for(mu_, absl::FromChrono(left));
       continue;
     }
-    running_ = first->first;
-    std::function<void()> callback = std::move(first->second.callback);
-    entries_.erase(first);
+    running_ = id;
+    std::function<void()> callback = std::move(entries_.find(id)->second.callback);
+    entries_.erase(id);
+    order_.erase(order_.begin());
     mu_.Unlock();
     callback();
     callback = nullptr;

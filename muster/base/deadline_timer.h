@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 
 namespace muster {
@@ -72,6 +73,7 @@ class DeadlineTimer {
   absl::Mutex mu_;
   SteadyCondVar changed_;
   std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> order_ ABSL_GUARDED_BY(mu_);  // when, and which
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t running_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread::id worker_ ABSL_GUARDED_BY(mu_);
