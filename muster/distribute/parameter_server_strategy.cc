@@ -106,6 +106,7 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
                                                                         .connect_timeout = options.connect_timeout,
                                                                         .attempts = options.attempts,
                                                                         .faults = options.faults});
+  if (!options.partitioner) options.partitioner = spread_over(ps_.size());
   variables_ = std::make_shared<PsVariables>(PsVariablesOptions{.ps_tasks = ps_,
                                                                 .other_tasks = workers_,
                                                                 .peers = peers_,

@@ -25,7 +25,8 @@ class PsVariables;
 class RpcFaults;
 
 struct ParameterServerOptions {
-  Partitioner partitioner{};  // cuts variables into parts; without one every variable is whole
+  // Cuts variables into parts; else large ones are, by spread_over(). fixed_size_partitioner(1) leaves all whole.
+  Partitioner partitioner{};
   PsPlacement placement = PsPlacement::kRoundRobin;
   // The devices of every worker that take a step together, a replica each: {"/device:GPU:0", "/device:GPU:1"}. None:
   // the GPUs that the resolver knows of, else one replica on the worker's default device.

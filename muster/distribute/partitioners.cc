@@ -74,6 +74,13 @@ Partitioner fixed_size_partitioner(int num_shards, int axis) {
   return [=](const TensorSpec& spec) { return cut_fixed(spec, axis, num_shards); };
 }
 
+Partitioner spread_over(size_t parameter_servers) {
+  constexpr int64_t kLeast = 128 << 10;  // bytes, below which another request costs more than it saves
+  return [=](const TensorSpec& spec) {
+    return cut(spec, 0, std::min(static_cast<int64_t>(parameter_servers), spec.bytes() / kLeast));
+  };
+}
+
 Partitioner variable_axis_size_partitioner(VariableAxisSizeOptions options) {
   return [options](const TensorSpec& spec) { return cut_by_size(spec, options); };
 }

@@ -54,6 +54,11 @@ struct FixedShardsPartitioner {
 
 Partitioner fixed_size_partitioner(int num_shards, int axis = 0);
 
+// What a strategy does unless it is told otherwise: a variable of 256 KiB or more is cut into one part for each
+// parameter server, or fewer, so that none is below 128 KiB. So one large variable does not keep one of them busy
+// alone.
+Partitioner spread_over(size_t parameter_servers);
+
 struct VariableAxisSizeOptions {
   int64_t max_shard_bytes;
   int axis = 0;

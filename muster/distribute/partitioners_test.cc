@@ -15,6 +15,19 @@ using testing::Pair;
 
 TensorSpec floats(std::vector<int64_t> sizes) { return {.dtype = DType::kFloat, .sizes = std::move(sizes)}; }
 
+TEST(Partitioners, SpreadLargeVariablesOverAllParameterServers) {
+  const Partitioner over_four = spread_over(4);
+  auto parts = [&](std::vector<int64_t> sizes) { return over_four(floats(std::move(sizes))); };
+  EXPECT_EQ(parts({128}), (std::vector<int64_t>{1}));
+  EXPECT_EQ(parts({255, 256}), (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(parts({256, 256}), (std::vector<int64_t>{2, 1})) << "256 KiB";
+  EXPECT_EQ(parts({784, 128}), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(parts({1'000'000, 16}), (std::vector<int64_t>{4, 1}));
+  EXPECT_EQ(parts({2, 1'000'000}), (std::vector<int64_t>{2, 1})) << "no more than there are rows";
+  EXPECT_EQ(parts({0, 10}), (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(spread_over(1)(floats({1'000'000, 16})), (std::vector<int64_t>{1, 1}));
+}
+
 // The message of the kInvalidArgument that `call` throws; empty if it throws nothing.
 template <class Call>
 std::string refusal_of(const Call& call) {
