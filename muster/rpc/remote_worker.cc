@@ -55,7 +55,12 @@ WorkerStatus status_from(const Frame& frame) {
           .sources = answer.sources(),
           .requests = answer.requests(),
           .resident_bytes = answer.resident_bytes(),
-          .uptime_seconds = answer.uptime_seconds()};
+          .uptime_seconds = answer.uptime_seconds(),
+          .cpu_seconds = answer.cpu_seconds(),
+          .run_seconds = answer.run_seconds(),
+          .input_seconds = answer.input_seconds(),
+          .peer_seconds = answer.peer_seconds(),
+          .cores = answer.cores()};
 }
 
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {

@@ -202,6 +202,11 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_requests(status.requests);
   answer.set_resident_bytes(status.resident_bytes);
   answer.set_sources(status.sources);
+  answer.set_cpu_seconds(status.cpu_seconds);
+  answer.set_run_seconds(status.run_seconds);
+  answer.set_input_seconds(status.input_seconds);
+  answer.set_peer_seconds(status.peer_seconds);
+  answer.set_cores(status.cores);
   answer.set_uptime_seconds(status.uptime_seconds);
   call.answer(with_header(answer));
 }

@@ -1,6 +1,5 @@
 #include "muster/runtime/executor.h"
 
-#include <ATen/core/Generator.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/select.h>
@@ -10,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <numeric>
 
 #include "muster/base/blocking.h"
@@ -29,11 +27,6 @@ namespace {
 
 // Who waits for others says so when it does.
 constexpr auto kLongRun = std::chrono::microseconds(100), kLongRunWithOthers = std::chrono::microseconds(1'000);
-
-void reseed(at::Generator& generator, uint64_t seed) {
-  std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(seed);
-}
 
 }  // namespace
 
@@ -114,6 +107,7 @@ class Executor::Run {
     absl::MutexLock lock(&calls_mu_);
     if (calls_ == 0) return;
     const Waiting waiting;
+    const AddTime waited(peers_time());
     calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
   }
 
@@ -195,6 +189,7 @@ class Executor::Run {
     for (uint64_t seen = happened.load(std::memory_order_acquire); seen != frame_.epoch;
          seen = happened.load(std::memory_order_acquire)) {
       const Waiting waiting;
+      const AddTime waited(peers_time());
       happened.wait(seen, std::memory_order_acquire);
     }
   }
@@ -311,6 +306,10 @@ class Executor::Run {
     frame_.values[step.results[0][0]] = values.select(0, index);
   }
 
+  std::atomic<int64_t>* peers_time() const {  // not of lanes that only wait for each other
+    return options_.times != nullptr && plan_.communicates ? &options_.times->peers : nullptr;
+  }
+
   void take_next(const Step& step) {
     Element element = step.first_element >= 0
                           ? std::move(frame_.first_elements[step.first_element])
@@ -339,6 +338,7 @@ class Executor::Run {
   void begin_remote(const Step& step) {
     if (step.waits) {
       // An answer that is read by the thread that waits for it comes without a change of threads.
+      const AddTime waited(peers_time());
       store_all(step.results[0], links_.parts->run(step.number, tensors_at(step, 1), remote_options_));
       return signal(step.signals);
     }

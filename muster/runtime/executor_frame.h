@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -17,6 +18,11 @@
 #include "muster/runtime/plan.h"
 
 namespace muster {
+
+inline void reseed(at::Generator& generator, uint64_t seed) {
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
 
 // The values of one run of one plan; kept between runs, since its constants, stacks, random streams and threads are
 // reused.

@@ -230,6 +230,7 @@ RunOutcome LocalWorker::run_one(ProgramRun run, const RunOptions& options) {
       // Another run may have taken the elements meanwhile; then it is the other program's turn again.
       next = fitting(run, outcome.status);
     }
+  options.times = &times_;
   }
   return outcome;
 }
@@ -240,6 +241,7 @@ std::optional<uint32_t> LocalWorker::fitting(const ProgramRun& run, const Status
   if (!found) return std::nullopt;
   absl::MutexLock lock(&mu_);
   for (uint32_t i = 0; i <= run.variants.size(); ++i) {
+    times_.running.fetch_add(outcomes[i].took.count(), std::memory_order_relaxed);
     auto it = programs_.find((i == 0 ? run.handle : run.variants[i - 1]).id);
     if (it != programs_.end() && it->second.executor->elements() == *found) return i;
   }
@@ -482,3 +484,9 @@ void set_local_options(LocalWorkerOptions options) {
 }
 
 }  // namespace muster
+  status.cpu_seconds = used_cpu_seconds();
+  auto seconds = [](const std::atomic<int64_t>& sum) { return static_cast<double>(sum.load()) * 1e-9; };
+  status.run_seconds = seconds(times_.running);
+  status.input_seconds = seconds(times_.input);
+  status.peer_seconds = seconds(times_.peers);
+  status.cores = options_.cores.value_or(at::get_num_threads());

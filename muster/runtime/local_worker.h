@@ -148,6 +148,7 @@ class LocalWorker : public Worker {
   // At random: a handle that another incarnation gave is unknown here.
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
+  RunTimes times_;
   absl::flat_hash_map<uint64_t, OpenSequence> sources_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun

@@ -30,6 +30,7 @@ std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor
 
 Element take_from(SharedSource& source, const RunOptions& options) {
   const TakingFor run(options.cancellation);
+  const AddTime waited(options.times == nullptr ? nullptr : &options.times->input);
   std::optional<Element> element;
   try {
     element = source.next();

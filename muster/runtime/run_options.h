@@ -7,6 +7,7 @@
 
 #include "muster/base/cancellation.h"
 #include "muster/runtime/profile.h"
+#include "muster/runtime/run_times.h"
 
 namespace muster {
 
@@ -20,6 +21,8 @@ struct RunOptions {
   uint64_t meeting = 0;  // of the parts of one step: names the values that they hand to each other
   // Worker::start_runs: what has the same number here runs one after the other, also over several messages. 0: at once.
   uint64_t sequence = 0;
+  RunTimes* times = nullptr;  // of the worker that runs it
+  uint64_t owner = 0;         // of the program, and of what it leaves for other parts; the worker knows it
 };
 
 // The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.

@@ -46,6 +46,10 @@ struct WorkerStatus {
   uint64_t requests = 0;       // since it was started
   int64_t resident_bytes = 0;  // of the process
   double uptime_seconds = 0;
+  // Since the start. Runs are those that coordinators have sent, with all that they wait for.
+  double cpu_seconds = 0;                                       // of the process
+  double run_seconds = 0, input_seconds = 0, peer_seconds = 0;  // of runs; of those waiting for elements, and for tasks
+  int cores = 0;                                                // that it uses for ops
 };
 
 // One of several runs that travel together. Variants are traces of the same function for elements of other shapes: the
