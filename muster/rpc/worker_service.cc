@@ -31,8 +31,7 @@ void release_owner(LocalWorker& worker, RpcCall& call) {
 
 void register_program(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::RegisterRequest>(call.request().envelope);
-  const ProgramHandle handle =
-      worker.register_program(parse_program(request.program()), owner_of(request.owner(), call));
+  const ProgramHandle handle = worker.register_bytes(request.program(), owner_of(request.owner(), call));
   proto::RegisterAnswer answer;
   answer.set_handle(handle.id);
   answer.set_incarnation(worker.incarnation());
@@ -202,12 +201,12 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_requests(status.requests);
   answer.set_resident_bytes(status.resident_bytes);
   answer.set_sources(status.sources);
+  answer.set_uptime_seconds(status.uptime_seconds);
   answer.set_cpu_seconds(status.cpu_seconds);
   answer.set_run_seconds(status.run_seconds);
   answer.set_input_seconds(status.input_seconds);
   answer.set_peer_seconds(status.peer_seconds);
   answer.set_cores(status.cores);
-  answer.set_uptime_seconds(status.uptime_seconds);
   call.answer(with_header(answer));
 }
 

@@ -367,7 +367,7 @@ class Executor::Run {
   }
 
   void send(const Step& step) {
-    links_.rendezvous->send(remote_options_.meeting, step.number, needed(step, step.slots[0].value, 0), links_.owner);
+    links_.rendezvous->send(remote_options_.meeting, step.number, needed(step, step.slots[0].value, 0), options_.owner);
   }
 
   // ---- Control flow

@@ -27,7 +27,6 @@ struct ExecutorLinks {
   Rendezvous* rendezvous = nullptr;            // of this task
   std::shared_ptr<const RemoteParts> parts{};  // where its parts and their values are
   FindSource source{};                         // without it there are none
-  uint64_t owner = 0;                          // of the program, and of what it leaves for other parts
 };
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.

@@ -7,6 +7,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
+#include "muster/graph/serialize.h"
 #include "muster/runtime/core_share.h"
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
@@ -18,6 +19,8 @@
 
 namespace muster {
 namespace {
+
+constexpr size_t kOwnersPerProgram = 1'000;  // at most, of which each has a handle
 
 struct LocalWorkerSlot {
   absl::Mutex mu;
@@ -69,12 +72,39 @@ void LocalWorker::prepare_thread() const {
 }
 
 ProgramHandle LocalWorker::register_program(const Program& program, const Owner& owner) {
+  check_room();
+  return add_program(prepare(program), owner);
+}
+
+ProgramHandle LocalWorker::register_bytes(const std::string& bytes, const Owner& owner) {
+  std::shared_ptr<Executor> executor;
   {
     absl::MutexLock lock(&mu_);
-    if (programs_.size() >= options_.max_programs) {
-      throw resource_exhausted(devices_.task(), " has ", programs_.size(), " programs registered, which is its limit");
-    }
+    const auto known = by_bytes_.find(bytes);
+    const bool room = programs_.size() < options_.max_programs * kOwnersPerProgram;
+    if (known != by_bytes_.end() && room) executor = known->second.lock();
   }
+  if (!executor) {
+    check_room();
+    const Program program = parse_program(bytes);
+    executor = prepare(program);
+    absl::MutexLock lock(&mu_);
+    absl::erase_if(by_bytes_, [](const auto& entry) { return entry.second.expired(); });
+    if (program.parts.empty()) by_bytes_[bytes] = executor;
+  }
+  return add_program(std::move(executor), owner);
+}
+
+void LocalWorker::check_room() const {
+  absl::MutexLock lock(&mu_);
+  if (programs_.size() < options_.max_programs) return;
+  std::set<const Executor*> different;
+  for (const auto& [handle, program] : programs_) different.insert(program.executor.get());
+  if (different.size() < options_.max_programs) return;
+  throw resource_exhausted(devices_.task(), " has ", different.size(), " programs registered, which is its limit");
+}
+
+std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
   check(program, options_.limits);
   catalog_->verify(program);
   Program ready = program;
@@ -88,7 +118,7 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Owner&
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
   ready.parts = program.parts;
-  ExecutorLinks links{.rendezvous = &rendezvous_, .owner = owner.id};
+  ExecutorLinks links{.rendezvous = &rendezvous_};
   links.source = [this](uint64_t number) { return source(number); };
   if (options_.peers != nullptr) {
     links.parts = std::make_shared<RemoteParts>(program.parts, *options_.peers, *this, devices_.task(), *holder_);
@@ -96,26 +126,29 @@ ProgramHandle LocalWorker::register_program(const Program& program, const Owner&
     throw failed_precondition("program \"", program.name, "\" has parts on other tasks, but ", devices_.task(),
                               " is not in a cluster");
   }
-  auto executor = std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_,
-                                             options_.exact ? nullptr : kernels_.get(), std::move(links));
+  return std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_,
+                                    options_.exact ? nullptr : kernels_.get(), std::move(links));
+}
+
+ProgramHandle LocalWorker::add_program(std::shared_ptr<Executor> executor, const Owner& owner) {
   std::shared_ptr<LeaseTable::Entry> lease = lease_of(owner);
   absl::MutexLock lock(&mu_);
   ProgramHandle handle{next_handle_++};
-  programs_[handle.id] = {std::move(executor), std::move(lease)};
+  programs_[handle.id] = {std::move(executor), std::move(lease), owner.id};
   return handle;
 }
 
-std::shared_ptr<Executor> LocalWorker::executor(ProgramHandle handle) const {
+LocalWorker::Runnable LocalWorker::runnable(ProgramHandle handle) const {
   absl::MutexLock lock(&mu_);
   auto it = programs_.find(handle.id);
   if (it == programs_.end()) throw Error(missing_program(devices_.task(), handle.id));
   if (it->second.lease) it->second.lease->heard();
-  return it->second.executor;
+  return {it->second.executor, it->second.owner};
 }
 
 void LocalWorker::deregister_program(ProgramHandle handle) {
   if (ending_) return;  // a program that goes with the rest has parts here
-  std::shared_ptr<Executor> last = executor(handle);
+  const Runnable last = runnable(handle);
   absl::MutexLock lock(&mu_);
   programs_.erase(handle.id);
 }
@@ -125,9 +158,11 @@ std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::T
   if (options.timeout) return run_in_time(handle, std::move(arguments), options);
   MemoryPool::Budget budget(run_memory_);
   MemoryPool::Use pool({.pooled = options_.keep_memory, .budget = &budget});
-  const std::shared_ptr<Executor> program = executor(handle);
-  if (program->takes_long()) about_to_block();
-  return program->run(std::move(arguments), options);
+  const Runnable program = runnable(handle);
+  if (program.executor->takes_long()) about_to_block();
+  RunOptions with_owner = options;
+  with_owner.owner = program.owner;
+  return program.executor->run(std::move(arguments), with_owner);
 }
 
 std::vector<at::Tensor> LocalWorker::run_in_time(ProgramHandle handle, std::vector<at::Tensor> arguments,
@@ -195,6 +230,7 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
   RunOptions options = given;
   options.cancellation = &cancellation;
   options.meeting = 0;  // each run has its own
+  options.times = &times_;
   if (given.meeting != 0) {
     absl::MutexLock lock(&mu_);
     running_[given.meeting] = &cancellation;
@@ -205,6 +241,7 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     outcomes[i] = run_one(std::move(runs[i]), options);
     const auto end = std::chrono::steady_clock::now();
     outcomes[i].took = end - begin;
+    times_.running.fetch_add(outcomes[i].took.count(), std::memory_order_relaxed);
     begin = end;
   }
   if (given.meeting != 0) {
@@ -230,7 +267,6 @@ RunOutcome LocalWorker::run_one(ProgramRun run, const RunOptions& options) {
       // Another run may have taken the elements meanwhile; then it is the other program's turn again.
       next = fitting(run, outcome.status);
     }
-  options.times = &times_;
   }
   return outcome;
 }
@@ -241,7 +277,6 @@ std::optional<uint32_t> LocalWorker::fitting(const ProgramRun& run, const Status
   if (!found) return std::nullopt;
   absl::MutexLock lock(&mu_);
   for (uint32_t i = 0; i <= run.variants.size(); ++i) {
-    times_.running.fetch_add(outcomes[i].took.count(), std::memory_order_relaxed);
     auto it = programs_.find((i == 0 ? run.handle : run.variants[i - 1]).id);
     if (it != programs_.end() && it->second.executor->elements() == *found) return i;
   }
@@ -419,6 +454,7 @@ size_t LocalWorker::drop_containers(const std::vector<std::string>& containers) 
   std::vector<Registered> dropped;  // destroyed without the lock
   {
     absl::MutexLock lock(&mu_);
+    by_bytes_.clear();  // those that use these variables may still run
     absl::erase_if(programs_, [&](auto& entry) {
       const auto& used = entry.second.executor->program().variables;
       const bool uses = std::any_of(used.begin(), used.end(), [&](const VariableRef& variable) {
@@ -448,13 +484,19 @@ WorkerStatus LocalWorker::status(bool) {
   }
   status.resident_bytes = resident_memory();
   status.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  status.cpu_seconds = used_cpu_seconds();
+  auto seconds = [](const std::atomic<int64_t>& sum) { return static_cast<double>(sum.load()) * 1e-9; };
+  status.run_seconds = seconds(times_.running);
+  status.input_seconds = seconds(times_.input);
+  status.peer_seconds = seconds(times_.peers);
+  status.cores = options_.cores.value_or(at::get_num_threads());
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();
   status.sources = sources_.size();
   return status;
 }
 
-Program LocalWorker::prepared_program(ProgramHandle handle) const { return executor(handle)->program(); }
+Program LocalWorker::prepared_program(ProgramHandle handle) const { return runnable(handle).executor->program(); }
 
 std::string name_in_container(const std::string& container, const std::string& name) {
   return container.empty() ? name : str_cat(container, "//", name);
@@ -484,9 +526,3 @@ void set_local_options(LocalWorkerOptions options) {
 }
 
 }  // namespace muster
-  status.cpu_seconds = used_cpu_seconds();
-  auto seconds = [](const std::atomic<int64_t>& sum) { return static_cast<double>(sum.load()) * 1e-9; };
-  status.run_seconds = seconds(times_.running);
-  status.input_seconds = seconds(times_.input);
-  status.peer_seconds = seconds(times_.peers);
-  status.cores = options_.cores.value_or(at::get_num_threads());

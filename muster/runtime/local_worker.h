@@ -48,7 +48,7 @@ struct LocalWorkerOptions {
   // Of the machine's, for libtorch's ops; none: as many as there are, or, for one of several tasks of a job on one
   // machine, its share.
   std::optional<int> cores{};
-  size_t max_programs = 10'000;  // registered at the same time
+  size_t max_programs = 10'000;  // different ones, registered at the same time
   // An owner that was not heard of for so long is gone, and what it has left here goes.
   std::chrono::milliseconds lease = kUsualLease;
   Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
@@ -64,6 +64,9 @@ class LocalWorker : public Worker {
   ~LocalWorker() override;
 
   ProgramHandle register_program(const Program& program, const Owner& owner = {}) override ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for what serialize() has made of it. Programs of the same bytes that have no parts elsewhere are one,
+  // whoever has registered them: a thousand workers have the same part at a parameter server.
+  ProgramHandle register_bytes(const std::string& program, const Owner& owner = {}) ABSL_LOCKS_EXCLUDED(mu_);
   void deregister_program(ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -110,19 +113,28 @@ class LocalWorker : public Worker {
   struct Registered {
     std::shared_ptr<Executor> executor;
     std::shared_ptr<LeaseTable::Entry> lease;  // null: nobody's
+    uint64_t owner = 0;
   };
   struct OpenSequence {
     std::shared_ptr<SharedSource> source;
     std::shared_ptr<LeaseTable::Entry> lease;
   };
 
+  // Checked, optimized and planned.
+  std::shared_ptr<Executor> prepare(const Program& program);
+  ProgramHandle add_program(std::shared_ptr<Executor> executor, const Owner& owner) ABSL_LOCKS_EXCLUDED(mu_);
+  void check_room() const ABSL_LOCKS_EXCLUDED(mu_);
   // The lease of the owner. From the first one on, a timer looks at them.
   std::shared_ptr<LeaseTable::Entry> lease_of(const Owner& owner) ABSL_LOCKS_EXCLUDED(mu_);
   void wait_for_tick() ABSL_LOCKS_EXCLUDED(mu_);
   // Drops what an owner has left. Returns what that was, in words; nothing if there was nothing.
   std::string drop(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
   size_t drop_containers(const std::vector<std::string>& containers) ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<Executor> executor(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
+  struct Runnable {
+    std::shared_ptr<Executor> executor;
+    uint64_t owner;
+  };
+  Runnable runnable(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
   RunOutcome run_one(ProgramRun run, const RunOptions& options);
   // The number of the program of `run` that is for the elements that another one has found, as in RunOutcome::variant.
@@ -136,6 +148,7 @@ class LocalWorker : public Worker {
   VariableStore store_;
   Rendezvous rendezvous_;
   RunTurns turns_;
+  RunTimes times_;
   // Behind pointers, to keep libtorch's dispatcher out of every file that uses Muster.
   const std::unique_ptr<const OpCatalog> catalog_;
   const std::unique_ptr<KernelTable> kernels_;
@@ -148,7 +161,7 @@ class LocalWorker : public Worker {
   // At random: a handle that another incarnation gave is unknown here.
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
-  RunTimes times_;
+  absl::flat_hash_map<std::string, std::weak_ptr<Executor>> by_bytes_ ABSL_GUARDED_BY(mu_);  // those that are shared
   absl::flat_hash_map<uint64_t, OpenSequence> sources_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun

@@ -57,6 +57,27 @@ TEST(LocalWorker, ForgetsADeregisteredProgram) {
   EXPECT_EQ(status.message(), str_cat("program ", handle.id, " is not registered at /job:localhost/replica:0/task:0"));
 }
 
+// A thousand workers have the same part at a parameter server.
+TEST(LocalWorker, PlansProgramsOfTheSameBytesOnce) {
+  LocalWorkerOptions options = two_cpus();
+  options.max_programs = 2;
+  LocalWorker worker(options);
+  const std::string bytes = serialize(sum_of_two());
+  std::vector<ProgramHandle> handles;
+  for (uint64_t owner = 1; owner <= 100; ++owner) handles.push_back(worker.register_bytes(bytes, {.id = owner}));
+  EXPECT_EQ(worker.status().programs, 100u) << "each has a handle of its own";
+
+  worker.register_bytes(serialize(sum_of_two("/device:CPU:1")));
+  const Status full = failure([&] { worker.register_program(sum_of_two()); });
+  EXPECT_EQ(full.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(full.message(), HasSubstr("has 2 programs registered, which is its limit"));
+
+  worker.deregister_program(handles[0]);
+  EXPECT_EQ(failure([&] { worker.run(handles[0], {}); }).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(torch::equal(worker.run(handles[1], {torch::ones({2, 2}), torch::ones({2, 2})}).at(0),
+                           torch::full({2, 2}, 2.0F)));
+}
+
 TEST(LocalWorker, RefusesATruncatedOrBitFlippedProgram) {
   const std::string bytes = serialize(sum_of_two());
   LocalWorker worker(two_cpus());
