@@ -41,6 +41,7 @@ ClosureQueue::ClosureQueue(ClosureQueueOptions options)
 ClosureQueue::~ClosureQueue() { stop(Status(StatusCode::kCancelled, "the closure queue was destroyed")); }
 
 void ClosureQueue::put(std::shared_ptr<Closure> closure) {
+  const std::optional<int> tag = closure->tag;
   std::optional<Ending> ending;  // Optional, because an empty deque already owns memory.
   {
     absl::MutexLock lock(&mu_);
@@ -49,8 +50,7 @@ void ClosureQueue::put(std::shared_ptr<Closure> closure) {
     } else {
       while (draining() || (healthy() && full())) (draining() ? settled_changed_ : slot_free_).wait(mu_);
       if (healthy()) {
-        global_.push_back(std::move(closure));
-        queued_changed_.signal();
+        put_global(std::move(closure), /*front=*/false);
       } else {
         ending = take_ending();
       }
@@ -60,31 +60,44 @@ void ClosureQueue::put(std::shared_ptr<Closure> closure) {
     closure->cancelled(ending->why);
     raise(*ending);
   }
-  if (on_put_) on_put_();
+  if (on_put_) on_put_(tag);
 }
 
 std::shared_ptr<Closure> ClosureQueue::get(std::optional<int> tag, std::optional<std::chrono::milliseconds> timeout) {
   const TimeLeft left(timeout);
   absl::MutexLock lock(&mu_);
   while (stopped_.ok()) {
-    if (std::shared_ptr<Closure> closure = take_one(tag)) return closure;
+    if (std::shared_ptr<Closure> closure = take_one(tag)) {
+      note_available();
+      return closure;
+    }
     // Looks once more after the deadline: the signal for a closure may have gone to this thread.
-    if (!queued_changed_.wait_for(mu_, left())) return stopped_.ok() ? take_one(tag) : nullptr;
+    if (queued_changed_.wait_for(mu_, left())) continue;
+    std::shared_ptr<Closure> closure = stopped_.ok() ? take_one(tag) : nullptr;
+    note_available();
+    return closure;
   }
   return nullptr;
 }
 
-size_t ClosureQueue::take(size_t most, std::optional<int> tag, std::vector<std::shared_ptr<Closure>>& into) {
+size_t ClosureQueue::take(size_t share, std::optional<int> tag, std::vector<std::shared_ptr<Closure>>& into,
+                          size_t most, std::chrono::nanoseconds worth) {
+  std::chrono::nanoseconds expected{};
   absl::MutexLock lock(&mu_);
-  for (size_t taken = 0; taken < most; ++taken) {
+  size_t taken = 0;
+  for (; taken < share || (taken < most && !global_.empty() && expected + global_.front()->expected <= worth);
+       ++taken) {
     std::shared_ptr<Closure> closure = take_one(tag);
-    if (!closure) return taken;
+    if (!closure) break;
+    expected += closure->expected;
     into.push_back(std::move(closure));
   }
-  return most;
+  note_available();
+  return taken;
 }
 
 void ClosureQueue::put_back(std::shared_ptr<Closure> closure) {
+  const std::optional<int> tag = closure->tag;
   Status why;
   {
     absl::MutexLock lock(&mu_);
@@ -96,15 +109,14 @@ void ClosureQueue::put_back(std::shared_ptr<Closure> closure) {
     } else if (!error_.ok()) {
       why = Status(StatusCode::kCancelled, kCancelledMessage);
     } else {
-      global_.push_front(std::move(closure));
-      queued_changed_.signal();
+      put_global(std::move(closure), /*front=*/true);
     }
     if (settled()) settled_changed_.signal_all();
   }
   if (!why.ok()) {
     closure->cancelled(why);
   } else if (on_put_) {
-    on_put_();
+    on_put_(tag);
   }
 }
 
@@ -130,6 +142,7 @@ void ClosureQueue::mark_failed(const Closure& closure, Status why) {
     if (error_.ok()) {
       cancelled = Status(StatusCode::kCancelled, str_cat("another function failed: ", why.message()), why.task());
       error_ = std::move(why);
+      note_available();
       of_others = cancellation_;
       slot_free_.signal_all();
     }
@@ -171,6 +184,7 @@ void ClosureQueue::drop_tagged(int tag, const Status& why) {
   {
     absl::MutexLock lock(&mu_);
     if (auto found = tagged_.extract(tag)) dropped = std::move(found.mapped());
+    queued_tagged_ -= dropped.size();
   }
   for (const std::shared_ptr<Closure>& closure : dropped) closure->cancelled(why);
 }
@@ -186,6 +200,9 @@ void ClosureQueue::stop(Status why) {
     stopped_ = why;
     global.swap(global_);
     tagged.swap(tagged_);
+    queued_tagged_ = 0;
+    expected_of_global_ = {};
+    note_available();
     cancellation = cancellation_;
     queued_changed_.signal_all();
     slot_free_.signal_all();
@@ -213,8 +230,21 @@ size_t ClosureQueue::inflight() const {
   return inflight_;
 }
 
+void ClosureQueue::put_global(std::shared_ptr<Closure> closure, bool front) {
+  expected_of_global_ += closure->expected;
+  front ? global_.push_front(std::move(closure)) : global_.push_back(std::move(closure));
+  note_available();
+  queued_changed_.signal();
+}
+
+void ClosureQueue::note_available() {
+  available_.store(healthy() ? global_.size() : 0, std::memory_order_relaxed);
+  expected_.store(expected_of_global_.count(), std::memory_order_relaxed);
+}
+
 void ClosureQueue::put_tagged(std::shared_ptr<Closure> closure, bool front) {
   Closures& queue = tagged_[*closure->tag];
+  ++queued_tagged_;
   front ? queue.push_front(std::move(closure)) : queue.push_back(std::move(closure));
   queued_changed_.signal_all();  // Only one thread may want this tag, and nobody knows which.
 }
@@ -225,6 +255,7 @@ std::shared_ptr<Closure> ClosureQueue::take_tagged(int tag) {
   std::shared_ptr<Closure> closure = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) tagged_.erase(found);
+  --queued_tagged_;
   ++inflight_tagged_;
   return closure;
 }
@@ -236,6 +267,7 @@ std::shared_ptr<Closure> ClosureQueue::take_one(std::optional<int> tag) {
   if (global_.empty() || !healthy()) return nullptr;
   std::shared_ptr<Closure> closure = std::move(global_.front());
   global_.pop_front();
+  expected_of_global_ -= closure->expected;
   ++inflight_;
   slot_free_.signal();
   return closure;
@@ -256,6 +288,8 @@ ClosureQueue::Ending ClosureQueue::take_ending() {
   Ending ending{.error = std::exchange(error_, {}),
                 .why = Status(StatusCode::kCancelled, kCancelledMessage),
                 .dropped = std::exchange(global_, {})};
+  expected_of_global_ = {};
+  note_available();
   cancellation_ = std::make_shared<Cancellation>();
   slot_free_.signal_all();
   settled_changed_.signal_all();

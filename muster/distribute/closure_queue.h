@@ -3,6 +3,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -28,15 +29,18 @@ class Closure {
   // throw.
   virtual void cancelled(const Status& why) = 0;
 
-  std::optional<int> tag;  // Only this worker may run it. Not changed once it was put.
+  std::optional<int> tag;                        // Only this worker may run it. Not changed once it was put.
+  std::chrono::nanoseconds expected = kUnknown;  // that it will take. Not changed while it is queued.
+
+  static constexpr std::chrono::nanoseconds kUnknown = std::chrono::seconds(1);
 };
 
 struct ClosureQueueOptions {
   size_t capacity = 256 * 1024;  // 0: unlimited. Tagged closures do not count.
 
-  // There is something to take: called after each put() and put_back() that queued a closure, by the thread that did
-  // it and with no lock held. Must not throw.
-  std::function<void()> on_put{};
+  // There is something to take, for this tag or for all: called after each put() and put_back() that queued a closure,
+  // by the thread that did it and with no lock held. Must not throw.
+  std::function<void(std::optional<int> tag)> on_put{};
 };
 
 // The executions that wait for a worker, and the count of those that are in flight.
@@ -65,8 +69,10 @@ class ClosureQueue {
   std::shared_ptr<Closure> get(std::optional<int> tag = std::nullopt,
                                std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
-  // The same for up to `most` closures, appended to `into`, without waiting. Returns how many.
-  size_t take(size_t most, std::optional<int> tag, std::vector<std::shared_ptr<Closure>>& into);
+  // The same for up to `share` closures, appended to `into`, without waiting, and for more of them, up to `most`, as
+  // long as all together are expected to take no longer than `worth`. Returns how many.
+  size_t take(size_t share, std::optional<int> tag, std::vector<std::shared_ptr<Closure>>& into, size_t most = 0,
+              std::chrono::nanoseconds worth = {});
 
   // To the front, because it has waited longest; never blocks, so the queue may hold more than its capacity. Cancels it
   // instead if an error is pending and it has no tag, or if the queue was stopped.
@@ -100,6 +106,13 @@ class ClosureQueue {
   size_t queued() const;    // untagged ones
   size_t inflight() const;  // untagged ones
 
+  // What take() would find, if nobody else were there; no lock is taken for it. None while an error is pending.
+  size_t available() const { return available_.load(std::memory_order_relaxed); }
+  std::chrono::nanoseconds expected() const {  // that all of them will take
+    return std::chrono::nanoseconds(expected_.load(std::memory_order_relaxed));
+  }
+  bool any_tagged() const { return queued_tagged_.load(std::memory_order_relaxed) > 0; }
+
  private:
   using Closures = std::deque<std::shared_ptr<Closure>>;
 
@@ -117,6 +130,8 @@ class ClosureQueue {
     return !stopped_.ok() || (inflight_ == 0 && (!error_.ok() || global_.empty()));
   }
 
+  void put_global(std::shared_ptr<Closure> closure, bool front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void note_available() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void put_tagged(std::shared_ptr<Closure> closure, bool front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<Closure> take_tagged(int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<Closure> take_one(std::optional<int> tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -128,7 +143,9 @@ class ClosureQueue {
   [[noreturn]] static void raise(const Ending& ending);
 
   const size_t capacity_;
-  const std::function<void()> on_put_;
+  const std::function<void(std::optional<int> tag)> on_put_;
+  std::atomic<size_t> available_ = 0, queued_tagged_ = 0;  // all change under mu_
+  std::atomic<int64_t> expected_ = 0;
 
   mutable absl::Mutex mu_;
   SteadyCondVar queued_changed_;   // for get()
@@ -136,6 +153,7 @@ class ClosureQueue {
   SteadyCondVar settled_changed_;  // for all that wait until settled() or no longer draining()
 
   Closures global_ ABSL_GUARDED_BY(mu_);
+  std::chrono::nanoseconds expected_of_global_ ABSL_GUARDED_BY(mu_){};
   std::unordered_map<int, Closures> tagged_ ABSL_GUARDED_BY(mu_);  // an entry per tag with something queued
   size_t inflight_ ABSL_GUARDED_BY(mu_) = 0;
   size_t inflight_tagged_ ABSL_GUARDED_BY(mu_) = 0;

@@ -461,7 +461,7 @@ TEST(ClosureQueue, PutBackCancelsWhileAnErrorIsPending) {
 
 TEST(ClosureQueue, TellsThatThereIsSomethingToTake) {
   int told = 0;
-  ClosureQueue queue({.on_put = [&] { ++told; }});
+  ClosureQueue queue({.on_put = [&](std::optional<int>) { ++told; }});
 
   queue.put(make());
   EXPECT_EQ(told, 1);
@@ -474,7 +474,7 @@ TEST(ClosureQueue, TellsThatThereIsSomethingToTake) {
 TEST(ClosureQueue, MayBeCalledByWhatItCalls) {
   std::vector<std::shared_ptr<Closure>> taken;
   ClosureQueue* inner = nullptr;
-  ClosureQueue queue({.on_put = [&] { inner->take(1, std::nullopt, taken); }});
+  ClosureQueue queue({.on_put = [&](std::optional<int>) { inner->take(1, std::nullopt, taken); }});
   inner = &queue;
 
   queue.put(make());

@@ -108,6 +108,7 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
     check_usable(*variable, entry->traced.program.name);
     if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
   }
+  closure->expected = std::chrono::nanoseconds(entry->took_ns.load(std::memory_order_relaxed));
   closure->entry = std::move(entry);
   closure->trace = std::move(trace);
   closure->arguments = std::move(tensors);
@@ -145,6 +146,8 @@ size_t ClusterCoordinator::workers_up() const {
   for (const auto& slot : core_->workers()) up += slot->up() ? 1 : 0;
   return up;
 }
+
+CoordinatorReport ClusterCoordinator::report() { return core_->report(); }
 
 VariableScope ClusterCoordinator::without_variables() { return VariableScope(std::make_shared<NoVariables>()); }
 

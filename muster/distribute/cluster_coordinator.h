@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/distribute/coordinator_report.h"
 #include "muster/distribute/metrics.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/distribute/per_worker.h"
@@ -134,6 +135,11 @@ class ClusterCoordinator {
   std::vector<Status> task_states();
   Metrics& metrics();
   size_t workers_up() const;
+
+  // What the job has spent its time on since the last report, or since it began, and what limits its rate: print
+  // to_string(). Asks all tasks, and waits for a few seconds for those that do not answer. The log has its first
+  // sentence once, when the job has run for a while.
+  CoordinatorReport report();
 
  private:
   template <class T>

@@ -359,6 +359,37 @@ TEST(RemoteResult, GoesFromNotReadyToReadyAlsoByWayOfAborted) {
   EXPECT_THAT(result.fetch({}), SizeIs(1));
 }
 
+// ---- What it spends its time on
+TEST(CoordinatorReports, TellWhatTheTasksHaveDoneSinceTheLastOne) {
+  InProcessCluster cluster({.workers = 2, .ps = 1});
+  ParameterServerStrategy strategy(cluster.resolver());
+  Variable v = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy);
+  auto add = function([&] { v.assign_add(torch::ones({})); });
+  for (int i = 0; i < 200; ++i) coordinator.schedule(add);
+  coordinator.join();
+
+  const CoordinatorReport busy = coordinator.report();
+  EXPECT_GT(busy.closures_per_second, 0);
+  EXPECT_GT(busy.chief_cpu, 0);
+  ASSERT_EQ(busy.workers.size(), 2u);
+  ASSERT_EQ(busy.parameter_servers.size(), 1u);
+  double running = 0, peers = 0;
+  for (const TaskReport& worker : busy.workers) {
+    EXPECT_TRUE(worker.status.ok()) << worker.status;
+    EXPECT_GE(worker.cores, 1);
+    running += worker.running;
+    peers += worker.peers;
+  }
+  EXPECT_GT(running, 0);
+  EXPECT_GT(peers, 0) << "they write to a parameter server";
+  EXPECT_THAT(busy.to_string(), HasSubstr("/job:ps/replica:0/task:0"));
+
+  const CoordinatorReport idle = coordinator.report();
+  EXPECT_EQ(idle.limit(), Limit::kNothing);
+  EXPECT_EQ(idle.closures_per_second, 0);
+}
+
 // ---- Who sees whom
 TEST(ClusterCoordinatorDevices, OfAnotherWorkerAreNotSeen) {
   InProcessCluster cluster({.workers = 2, .ps = 2});

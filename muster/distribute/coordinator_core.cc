@@ -1,6 +1,7 @@
 #include "muster/distribute/coordinator_core.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "muster/base/log.h"
 #include "muster/graph/device_spec.h"
@@ -10,16 +11,20 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestPause(100);   // between two looks for a worker
-constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
-// A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
-constexpr std::chrono::milliseconds kConnecting(5'000);
+constexpr int64_t kEnoughToTell = 1'000;                      // closures, before it is said what limits them
+constexpr std::chrono::microseconds kWorthAMessage(100);      // of work
+constexpr std::chrono::microseconds kBurst(20);               // between closures that are scheduled in a loop
+constexpr absl::Duration kGatherFor = absl::Milliseconds(1);  // that closures wait for each other at most
 
-std::vector<std::string> devices_of(Peers& peers, const std::vector<std::string>& tasks) {
+std::vector<WorkerStatus> statuses_of(Peers& peers, const std::vector<std::string>& tasks) {
+  std::vector<WorkerStatus> statuses;
+  for (const std::string& task : tasks) statuses.push_back(peers.worker(task)->status(/*wait=*/true));
+  return statuses;
+}
+
+std::vector<std::string> devices_of(const std::vector<WorkerStatus>& tasks) {
   std::vector<std::string> devices;
-  for (const std::string& task : tasks) {
-    for (std::string& device : peers.worker(task)->status(/*wait=*/true).devices) devices.push_back(std::move(device));
-  }
+  for (const WorkerStatus& task : tasks) devices.insert(devices.end(), task.devices.begin(), task.devices.end());
   return devices;
 }
 
@@ -33,22 +38,6 @@ Status as_loss(const Status& failure, const Cancellation* cancellation = nullptr
 Status late_is_lost(const Status& failure) {
   if (failure.code() != StatusCode::kDeadlineExceeded) return failure;
   return {StatusCode::kUnavailable, failure.message(), failure.task()};
-}
-
-// What happened, for a sentence that has named the task.
-std::string_view without_task(const Status& failure) {
-  std::string_view words = failure.message();
-  if (!words.starts_with(failure.task())) return words;
-  words.remove_prefix(failure.task().size());
-  for (std::string_view filler : {" at ", " "}) {
-    if (words.starts_with(filler)) return words.substr(filler.size());
-  }
-  return words;
-}
-
-// What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
-bool tells_of_loss(const Status& status) {
-  return status.code() == StatusCode::kUnavailable || is_restart(status) || is_missing_program(status);
 }
 
 }  // namespace
@@ -76,17 +65,22 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
     : options_(std::move(options)),
       peers_(strategy.peers()),
       variables_(strategy.variables()),
-      queue_({.capacity = options_.queue_capacity, .on_put = [this] { dispatch(); }}),
+      queue_({.capacity = options_.queue_capacity, .on_put = [this](std::optional<int> tag) { put_for(tag); }}),
       keeper_(std::make_shared<Keeper>(*this)),
       ps_(strategy.parameter_servers().begin(), strategy.parameter_servers().end()) {
   if (options_.depth < 1)
     throw invalid_argument("ClusterCoordinator: depth is ", options_.depth, ", expected 1 or more");
-  const ProgramSetting setting{.variables = variables_,
-                               .ps_devices = devices_of(*peers_, strategy.parameter_servers())};
+  const std::vector<WorkerStatus> ps = statuses_of(*peers_, strategy.parameter_servers());
+  {
+    absl::MutexLock lock(&mu_);
+    for (const WorkerStatus& status : ps) reported_.tasks.emplace(status.task, status);
+  }
+  const ProgramSetting setting{.variables = variables_, .ps_devices = devices_of(ps)};
   for (const std::string& task : strategy.workers()) {
     const size_t index = workers_.size();
     workers_.push_back(std::make_unique<WorkerSlot>(index, task, strategy.worker_addresses()[index], peers_, setting));
   }
+  loads_.emplace(workers_.size(), options_.depth, /*several=*/options_.overlap);
   watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
   for (const auto& slot : workers_) look({.slot = *slot, .was_there = false});
   tidy_later();
@@ -110,9 +104,10 @@ void CoordinatorCore::stop() {
     looks.swap(looks_);
   }
   looks.clear();  // waits for one that has just begun
+  end_work();
   {
     absl::MutexLock lock(&mu_);
-    while (under_way_ > 0) changed_.Wait(&mu_);
+    while (!all_ended_) changed_.Wait(&mu_);
   }
   for (const auto& slot : workers_) slot->clear();
 }
@@ -134,16 +129,76 @@ Metrics& CoordinatorCore::metrics() {
   return metrics_;
 }
 
-// ---- What is under way
-void CoordinatorCore::begin_work() {
+// ---- What it spends its time on
+CoordinatorReport CoordinatorCore::report() {
+  std::vector<std::string> tasks;
+  for (const auto& slot : workers_) tasks.push_back(slot->task());
+  tasks.insert(tasks.end(), ps_.begin(), ps_.end());
+  struct Answers {
+    absl::Mutex mu;
+    std::vector<std::pair<Status, WorkerStatus>> of ABSL_GUARDED_BY(mu);
+    size_t missing ABSL_GUARDED_BY(mu);
+  };
+  auto answers = std::make_shared<Answers>();
+  {
+    absl::MutexLock lock(&answers->mu);
+    answers->of.resize(tasks.size());
+    answers->missing = tasks.size();
+  }
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    auto answered = [answers, i](const Status& status, WorkerStatus of_task) {
+      absl::MutexLock lock(&answers->mu);
+      answers->of[i] = {status, std::move(of_task)};
+      --answers->missing;
+    };
+    try {
+      peers_->worker(tasks[i])->start_status(ending_, answered);
+    } catch (...) {
+      answered(status_of(std::current_exception()), {});
+    }
+  }
+  std::vector<std::pair<Status, WorkerStatus>> statuses;
+  {
+    absl::MutexLock lock(&answers->mu);  // each of them has a deadline
+    answers->mu.Await(absl::Condition(+[](size_t* missing) { return *missing == 0; }, &answers->missing));
+    statuses = std::move(answers->of);
+  }
+
+  Reported now;
+  now.closures = metrics_.closure_execution.snapshot().count;
+  CoordinatorReport report;
   absl::MutexLock lock(&mu_);
-  ++under_way_;
+  report.seconds = std::chrono::duration<double>(now.when - reported_.when).count();
+  report.closures_per_second = static_cast<double>(now.closures - reported_.closures) / report.seconds;
+  report.chief_cpu = (now.cpu_seconds - reported_.cpu_seconds) / report.seconds;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto& [status, latest] = statuses[i];
+    TaskReport& task = (i < workers_.size() ? report.workers : report.parameter_servers).emplace_back();
+    task.task = tasks[i];
+    task.status = status;
+    if (!status.ok()) continue;
+    WorkerStatus before = reported_.tasks[tasks[i]];
+    if (before.incarnation != latest.incarnation) before = {};
+    const double seconds = std::max(latest.uptime_seconds - before.uptime_seconds, 1e-6);
+    task.cores = latest.cores;
+    task.cpu = (latest.cpu_seconds - before.cpu_seconds) / seconds;
+    task.running = (latest.run_seconds - before.run_seconds) / seconds;
+    task.input = (latest.input_seconds - before.input_seconds) / seconds;
+    task.peers = (latest.peer_seconds - before.peer_seconds) / seconds;
+    now.tasks[tasks[i]] = latest;
+  }
+  reported_ = std::move(now);
+  return report;
 }
 
+void CoordinatorCore::tell_limit() { MUSTER_LOG(info) << report().sentence(); }
+
+// ---- What is under way
 void CoordinatorCore::end_work() {
+  if (under_way_.fetch_sub(1) > 1) return;
   absl::MutexLock lock(&mu_);
-  --under_way_;
-  if (under_way_ == 0) changed_.SignalAll();
+  all_ended_ = true;
+  changed_.SignalAll();
 }
 
 void CoordinatorCore::in_background(std::function<void()> work) {
@@ -162,6 +217,10 @@ void CoordinatorCore::tidy_later() {
   auto& next = looks_[workers_.size()];
   last = std::move(next);
   next = std::make_unique<DeadlineTimer::Alarm>(timer_.after(absl::FromChrono(options_.tidy_every), [this] {
+    if (!limit_told_ && metrics_.closure_execution.snapshot().count > kEnoughToTell) {
+      limit_told_ = true;
+      in_background([this] { tell_limit(); });
+    }
     for (const auto& slot : workers_) {
       if (slot->up() && slot->untidy()) in_background([&slot = *slot] { slot.tidy(); });
     }
@@ -190,44 +249,76 @@ std::shared_ptr<PerWorkerResource> CoordinatorCore::resource_of(const Variable::
 }
 
 // ---- To the workers
-// Whoever comes while another thread is at it leaves a note, and that one looks once more.
 void CoordinatorCore::dispatch() {
-  if (dispatching_.fetch_add(1) > 0) return;
-  int seen = 1;
-  do {
-    seen = dispatching_.load();
-    const size_t first = next_worker_++;
-    // Those that have nothing to do come first.
-    for (int under_way = 0; under_way < options_.depth;) {
-      bool sent = false;
-      for (size_t i = 0; i < workers_.size(); ++i) {
-        sent = send_to(*workers_[(first + i) % workers_.size()], under_way) || sent;
-      }
-      if (!sent) ++under_way;
-    }
-  } while (!dispatching_.compare_exchange_strong(seen, 0));
+  // None is left behind: who gives a worker back looks at the queue afterwards, who queues at the workers.
+  while (!stopping_ && queue_.available() > 0 && !wait_for_more()) {
+    const std::optional<size_t> worker = loads_->take();
+    if (!worker) return;
+    send_to(*workers_[*worker]);
+  }
 }
 
-bool CoordinatorCore::send_to(WorkerSlot& slot, int under_way) {
-  if (stopping_ || !slot.up() || slot.batches_in_flight != under_way) return false;
-  if (under_way > 0 && !options_.overlap && !slot.is_quick()) return false;
-  // Nobody gets more than its share of what there is.
-  const size_t share = queue_.queued() / workers_.size() + 1;
+void CoordinatorCore::serve(WorkerSlot& slot) {
+  while (!stopping_ && queue_.any_tagged() && loads_->take(slot.index())) {
+    if (!send_to(slot)) break;
+  }
+  dispatch();
+}
+
+void CoordinatorCore::put_for(std::optional<int> tag) {
+  if (tag) return serve(*workers_[*tag]);
+  auto now = [] { return std::chrono::steady_clock::now().time_since_epoch(); };
+  const Time::duration since = now() - Time::duration(last_put_.load(std::memory_order_relaxed));
+  in_burst_.store(since < kBurst, std::memory_order_relaxed);
+  dispatch();
+  last_put_.store(now().count(), std::memory_order_relaxed);  // what it takes to send does not count
+}
+
+// A message costs more than a short closure. So the first one goes at once, and those that come while it is under way
+// go together, when they are worth a message, when an answer comes, or when a moment is over.
+bool CoordinatorCore::wait_for_more() {
+  if (!in_burst_.load(std::memory_order_relaxed) || queue_.expected() >= kWorthAMessage) return false;
+  if (loads_->under_way() == 0) return false;
+  if (!dispatches_later_.exchange(true)) dispatch_later();
+  return true;
+}
+
+void CoordinatorCore::dispatch_later() {
+  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return;
+  auto& later = looks_[workers_.size() + 1];
+  last = std::move(later);
+  later = std::make_unique<DeadlineTimer::Alarm>(timer_.after(kGatherFor, [this] {
+    dispatches_later_ = false;
+    in_burst_ = false;
+    dispatch();
+  }));
+}
+
+// REQUIRES: a message to it is counted. False, and it is not, if there was nothing for it.
+bool CoordinatorCore::send_to(WorkerSlot& slot) {
+  // Nobody gets more than its share of what there is, unless that is not worth a message.
+  const size_t most = slot.batch_size(), share = queue_.available() / workers_.size() + 1;
   std::vector<std::shared_ptr<Closure>> taken;
-  if (queue_.take(std::min(slot.batch_size(), share), static_cast<int>(slot.index()), taken) == 0) return false;
+  if (queue_.take(std::min(most, share), static_cast<int>(slot.index()), taken, most, kWorthAMessage) == 0) {
+    loads_->give_back(slot.index());
+    return false;
+  }
   Batch tagged, others;
   others.reserve(taken.size());
   for (auto& closure : taken) {
     Batch& batch = closure->tag ? tagged : others;
     batch.push_back(std::static_pointer_cast<ScheduledClosure>(std::move(closure)));
   }
+  // With both of them there are two messages.
+  if (!tagged.empty() && !others.empty()) loads_->count_another(slot.index());
   if (!tagged.empty()) send(slot, std::move(tagged));
   if (!others.empty()) send(slot, std::move(others));
   return true;
 }
 
 void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
-  ++slot.batches_in_flight;
   Sent sent{.batch = std::move(batch),
             .cancellation = of_tagged_,
             .generation = slot.generation(),
@@ -277,20 +368,27 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
   }
   sent.batch = std::move(prepared);
   if (!sent.batch.empty()) return begin(slot, std::move(sent), std::move(runs));
-  --slot.batches_in_flight;
-  dispatch();
+  loads_->give_back(slot.index());
+  serve(slot);
 }
 
 void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun> runs) {
   begin_work();
   made.began = std::chrono::steady_clock::now();
   auto sent = std::make_shared<Sent>(std::move(made));
-  auto done = [this, &slot, sent](const Status& status, std::vector<RunOutcome> outcomes) {
+  auto finish = [this, &slot, sent](const Status& status, std::vector<RunOutcome> outcomes) {
     sent->asked_to_end.reset();
     ended(slot, *sent, status, std::move(outcomes));
     sent->batch.clear();  // with all that the closures hold
-    dispatch();
+    serve(slot);
     end_work();
+  };
+  // One that fails at once is not sent again from here: the stack would grow with each of them.
+  auto starting = std::make_shared<std::atomic<std::thread::id>>(std::this_thread::get_id());
+  auto done = [this, finish, starting](const Status& status, std::vector<RunOutcome> outcomes) {
+    if (starting->load() != std::this_thread::get_id()) return finish(status, std::move(outcomes));
+    auto kept = std::make_shared<std::vector<RunOutcome>>(std::move(outcomes));
+    in_background([finish, status, kept] { finish(status, std::move(*kept)); });
   };
   try {
     // The worker is asked to end, and answers when nothing runs any more; only the end of the coordinator cuts it off.
@@ -305,6 +403,7 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
   } catch (...) {
     done(status_of(std::current_exception()).from(slot.task()), {});  // it was not sent
   }
+  starting->store({});
 }
 
 // ---- From the workers
@@ -317,7 +416,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     const Status failure = late_is_lost(as_loss(status.from(slot.task()), sent.cancellation.get()));
     const bool loss = is_loss(failure);
     if (loss) lose(slot, sent.generation, failure);
-    --slot.batches_in_flight;
+    loads_->give_back(slot.index());
     for (const auto& closure : batch) loss ? repeat(closure) : failed(slot, closure, failure, sent.began);
     return;
   }
@@ -331,6 +430,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
   for (size_t i = 0; i < batch.size(); ++i) {
     RunOutcome& outcome = outcomes[i];
     if (outcome.status.ok()) {
+      batch[i]->learn(outcome.took);
       if (batch[i]->watched()) batch[i]->result->set(std::move(outcome.outputs), batch[i]->ran(outcome));
       metrics_.closure_execution.record(took / static_cast<int64_t>(batch.size()));
       finished.push_back(batch[i]);
@@ -346,7 +446,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
       failed(slot, batch[i], failure, sent.began);
     }
   }
-  --slot.batches_in_flight;
+  loads_->give_back(slot.index(), options_.overlap || slot.is_quick());
   if (!finished.empty()) {
     forget_trouble(slot);
     queue_.mark_finished(finished);
@@ -390,209 +490,6 @@ void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<Sched
 void CoordinatorCore::repeat(const std::shared_ptr<ScheduledClosure>& closure) {
   ++metrics_.repeated_closures;
   queue_.put_back(closure);
-}
-
-// ---- Lost parameter servers
-bool CoordinatorCore::Trouble::count(Time began) {
-  if (times > 0 && began <= last) return false;
-  last = std::chrono::steady_clock::now();
-  if (times++ == 0) first = last;
-  return true;
-}
-
-bool CoordinatorCore::tolerate(const Status& failure, Time began) {
-  // One that answers as another incarnation has lost its variables; nothing brings them back.
-  if (is_restart(failure)) return false;
-  absl::MutexLock lock(&mu_);
-  Trouble& trouble = ps_trouble_[failure.task()];
-  if (trouble.count(began) && trouble.times == 1) {
-    MUSTER_LOG(warning) << failure.task() << " was not reached, which is tolerated " << options_.transient_ps_failures
-                        << " times: " << without_task(failure);
-  }
-  return trouble.times <= options_.transient_ps_failures;
-}
-
-bool CoordinatorCore::tolerate_late(const Status& failure) {
-  const auto most = std::max<size_t>(1, workers_.size() / 10);
-  absl::MutexLock lock(&mu_);
-  const auto times = static_cast<size_t>(++late_);
-  MUSTER_LOG(warning) << failure.task() << " did not answer a worker in time (" << times << " times; " << most
-                      << " are tolerated): " << failure.message();
-  if (times <= most) return true;
-  late_ = 0;
-  return false;
-}
-
-bool CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
-  absl::MutexLock lock(&mu_);
-  any_worker_trouble_ = true;
-  return worker_trouble_[slot.index()].count(began);
-}
-
-void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {
-  if (!any_worker_trouble_.load(std::memory_order_relaxed)) return;
-  absl::MutexLock lock(&mu_);
-  worker_trouble_.erase(slot.index());
-  any_worker_trouble_ = !worker_trouble_.empty();
-}
-
-void CoordinatorCore::judge(const Status& failure) {
-  if (is_restart(failure)) return end_without(failure, "is gone, and its variables with it");
-  {
-    absl::MutexLock lock(&mu_);
-    if (!judged_.insert(failure.task()).second) return;
-  }
-  in_background([this, failure] {
-    try {
-      variables_->check_alive(failure.task());
-      if (!do_without_cut_off(failure)) end_without(failure, "is out of reach of all workers");
-    } catch (const Error& error) {
-      end_without(error.status(), "is gone, and its variables with it");
-    }
-    absl::MutexLock lock(&mu_);
-    judged_.erase(failure.task());
-    ps_trouble_.erase(failure.task());
-  });
-}
-
-bool CoordinatorCore::do_without_cut_off(const Status& failure) {
-  std::vector<WorkerSlot*> cut_off;
-  bool others = false, too_often = true;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& slot : workers_) {
-      if (!slot->up()) continue;
-      auto trouble = worker_trouble_.find(slot->index());
-      if (trouble == worker_trouble_.end()) {
-        others = true;
-      } else {
-        cut_off.push_back(slot.get());
-        const Trouble& known = trouble->second;
-        too_often = too_often && known.times > options_.transient_ps_failures && known.last - known.first > kConnecting;
-      }
-    }
-  }
-  if (!others) return !too_often;
-  for (WorkerSlot* slot : cut_off) lose(*slot, slot->generation(), failure, kCutOffPause);
-  return true;
-}
-
-void CoordinatorCore::end_without(const Status& failure, const std::string& why) {
-  const Status gone(StatusCode::kUnavailable,
-                    str_cat("parameter server ", failure.task(), " ", why, ": ", without_task(failure)),
-                    failure.task());
-  queue_.stop(gone);
-  of_tagged_->cancel(gone);
-}
-
-void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
-  const bool others_up = std::any_of(workers_.begin(), workers_.end(), [](const auto& slot) { return slot->up(); });
-  const auto first = std::find_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->given_up; });
-  if (others_up || first == workers_.end() || first->get() != &lost) return;  // one who asks is enough
-  if (!asking_ps_.exchange(true)) in_background([this] { ask_parameter_servers(); });
-}
-
-void CoordinatorCore::ask_parameter_servers() {
-  for (const std::string& task : ps_) {
-    const Time began = std::chrono::steady_clock::now();
-    try {
-      variables_->check_alive(task);
-    } catch (const Error& error) {
-      if (!tells_of_loss(error.status()) || tolerate(error.status(), began)) continue;
-      judge(error.status());
-      break;
-    }
-  }
-  asking_ps_ = false;
-}
-
-// ---- Workers that are not there
-void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
-  if (!slot.lose(generation)) return;
-  if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
-  if (stopping_) return;                       // what was under way is cut off then, which tells nothing of the worker
-  ++metrics_.worker_failures;
-  MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: "
-                      << (why.task() == slot.task() ? without_task(why) : why.message());
-  look_later({.slot = slot, .was_there = true}, pause);
-}
-
-void CoordinatorCore::look_later(Search search, std::chrono::milliseconds pause) {
-  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
-  absl::MutexLock lock(&mu_);
-  if (stopping_) return;
-  auto& look = looks_[search.slot.index()];
-  last = std::move(look);
-  look = std::make_unique<DeadlineTimer::Alarm>(
-      timer_.after(absl::FromChrono(pause), [this, search] { this->look(search); }));
-}
-
-void CoordinatorCore::look(Search search) {
-  begin_work();
-  auto answered = [this, search](const Status& status, const WorkerStatus&) {
-    if (status.ok()) {
-      in_background([this, search] { use_again(search); });
-    } else {
-      still_missing(search, status);
-    }
-    end_work();
-  };
-  std::shared_ptr<Worker> worker;
-  try {
-    worker = peers_->worker(search.slot.task());
-  } catch (...) {
-    return answered(status_of(std::current_exception()), {});
-  }
-  worker->start_status(ending_, answered);
-}
-
-void CoordinatorCore::use_again(const Search& search) {
-  try {
-    search.slot.revive();
-  } catch (...) {
-    return still_missing(search, status_of(std::current_exception()));
-  }
-  search.slot.found();
-  if (search.was_there) metrics_.server_def_update.record(std::chrono::steady_clock::now() - search.began);
-  if (search.was_there || search.told) {
-    MUSTER_LOG(info) << search.slot.task() << (search.was_there ? " is back" : " is there");
-  }
-  dispatch();
-}
-
-void CoordinatorCore::still_missing(Search search, const Status& why) {
-  if (stopping_) return;
-  if (std::chrono::steady_clock::now() - search.began > options_.worker_recovery_limit) {
-    return give_up(search.slot, str_cat("did not come back within ", options_.worker_recovery_limit.count(), " ms"),
-                   why);
-  }
-  // One that was there may be about to get other certificates; with one that never was, the job is set up wrongly.
-  if (!search.was_there && why.code() == StatusCode::kUnauthenticated) {
-    return give_up(search.slot, "cannot be talked to", why);
-  }
-  if (!search.was_there && !search.told) {
-    MUSTER_LOG(info) << "waiting for worker " << search.slot.index() << " at " << search.slot.address();
-    search.told = true;
-  }
-  watch_parameter_servers(search.slot);
-  const auto pause = search.pause;
-  search.pause = std::min(pause * 2, kLongestPause);
-  look_later(std::move(search), pause);
-}
-
-void CoordinatorCore::give_up(WorkerSlot& slot, const std::string& what, const Status& why) {
-  const std::string text = str_cat(slot.task(), " ", what, " and is given up: ", why.message());
-  MUSTER_LOG(error) << text;
-  slot.given_up = true;
-  queue_.drop_tagged(static_cast<int>(slot.index()), Status(StatusCode::kUnavailable, text, slot.task()));
-  std::string names;
-  for (const auto& other : workers_) {
-    if (!other->given_up) return;
-    names += " " + other->task();
-  }
-  const bool refused = why.code() == StatusCode::kUnauthenticated;
-  queue_.stop(Status(refused ? why.code() : StatusCode::kUnavailable,
-                     str_cat("no worker is left; given up:", names, refused ? "; " + text : ""), slot.task()));
 }
 
 }  // namespace muster

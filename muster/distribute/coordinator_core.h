@@ -17,9 +17,12 @@
 #include "muster/base/elastic_pool.h"
 #include "muster/distribute/closure_queue.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator_report.h"
 #include "muster/distribute/ps_variables.h"
 #include "muster/distribute/watchdog.h"
+#include "muster/distribute/worker_loads.h"
 #include "muster/distribute/worker_slot.h"
+#include "muster/runtime/run_times.h"
 
 namespace muster {
 
@@ -53,6 +56,8 @@ class CoordinatorCore {
 
   const std::vector<std::unique_ptr<WorkerSlot>>& workers() const { return workers_; }
   Metrics& metrics();
+  // Asks all tasks at once. Those that do not answer are in it with the reason.
+  CoordinatorReport report() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Keeper;
@@ -77,14 +82,23 @@ class CoordinatorCore {
   };
 
   void release(std::shared_ptr<PerWorkerResource> resource);
-  void begin_work() ABSL_LOCKS_EXCLUDED(mu_);
+  void begin_work() { under_way_.fetch_add(1, std::memory_order_relaxed); }
   void end_work() ABSL_LOCKS_EXCLUDED(mu_);
   void in_background(std::function<void()> work);
   // From time to time: workers drop what functions that are gone have left there.
   void tidy_later() ABSL_LOCKS_EXCLUDED(mu_);
+  // Once, when the job has run for a while: what limits its rate.
+  void tell_limit();
 
+  // Sends what is queued to workers that may get it. Any number of threads may be at it, each with a worker of its own.
   void dispatch();
-  bool send_to(WorkerSlot& slot, int under_way);
+  // After there may be something for this one alone, or it is ready for more.
+  void serve(WorkerSlot& slot);
+  void put_for(std::optional<int> tag);
+  // Whether all that is queued is so short, and comes so fast, that it is to be sent together.
+  bool wait_for_more();
+  void dispatch_later() ABSL_LOCKS_EXCLUDED(mu_);
+  bool send_to(WorkerSlot& slot);
   void send(WorkerSlot& slot, Batch batch);
   void prepare_and_begin(WorkerSlot& slot, Sent sent);
   void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
@@ -103,8 +117,7 @@ class CoordinatorCore {
     WorkerSlot& slot;
     bool was_there;  // else it is new
     Time began = std::chrono::steady_clock::now();
-    std::chrono::milliseconds pause{50};  // after this look, if it is in vain
-    bool told = false;                    // that it is waited for
+    bool told = false;  // that it is waited for
   };
   // `pause`: until it may be used again.
   void lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause = {});
@@ -114,6 +127,8 @@ class CoordinatorCore {
   void still_missing(Search search, const Status& why);
   void give_up(WorkerSlot& slot, const std::string& what, const Status& why);
 
+  // What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
+  static bool tells_of_loss(const Status& status);
   bool is_ps(const std::string& task) const { return ps_.contains(task); }
   // Whether this failure of a parameter server, met by what began then, may pass.
   bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
@@ -141,9 +156,12 @@ class CoordinatorCore {
   const std::shared_ptr<Keeper> keeper_;
   const std::set<std::string> ps_;
   std::vector<std::unique_ptr<WorkerSlot>> workers_;
-  std::atomic<int> dispatching_{0};
-  std::atomic<size_t> next_worker_{0};
+  std::optional<WorkerLoads> loads_;
+  std::atomic<Time::rep> last_put_{0};
+  std::atomic<bool> in_burst_{false};          // closures are scheduled one right after the other
+  std::atomic<bool> dispatches_later_{false};  // what waits for more of it
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> limit_told_{false};
   std::atomic<bool> any_worker_trouble_{false};
   std::atomic<bool> asking_ps_{false};
   Cancellation ending_;  // cuts off what is under way
@@ -151,15 +169,24 @@ class CoordinatorCore {
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<const Variable::State*, std::shared_ptr<PerWorkerResource>> resources_ ABSL_GUARDED_BY(mu_);
+  // What a report is the difference to.
+  struct Reported {
+    Time when = std::chrono::steady_clock::now();
+    double cpu_seconds = used_cpu_seconds();
+    int64_t closures = 0;
+    std::map<std::string, WorkerStatus> tasks{};
+  };
+  Reported reported_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Trouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
   std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
   int late_ ABSL_GUARDED_BY(mu_) = 0;                               // answers of parameter servers
   std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
-  int under_way_ ABSL_GUARDED_BY(mu_) = 0;                          // messages and tasks of the pool
-  absl::CondVar changed_;                                           // nothing is under way
+  std::atomic<int> under_way_ = 1;                                  // messages, tasks of the pool, and until stop()
+  bool all_ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar changed_;
   DeadlineTimer timer_;
   using Alarms = std::map<size_t, std::unique_ptr<DeadlineTimer::Alarm>>;
-  Alarms looks_ ABSL_GUARDED_BY(mu_);  // by worker that is looked for, and one to tidy up
+  Alarms looks_ ABSL_GUARDED_BY(mu_);  // by worker that is looked for, one to tidy up, and one to dispatch
 
   ElasticPool pool_{"coordinator"};  // last: what it runs uses all of the above
 };

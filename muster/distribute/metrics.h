@@ -43,6 +43,7 @@ struct MetricsSnapshot {
   int64_t inflight_closures = 0;
   int64_t worker_failures = 0;
   int64_t repeated_closures = 0;
+  int64_t looks_for_workers = 0;
   HistogramSnapshot function_tracing{};
   HistogramSnapshot closure_execution{};
   HistogramSnapshot remote_value_fetch{};
@@ -60,6 +61,7 @@ class Metrics {
   std::atomic<int64_t> worker_failures = 0;    // since the start
   // Since the start: run again because nobody could tell whether they had run, so each may have been applied twice.
   std::atomic<int64_t> repeated_closures = 0;
+  std::atomic<int64_t> looks_for_workers = 0;  // since the start: calls of workers that were not there
   Histogram function_tracing{0.1, 10, 6};
   Histogram closure_execution{0.1, 10, 6};
   Histogram remote_value_fetch{0.001, 10, 7};

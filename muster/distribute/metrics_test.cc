@@ -88,7 +88,7 @@ TEST(Metrics, AreWrittenAsJsonUnderTensorFlowsNamesWhereItHasThem) {
 
   const auto json = nlohmann::json::parse(metrics.to_json());
 
-  EXPECT_EQ(json.size(), 8u);
+  EXPECT_EQ(json.size(), 9u);
   EXPECT_EQ(json.at("queued_closures"), 3);
   EXPECT_EQ(json.at("inflight_closures"), 2);
   EXPECT_EQ(json.at("worker_failures"), 1);

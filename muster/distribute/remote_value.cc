@@ -10,7 +10,11 @@
 namespace muster {
 namespace {
 
-constexpr auto kMoment = std::chrono::microseconds(150);
+// How long to look out for a result before going to sleep: waking takes longer where there are cores that sleep, too.
+std::chrono::microseconds moment() {
+  static const bool cores_to_spare = std::thread::hardware_concurrency() > 4;
+  return std::chrono::microseconds(cores_to_spare ? 400 : 150);
+}
 
 }  // namespace
 
@@ -39,7 +43,7 @@ std::shared_ptr<const TracedFunction::Entry> RemoteResult::ran() const {
 std::vector<at::Tensor> RemoteResult::fetch(std::optional<std::chrono::milliseconds> timeout) const {
   // A short function is back before a thread that sleeps would be woken. The core is left to whoever has work for it.
   const auto begin = std::chrono::steady_clock::now();
-  while (!decided() && std::chrono::steady_clock::now() - begin < kMoment) std::this_thread::yield();
+  while (!decided() && std::chrono::steady_clock::now() - begin < moment()) std::this_thread::yield();
   absl::MutexLock lock(&mu_);
   const absl::Condition ready(this, &RemoteResult::decided);
   if (!timeout) {

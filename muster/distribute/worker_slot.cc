@@ -60,10 +60,10 @@ bool WorkerSlot::lose(uint64_t generation) {
   return true;
 }
 
-void WorkerSlot::found() {
+uint64_t WorkerSlot::found() {
   absl::MutexLock lock(&mu_);
-  ++generation_;
   up_ = true;
+  return ++generation_;
 }
 
 void WorkerSlot::check_incarnation(Worker& worker) {

@@ -46,6 +46,9 @@ class ScheduledClosure : public Closure {
   std::vector<std::shared_ptr<PerWorkerResource>> resources{};
   std::vector<std::shared_ptr<void>> holds{};  // what lives until it has run
 
+  // How long it took, for the next ones.
+  void learn(std::chrono::nanoseconds took) const { entry->took_ns.store(took.count(), std::memory_order_relaxed); }
+
   // Whether somebody besides this closure can ask for the result.
   bool watched() const { return result.use_count() > 1; }
 };
@@ -93,11 +96,10 @@ class WorkerSlot {
   uint64_t generation() const { return generation_.load(); }
   // False if it is lost already, or if what failed was sent before it was found again.
   bool lose(uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
-  void found() ABSL_LOCKS_EXCLUDED(mu_);
-  std::atomic<bool> given_up{false};  // it did not come back in time
+  uint64_t found() ABSL_LOCKS_EXCLUDED(mu_);  // returns the generation
+  std::atomic<bool> given_up{false};          // it did not come back in time
 
   // ---- How many closures it gets at a time.
-  std::atomic<int> batches_in_flight{0};
   size_t batch_size() const { return batch_size_.load(std::memory_order_relaxed); }
   // Whether its closures end so soon that the next ones may wait there for their turn: what waits at one worker is out
   // of reach of the others.

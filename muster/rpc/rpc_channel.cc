@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
-constexpr auto kRefused = std::chrono::milliseconds(50);  // to wait for a task that has refused a connection
+constexpr auto kRefused = std::chrono::milliseconds(20);  // to wait for a task that has refused a connection
 constexpr auto kLossIsKnown =
     std::chrono::milliseconds(50);  // gRPC tells a call before its channel that it was cut off
 constexpr auto kMeetTimeout = std::chrono::seconds(10);

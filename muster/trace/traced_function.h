@@ -43,6 +43,8 @@ class TracedFunction {
     ~Entry();  // its program goes from the local worker
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
+    static constexpr int64_t kLong = 1'000'000'000;  // until it is known
+
     // The traces for elements of other shapes that were found so far. Their number only grows.
     std::vector<std::shared_ptr<Entry>> variants() ABSL_LOCKS_EXCLUDED(mu);
     // The one of them for such elements, made by `trace` if it is the first.
@@ -52,6 +54,7 @@ class TracedFunction {
     const std::shared_ptr<const void> result;  // the function's result without its tensors
     const ElementSpecs elements;               // that a run takes first
     std::atomic<bool> told_of_changes{false};  // of what it captured
+    std::atomic<int64_t> took_ns{kLong};       // at the worker that ran it last, if it was one of a coordinator
     absl::Mutex mu;
     std::optional<ProgramHandle> handle ABSL_GUARDED_BY(mu);  // at the local worker, once it ran there
     std::vector<std::shared_ptr<Entry>> known_variants ABSL_GUARDED_BY(mu);

@@ -1,0 +1,259 @@
+// What a failure of a task means to the coordinator, and how tasks that are lost are looked for.
+#include <algorithm>
+#include <random>
+
+#include "muster/base/log.h"
+#include "muster/distribute/coordinator_core.h"
+#include "muster/runtime/missing_program.h"
+#include "muster/runtime/restart.h"
+
+namespace muster {
+namespace {
+
+constexpr std::chrono::milliseconds kShortestPause(50), kLongestPause(2'000);  // between two looks for a worker
+constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
+// A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
+constexpr std::chrono::milliseconds kConnecting(5'000);
+
+// The longer one is missing, and the more are, the rarer it is looked for; and never at the same moment as all others
+// that were lost with it.
+std::chrono::milliseconds until_next_look(std::chrono::nanoseconds missing_for, size_t missing) {
+  thread_local std::minstd_rand random{std::random_device{}()};
+  const auto least = kShortestPause + std::chrono::microseconds(500) * missing;
+  const std::chrono::duration<double> pause = std::clamp<std::chrono::duration<double>>(
+      missing_for / 8, least, std::max<std::chrono::duration<double>>(least, kLongestPause));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      pause * std::uniform_real_distribution<double>(0.75, 1.25)(random));
+}
+
+// What happened, for a sentence that has named the task.
+std::string_view without_task(const Status& failure) {
+  std::string_view words = failure.message();
+  if (!words.starts_with(failure.task())) return words;
+  words.remove_prefix(failure.task().size());
+  for (std::string_view filler : {" at ", " "}) {
+    if (words.starts_with(filler)) return words.substr(filler.size());
+  }
+  return words;
+}
+
+}  // namespace
+
+bool CoordinatorCore::tells_of_loss(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || is_restart(status) || is_missing_program(status);
+}
+
+// ---- Lost parameter servers
+bool CoordinatorCore::Trouble::count(Time began) {
+  if (times > 0 && began <= last) return false;
+  last = std::chrono::steady_clock::now();
+  if (times++ == 0) first = last;
+  return true;
+}
+
+bool CoordinatorCore::tolerate(const Status& failure, Time began) {
+  // One that answers as another incarnation has lost its variables; nothing brings them back.
+  if (is_restart(failure)) return false;
+  absl::MutexLock lock(&mu_);
+  Trouble& trouble = ps_trouble_[failure.task()];
+  if (trouble.count(began) && trouble.times == 1) {
+    MUSTER_LOG(warning) << failure.task() << " was not reached, which is tolerated " << options_.transient_ps_failures
+                        << " times: " << without_task(failure);
+  }
+  return trouble.times <= options_.transient_ps_failures;
+}
+
+bool CoordinatorCore::tolerate_late(const Status& failure) {
+  const auto most = std::max<size_t>(1, workers_.size() / 10);
+  absl::MutexLock lock(&mu_);
+  const auto times = static_cast<size_t>(++late_);
+  MUSTER_LOG(warning) << failure.task() << " did not answer a worker in time (" << times << " times; " << most
+                      << " are tolerated): " << failure.message();
+  if (times <= most) return true;
+  late_ = 0;
+  return false;
+}
+
+bool CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
+  absl::MutexLock lock(&mu_);
+  any_worker_trouble_ = true;
+  return worker_trouble_[slot.index()].count(began);
+}
+
+void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {
+  if (!any_worker_trouble_.load(std::memory_order_relaxed)) return;
+  absl::MutexLock lock(&mu_);
+  worker_trouble_.erase(slot.index());
+  any_worker_trouble_ = !worker_trouble_.empty();
+}
+
+void CoordinatorCore::judge(const Status& failure) {
+  if (is_restart(failure)) return end_without(failure, "is gone, and its variables with it");
+  {
+    absl::MutexLock lock(&mu_);
+    if (!judged_.insert(failure.task()).second) return;
+  }
+  in_background([this, failure] {
+    try {
+      variables_->check_alive(failure.task());
+      if (!do_without_cut_off(failure)) end_without(failure, "is out of reach of all workers");
+    } catch (const Error& error) {
+      end_without(error.status(), "is gone, and its variables with it");
+    }
+    absl::MutexLock lock(&mu_);
+    judged_.erase(failure.task());
+    ps_trouble_.erase(failure.task());
+  });
+}
+
+bool CoordinatorCore::do_without_cut_off(const Status& failure) {
+  std::vector<WorkerSlot*> cut_off;
+  bool others = false, too_often = true;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& slot : workers_) {
+      if (!slot->up()) continue;
+      auto trouble = worker_trouble_.find(slot->index());
+      if (trouble == worker_trouble_.end()) {
+        others = true;
+      } else {
+        cut_off.push_back(slot.get());
+        const Trouble& known = trouble->second;
+        too_often = too_often && known.times > options_.transient_ps_failures && known.last - known.first > kConnecting;
+      }
+    }
+  }
+  if (!others) return !too_often;
+  for (WorkerSlot* slot : cut_off) lose(*slot, slot->generation(), failure, kCutOffPause);
+  return true;
+}
+
+void CoordinatorCore::end_without(const Status& failure, const std::string& why) {
+  const Status gone(StatusCode::kUnavailable,
+                    str_cat("parameter server ", failure.task(), " ", why, ": ", without_task(failure)),
+                    failure.task());
+  queue_.stop(gone);
+  of_tagged_->cancel(gone);
+}
+
+void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
+  const bool others_up = std::any_of(workers_.begin(), workers_.end(), [](const auto& slot) { return slot->up(); });
+  const auto first = std::find_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->given_up; });
+  if (others_up || first == workers_.end() || first->get() != &lost) return;  // one who asks is enough
+  if (!asking_ps_.exchange(true)) in_background([this] { ask_parameter_servers(); });
+}
+
+void CoordinatorCore::ask_parameter_servers() {
+  for (const std::string& task : ps_) {
+    const Time began = std::chrono::steady_clock::now();
+    try {
+      variables_->check_alive(task);
+    } catch (const Error& error) {
+      if (!tells_of_loss(error.status()) || tolerate(error.status(), began)) continue;
+      judge(error.status());
+      break;
+    }
+  }
+  asking_ps_ = false;
+}
+
+// ---- Workers that are not there
+void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause) {
+  if (!slot.lose(generation)) return;
+  loads_->lost(slot.index(), generation);
+  if (is_missing_program(why)) slot.forget();  // it was cut off for longer than a lease
+  if (stopping_) return;                       // what was under way is cut off then, which tells nothing of the worker
+  ++metrics_.worker_failures;
+  MUSTER_LOG(warning) << slot.task() << " is lost, its closures go to others: "
+                      << (why.task() == slot.task() ? without_task(why) : why.message());
+  look_later({.slot = slot, .was_there = true}, pause);
+}
+
+void CoordinatorCore::look_later(Search search, std::chrono::milliseconds pause) {
+  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return;
+  auto& look = looks_[search.slot.index()];
+  last = std::move(look);
+  look = std::make_unique<DeadlineTimer::Alarm>(
+      timer_.after(absl::FromChrono(pause), [this, search] { this->look(search); }));
+}
+
+void CoordinatorCore::look(Search search) {
+  begin_work();
+  auto answered = [this, search](const Status& status, const WorkerStatus& of_worker) {
+    if (status.ok()) {
+      {
+        absl::MutexLock lock(&mu_);
+        reported_.tasks.emplace(search.slot.task(), of_worker);  // from here on
+      }
+      in_background([this, search] { use_again(search); });
+    } else {
+      still_missing(search, status);
+    }
+    end_work();
+  };
+  std::shared_ptr<Worker> worker;
+  try {
+    worker = peers_->worker(search.slot.task());
+  } catch (...) {
+    return answered(status_of(std::current_exception()), {});
+  }
+  ++metrics_.looks_for_workers;
+  worker->start_status(ending_, answered);
+}
+
+void CoordinatorCore::use_again(const Search& search) {
+  try {
+    search.slot.revive();
+  } catch (...) {
+    return still_missing(search, status_of(std::current_exception()));
+  }
+  loads_->found(search.slot.index(), search.slot.found());
+  if (search.was_there) metrics_.server_def_update.record(std::chrono::steady_clock::now() - search.began);
+  if (search.was_there || search.told) {
+    MUSTER_LOG(info) << search.slot.task() << (search.was_there ? " is back" : " is there");
+  }
+  serve(search.slot);
+}
+
+void CoordinatorCore::still_missing(Search search, const Status& why) {
+  if (stopping_) return;
+  if (std::chrono::steady_clock::now() - search.began > options_.worker_recovery_limit) {
+    return give_up(search.slot, str_cat("did not come back within ", options_.worker_recovery_limit.count(), " ms"),
+                   why);
+  }
+  // One that was there may be about to get other certificates; with one that never was, the job is set up wrongly.
+  if (!search.was_there && why.code() == StatusCode::kUnauthenticated) {
+    return give_up(search.slot, "cannot be talked to", why);
+  }
+  if (!search.was_there && !search.told) {
+    MUSTER_LOG(info) << "waiting for worker " << search.slot.index() << " at " << search.slot.address();
+    search.told = true;
+  }
+  watch_parameter_servers(search.slot);
+  const auto missing_for = std::chrono::steady_clock::now() - search.began;
+  size_t missing = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    missing = looks_.size();
+  }
+  look_later(std::move(search), until_next_look(missing_for, missing));
+}
+
+void CoordinatorCore::give_up(WorkerSlot& slot, const std::string& what, const Status& why) {
+  const std::string text = str_cat(slot.task(), " ", what, " and is given up: ", why.message());
+  MUSTER_LOG(error) << text;
+  slot.given_up = true;
+  queue_.drop_tagged(static_cast<int>(slot.index()), Status(StatusCode::kUnavailable, text, slot.task()));
+  std::string names;
+  for (const auto& other : workers_) {
+    if (!other->given_up) return;
+    names += " " + other->task();
+  }
+  const bool refused = why.code() == StatusCode::kUnauthenticated;
+  queue_.stop(Status(refused ? why.code() : StatusCode::kUnavailable,
+                     str_cat("no worker is left; given up:", names, refused ? "; " + text : ""), slot.task()));
+}
+
+}  // namespace muster
