@@ -2,6 +2,7 @@
 // eye on what else runs on the machine.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -52,6 +53,11 @@ class Bench {
   const std::string workload_;
   const BenchOptions options_;
 };
+
+// Seconds since then.
+inline double since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 // Seconds that `work` takes.
 double seconds(const std::function<void()>& work);

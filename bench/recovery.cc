@@ -19,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kRunSeconds = 25, kKillAfter = 3, kRestartAfter = 1;
 constexpr int kBurst = 40, kAhead = 80;
 
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // The job: an MLP, and a count of steps for each worker.
 class Job {
  public:

@@ -1,6 +1,5 @@
 // How cost grows: CPU time per closure with more and more workers, memory of a parameter server with them, and of
 // closures that wait.
-#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include "bench/server_processes.h"
@@ -8,19 +7,10 @@
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/runtime/run_times.h"
 
 namespace muster::bench {
 namespace {
-
-// Of all threads of this process, in microseconds.
-double cpu_us() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  auto us = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
-  };
-  return us(usage.ru_utime) + us(usage.ru_stime);
-}
 
 auto add_one() {
   return function([](const torch::Tensor& x) { return x + 1; });
@@ -53,9 +43,9 @@ void cpu_per_closure(const std::string& part, Transport transport, Bench& bench)
                        [=] {
                          Workers workers(count, transport);
                          workers.burst(kWarmUp);
-                         const double before = cpu_us();
+                         const double before = used_cpu_seconds();
                          workers.burst(kClosures);
-                         return (cpu_us() - before) / kClosures;
+                         return (used_cpu_seconds() - before) * 1e6 / kClosures;
                        },
                        /*more_is_better=*/false});
   }

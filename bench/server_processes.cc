@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "muster/base/status.h"
 
@@ -72,13 +73,26 @@ double resident_memory(pid_t process) {
   throw internal("process ", process, " is gone");
 }
 
-ServerProcesses::ServerProcesses(int workers, int ps) {
+double cpu_seconds(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the name before it may have anything in it
+  std::string skipped;
+  double user = 0, system = 0;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  if (!(fields >> user >> system)) throw internal("process ", process, " is gone");
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+ServerProcesses::ServerProcesses(int workers, int ps, bool start) {
   const std::vector<std::string> addresses = free_addresses(workers + ps);
   std::map<std::string, std::vector<std::string>> jobs;
   jobs["worker"] = {addresses.begin(), addresses.begin() + workers};
   if (ps > 0) jobs["ps"] = {addresses.begin() + workers, addresses.end()};
   spec_ = ClusterSpec(jobs);
-  for (const TaskId& task : spec_.all_tasks()) start(task);
+  if (!start) return;
+  for (const TaskId& task : spec_.all_tasks()) this->start(task);
 }
 
 ServerProcesses::~ServerProcesses() {

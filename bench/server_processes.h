@@ -15,8 +15,8 @@ namespace muster::bench {
 // the kernel if this process dies.
 class ServerProcesses {
  public:
-  // Does not wait until they listen.
-  ServerProcesses(int workers, int ps);
+  // Does not wait until they listen. `start`: now; else each of them by start().
+  ServerProcesses(int workers, int ps, bool start = true);
   ~ServerProcesses();
   ServerProcesses(const ServerProcesses&) = delete;
   ServerProcesses& operator=(const ServerProcesses&) = delete;
@@ -26,7 +26,7 @@ class ServerProcesses {
   pid_t pid(const TaskId& task) const;
   // As kill -9 does, and waits for its end.
   void kill(const TaskId& task);
-  // Again, at the same address. REQUIRES: it was killed.
+  // At its address. REQUIRES: it does not run.
   void start(const TaskId& task);
 
  private:
@@ -40,5 +40,7 @@ pid_t start_self(const std::vector<std::string>& words);
 void wait_for(pid_t process);
 // The memory that a process has now, in MiB.
 double resident_memory(pid_t process);
+// The processor time that all its threads have had.
+double cpu_seconds(pid_t process);
 
 }  // namespace muster::bench

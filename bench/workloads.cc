@@ -57,6 +57,10 @@ const std::vector<Workload>& workloads() {
        "wait",
        {{"local", 1}, {"loopback", 1}, {"memory", 1}, {"ps_memory", 1}},
        scale},
+      {"scale_ps",
+       "the net of ps_mlp with 1 to 12 workers and 1, 2 and 4 parameter servers, as far as there are cores",
+       {{"1ps", 1}, {"2ps", 1}, {"4ps", 1}},
+       scale_ps},
   };
   return table;
 }

@@ -43,6 +43,7 @@ void ps_bandwidth(const Part& part, Bench& bench);
 void ctr_embedding(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
+void scale_ps(const Part& part, Bench& bench);
 
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);

@@ -110,7 +110,10 @@ void add_bench(CLI::App& muster) {
       ->envname("REPEATS")
       ->capture_default_str();
   bench->add_flag("--here", options->here, "In this process, not in one of its own")->group("");
-  bench->callback([options] { run(*options); });
+  add_simulate(*bench);
+  bench->callback([options, bench] {
+    if (bench->get_subcommands().empty()) run(*options);
+  });
 }
 
 }  // namespace muster::tools

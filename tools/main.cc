@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   muster::tools::add_first_result(muster);
   muster::tools::add_certs(muster);
   muster::tools::add_server(muster);
+  muster::tools::add_simulated_workers(muster);
   muster::tools::add_status(muster);
   try {
     if (argc > 1 && argv[1][0] != '-') check_subcommand(muster, argv[1]);

@@ -11,6 +11,8 @@ void add_certs(CLI::App& muster);
 void add_dump(CLI::App& muster);
 void add_first_result(CLI::App& muster);
 void add_server(CLI::App& muster);
+void add_simulate(CLI::App& bench);
+void add_simulated_workers(CLI::App& muster);
 void add_status(CLI::App& muster);
 
 // A number of seconds, which is not one if it is not a number: CLI::Range takes that.
