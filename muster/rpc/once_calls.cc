@@ -205,7 +205,10 @@ void OnceCalls::acknowledge(const RequestId& id, Wanted wanted) {
   Runs dropped;
   absl::MutexLock lock(&mu_);
   if (auto known = clients_.find(id.client); known != clients_.end()) {
-    hear(known->second, id.number, wanted, dropped);
+    Client& client = known->second;
+    hear(client, id.number, wanted, dropped);
+    client.wanted.shrink_to_fit();  // it may be the last word of one that is remembered for an hour
+    client.requests.shrink_to_fit();
   }
 }
 

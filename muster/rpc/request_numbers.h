@@ -62,6 +62,10 @@ class RequestNumbers {
 
   // The next number, written into the request with all that goes with it.
   Taken take(proto::Envelope& request) ABSL_LOCKS_EXCLUDED(mu_);
+  bool any() const ABSL_LOCKS_EXCLUDED(mu_) {  // was taken
+    absl::MutexLock lock(&mu_);
+    return last_ > 0;
+  }
   const ClientId& client() const { return client_; }
 
  private:
@@ -69,7 +73,7 @@ class RequestNumbers {
 
   const ClientId client_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<uint64_t> wanted_ ABSL_GUARDED_BY(mu_);  // numbers that are taken, ascending
 };

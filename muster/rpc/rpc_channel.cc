@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
-constexpr auto kRefused = std::chrono::milliseconds(20);  // to wait for a task that has refused a connection
+constexpr auto kRefused = std::chrono::milliseconds(10);  // to wait for a task that has refused a connection
 constexpr auto kLossIsKnown =
     std::chrono::milliseconds(50);  // gRPC tells a call before its channel that it was cut off
 constexpr auto kMeetTimeout = std::chrono::seconds(10);
@@ -59,6 +59,9 @@ int64_t bytes_of_tensors(const Frame& frame) {
 class RpcChannel::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(std::string address, std::string task, const ChannelOptions& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
 
   const std::string& address() const { return address_; }
   const std::string& task() const { return task_; }
@@ -93,6 +96,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void tell_cancelled(uint64_t number) const;
   // The answer of a request that was numbered is there. The next request says so, but that may come late.
   void give_back(RequestNumbers::Taken& number, const Frame& answer);
+  void acknowledge();
   void meet_task();
   Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
   // Says what becomes of a call, and makes it a first time if it is to be made twice.
@@ -188,6 +192,11 @@ RpcChannel::Core::Core(std::string address, std::string task, const ChannelOptio
       options_(options),
       wire_(address_, task_, options_.credentials),
       near_(std::make_shared<NearVisit>(task_)) {}
+
+// The task need not keep the last answers for an hour.
+RpcChannel::Core::~Core() {
+  if (numbers_.any() && connected()) acknowledge();
+}
 
 Status RpcChannel::Core::explain(grpc::StatusCode code, const std::string& message) const {
   return {static_cast<StatusCode>(code), str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", message),
@@ -403,8 +412,8 @@ void RpcChannel::Core::send_unattended(const std::string& method, const grpc::By
   auto call = std::make_shared<Pending>();
   call->method = method;
   call->request = std::make_shared<Outgoing>(message);
-  call->context = make_context(deadline, nullptr);
-  call->send(wire_.stub(), [self = shared_from_this(), call] {});
+  call->context = make_context(deadline, nullptr);  // holds gRPC's channel, also when this is gone
+  call->send(wire_.stub(), [call] {});
 }
 
 void RpcChannel::Core::tell_cancelled(uint64_t number) const {
@@ -418,7 +427,10 @@ void RpcChannel::Core::tell_cancelled(uint64_t number) const {
 void RpcChannel::Core::give_back(RequestNumbers::Taken& number, const Frame& answer) {
   const bool large = number.number() != 0 && bytes_of_tensors(answer) > kLargeAnswer;
   number.give_back();
-  if (!large) return;
+  if (large) acknowledge();
+}
+
+void RpcChannel::Core::acknowledge() {
   Frame frame;
   numbers_.take(frame.envelope).give_back();
   frame.envelope.set_task(task_);

@@ -421,6 +421,8 @@ void RpcServer::refuse_handshake(const std::string& host, const std::string& why
   }
 }
 
+size_t RpcServer::remembered_requests() const { return once_->counts().requests; }
+
 bool RpcServer::enter() {
   absl::MutexLock lock(&mu_);
   if (stopping_) return false;

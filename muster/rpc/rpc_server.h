@@ -90,6 +90,7 @@ class RpcServer {
 
   const std::string& address() const { return address_; }  // with the port that it has
   uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
+  size_t remembered_requests() const;  // of those that are applied once, for their clients to ask again
 
  private:
   friend class ServerCall;

@@ -90,5 +90,15 @@ TEST(RpcServer, MayEndWhileCallsArrive) {
   EXPECT_TRUE(eventually([&] { return under_way == 0; }));
 }
 
+TEST(RpcServer, KeepsNoAnswersForAChannelThatIsGone) {
+  RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
+                   {{.name = "/muster.Test/Once", .method = [](const auto& call) { call->answer({}); }, .once = true}});
+  std::optional<RpcChannel> channel(std::in_place, server.address(), "", ChannelOptions{});
+  channel->call("/muster.Test/Once", {}, {.once = true});
+  EXPECT_EQ(server.remembered_requests(), 1u) << "it may ask again";
+  channel.reset();
+  EXPECT_TRUE(eventually([&] { return server.remembered_requests() == 0; }));
+}
+
 }  // namespace
 }  // namespace muster
