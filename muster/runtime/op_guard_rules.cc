@@ -372,6 +372,9 @@ constexpr GuardRule kRules[] = {
     GuardRule{"aten::chunk", "chunks", kBeAtMost, "1048576"},
     GuardRule{"aten::unsafe_chunk", "chunks", kBeAtMost, "1048576"},
     GuardRule{"aten::tensor_split", "sections", kBeAtMost, "1048576"},
+    // One number says how many, several say where.
+    GuardRule{"aten::tensor_split", "max(tensor_indices_or_sections)", kBeAtMost, "1048576", 0,
+              "1 - rank(tensor_indices_or_sections)"},
     GuardRule{"aten::hsplit", "sections", kBeAtMost, "1048576"},
     GuardRule{"aten::vsplit", "sections", kBeAtMost, "1048576"},
     GuardRule{"aten::dsplit", "sections", kBeAtMost, "1048576"},

@@ -95,6 +95,16 @@ TEST(OpGuards, LetNoIntegersBeDividedThatHaveNoQuotient) {
               HasSubstr("self is of Int, expected a type with fractions"));
 }
 
+TEST(OpGuards, LetNoTensorBeSplitIntoMoreThanAnybodyCanHave) {
+  const auto split = op_named("aten::tensor_split", "tensor_indices_or_sections");
+  const at::Tensor x = torch::rand({4});
+  EXPECT_EQ(complaint(split, {x, torch::tensor(2), int64_t{0}}), "");
+  EXPECT_EQ(complaint(split, {x, torch::tensor({int64_t{1} << 40}), int64_t{0}}), "")
+      << "which is where, and not how often";
+  EXPECT_THAT(complaint(split, {x, torch::tensor(int64_t{1} << 40), int64_t{0}}),
+              HasSubstr("expected at most 1048576"));
+}
+
 TEST(OpGuards, HoldIndicesAgainstWhatTheyPointInto) {
   const auto backward = op_named("aten::max_pool2d_with_indices_backward");
   const at::Tensor image = torch::rand({1, 1, 4, 4});
