@@ -129,7 +129,10 @@ void run_simulated_workers(const ClusterSpec& cluster, int first, int count, con
   while (true) {
     int signal = 0;
     ::sigwait(&signals, &signal);
-    for (const auto& worker : workers) signal == SIGUSR1 ? worker->cut() : worker->heal();
+    std::vector<std::jthread> all_at_once;  // each waits for the calls that it has
+    for (const auto& worker : workers) {
+      all_at_once.emplace_back([&worker, signal] { signal == SIGUSR1 ? worker->cut() : worker->heal(); });
+    }
   }
 }
 

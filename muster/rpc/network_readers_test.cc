@@ -110,10 +110,10 @@ TEST_F(NetworkReadersTest, AreMoreWhileEventsWaitForThem) {
   start({.most_turns = 3});
   EXPECT_EQ(readers_->turns(), 1);
   std::atomic<int> handled = 0, most = 0;
-  auto handle = [&] {
+  auto handle = [&handled, &most, readers = readers_.get()] {
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(50)) continue;
-    most = std::max(most.load(), readers_->turns());
+    most = std::max(most.load(), readers->turns());
     ++handled;
   };
   int asked = 0;
