@@ -27,8 +27,8 @@ int64_t bytes_of_answer(const Frame& frame) {
 //     '------------- asked again ------'          finish() ends all of these
 class OnceCalls::Run final : public RpcCall, public std::enable_shared_from_this<Run> {
  public:
-  Run(OnceCalls& owner, Client& client, uint64_t number, std::shared_ptr<RpcCall> call)
-      : owner_(owner), client_(client), number_(number), call_(std::move(call)) {
+  Run(OnceCalls& owner, const ClientId& id, Client& client, uint64_t number, std::shared_ptr<RpcCall> call)
+      : owner_(owner), id_(id), client_(client), number_(number), call_(std::move(call)) {
     request_ = std::move(call_->request());
   }
 
@@ -133,11 +133,12 @@ class OnceCalls::Run final : public RpcCall, public std::enable_shared_from_this
       alarms.swap(alarms_);
       registrations.swap(registrations_);
     }
-    owner_.finish(client_, number_, bytes_of_answer(answer));
+    owner_.finish(id_, client_, number_, bytes_of_answer(answer));
     return callers;
   }
 
   OnceCalls& owner_;
+  const ClientId id_;
   Client& client_;
   const uint64_t number_;
   std::shared_ptr<RpcCall> call_;  // until it is answered
@@ -167,6 +168,30 @@ std::vector<OnceCalls::Request>::iterator OnceCalls::Client::find(uint64_t numbe
                           [](const Request& request, uint64_t other) { return request.number < other; });
 }
 
+std::shared_ptr<OnceCalls::Run> OnceCalls::find_or_begin(const RequestId& id, Wanted wanted,
+                                                         const std::shared_ptr<RpcCall>& call, const Begun& begun) {
+  if (left_.contains(id.client)) {
+    begun.refused =
+        Status(StatusCode::kAborted, str_cat("request ", id.number, " of a client that has left is not run"));
+    return nullptr;
+  }
+  Client& client = find_or_add(id.client, begun.dropped);
+  hear(client, id.number, wanted, begun.dropped);
+  auto request = client.find(id.number);
+  const bool known = request != client.requests.end() && request->number == id.number;
+  if (!known) begun.refused = refusal(client, id.number, *call);
+  if (!begun.refused.ok()) return nullptr;
+  if (!known) request = add(client, request, id.number);
+  begun.is_first = !request->run;
+  if (begun.is_first) {
+    if (known) begun.cancelled = Status(StatusCode::kCancelled, "cancelled by the caller");
+    if (!all_cancelled_.ok()) begun.cancelled = all_cancelled_;
+    request->run = std::make_shared<Run>(*this, id.client, client, id.number, call);
+    ++client.running;
+  }
+  return request->run;
+}
+
 std::shared_ptr<RpcCall> OnceCalls::begin(const RequestId& id, Wanted wanted, std::shared_ptr<RpcCall> call) {
   Runs dropped;
   std::shared_ptr<Run> run;
@@ -174,22 +199,7 @@ std::shared_ptr<RpcCall> OnceCalls::begin(const RequestId& id, Wanted wanted, st
   bool is_first = false;
   {
     absl::MutexLock lock(&mu_);
-    Client& client = find_or_add(id.client, dropped);
-    hear(client, id.number, wanted, dropped);
-    auto request = client.find(id.number);
-    const bool known = request != client.requests.end() && request->number == id.number;
-    if (!known) refused = refusal(client, id.number, *call);
-    if (refused.ok()) {
-      if (!known) request = add(client, request, id.number);
-      is_first = !request->run;
-      if (is_first) {
-        if (known) cancelled = Status(StatusCode::kCancelled, "cancelled by the caller");
-        if (!all_cancelled_.ok()) cancelled = all_cancelled_;
-        request->run = std::make_shared<Run>(*this, client, id.number, call);
-        ++client.running;
-      }
-      run = request->run;
-    }
+    run = find_or_begin(id, wanted, call, {dropped, refused, cancelled, is_first});
   }
   if (!refused.ok()) {
     call->fail(refused);
@@ -205,11 +215,25 @@ void OnceCalls::acknowledge(const RequestId& id, Wanted wanted) {
   Runs dropped;
   absl::MutexLock lock(&mu_);
   if (auto known = clients_.find(id.client); known != clients_.end()) {
-    Client& client = known->second;
-    hear(client, id.number, wanted, dropped);
-    client.wanted.shrink_to_fit();  // it may be the last word of one that is remembered for an hour
-    client.requests.shrink_to_fit();
+    hear(known->second, id.number, wanted, dropped);
   }
+}
+
+void OnceCalls::leave(const ClientId& id) {
+  Runs dropped;
+  absl::MutexLock lock(&mu_);
+  const auto known = clients_.find(id);
+  if (known == clients_.end()) return;
+  known->second.leaves = true;
+  if (known->second.running == 0) end(id, known->second, dropped);
+}
+
+// The last that is heard of it.
+void OnceCalls::end(const ClientId& id, Client& client, Runs& dropped) {
+  for (Request& request : client.requests) drop(client, request, dropped);
+  numbers_ -= client.wanted.size();
+  left_[id] = options_.now();
+  clients_.erase(id);
 }
 
 void OnceCalls::cancel(const RequestId& id) {
@@ -217,6 +241,7 @@ void OnceCalls::cancel(const RequestId& id) {
   std::shared_ptr<Run> run;
   {
     absl::MutexLock lock(&mu_);
+    if (left_.contains(id.client)) return;
     Client& client = find_or_add(id.client, dropped);
     for (const auto& [number, unwanted] : client.unwanted) {
       if (number == id.number) run = unwanted;
@@ -248,7 +273,7 @@ void OnceCalls::cancel_all(const Status& why) {
 
 OnceCalls::Counts OnceCalls::counts() const {
   absl::MutexLock lock(&mu_);
-  Counts counts{.clients = clients_.size(), .requests = 0, .numbers = numbers_, .bytes = bytes_};
+  Counts counts{.clients = clients_.size(), .left = left_.size(), .requests = 0, .numbers = numbers_, .bytes = bytes_};
   for (const auto& [id, client] : clients_) counts.requests += client.requests.size();
   return counts;
 }
@@ -262,7 +287,8 @@ OnceCalls::Client& OnceCalls::find_or_add(const ClientId& id, Runs& dropped) {
 }
 
 bool OnceCalls::too_many() const {
-  return clients_.size() >= options_.most_clients || numbers_ >= options_.most_numbers;
+  constexpr size_t kSmaller = 10;  // at least, than one that may come again
+  return clients_.size() + left_.size() / kSmaller >= options_.most_clients || numbers_ >= options_.most_numbers;
 }
 
 std::vector<OnceCalls::Request>::iterator OnceCalls::add(Client& client, std::vector<Request>::iterator place,
@@ -328,18 +354,25 @@ void OnceCalls::forget_silent(Time now, Runs& dropped) {
       numbers_ -= client.wanted.size();
       return true;
     });
+    absl::erase_if(left_, [&](const auto& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      if (entry.second > latest) return false;
+      last_forgotten_ = std::max(last_forgotten_, entry.second);
+      return true;
+    });
   };
   forget_those_before(now - options_.keep_silent);
   if (!too_many()) return;
   std::vector<Time> times;
   for (const auto& [id, client] : clients_) times.push_back(client.heard);
+  for (const auto& [id, when] : left_) times.push_back(when);
   auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   forget_those_before(*middle);
 }
 
-void OnceCalls::finish(Client& client, uint64_t number, int64_t bytes) {
+void OnceCalls::finish(const ClientId& id, Client& client, uint64_t number, int64_t bytes) {
   std::vector<Frame> dropped;
+  Runs ended;
   std::shared_ptr<Run> last;
   absl::MutexLock lock(&mu_);
   --client.running;
@@ -350,11 +383,13 @@ void OnceCalls::finish(Client& client, uint64_t number, int64_t bytes) {
                                  [&](const auto& entry) { return entry.first == number; });
     last = std::move(unwanted->second);
     client.unwanted.erase(unwanted);
+    if (client.leaves && client.running == 0) end(id, client, ended);
     return;
   }
   request->finished = true;
   request->bytes = bytes;
   bytes_ += bytes;
+  if (client.leaves && client.running == 0) return end(id, client, ended);
   if (bytes_ > options_.most_bytes) drop_answers(request->run.get(), dropped);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/inlined_vector.h>
 #include <absl/container/node_hash_map.h>
 #include <absl/synchronization/mutex.h>
@@ -52,13 +53,16 @@ class OnceCalls {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Says the same of answers as a request with this number would, and is none.
   void acknowledge(const RequestId& id, Wanted wanted) ABSL_LOCKS_EXCLUDED(mu_);
+  // The client makes no more requests, and wants no answers. What is left of it is its number, so that a request of it
+  // that comes late is not run again.
+  void leave(const ClientId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Now, or when it comes: a caller's words may overtake each other.
   void cancel(const RequestId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Also those that still come. REQUIRES: `why` is not ok.
   void cancel_all(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Counts {
-    size_t clients = 0, requests = 0, numbers = 0;
+    size_t clients = 0, left = 0, requests = 0, numbers = 0;
     int64_t bytes = 0;  // of answers
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -77,6 +81,7 @@ class OnceCalls {
   struct Client {
     Time heard{};
     int running = 0;                  // it is not forgotten while it has any
+    bool leaves = false;              // as soon as it has none
     uint64_t newest = 0;              // the highest number so far
     std::vector<uint64_t> wanted{};   // the numbers before it whose answers were wanted then, ascending
     std::vector<Request> requests{};  // those of them that have come, ascending
@@ -86,6 +91,15 @@ class OnceCalls {
     std::vector<Request>::iterator find(uint64_t number);  // where it is, or would be
   };
 
+  // What becomes of a call besides its run.
+  struct Begun {
+    Runs& dropped;
+    Status& refused;    // not ok: it is told so
+    Status& cancelled;  // not ok: its run is
+    bool& is_first;     // of its request
+  };
+  std::shared_ptr<Run> find_or_begin(const RequestId& id, Wanted wanted, const std::shared_ptr<RpcCall>& call,
+                                     const Begun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Client& find_or_add(const ClientId& id, Runs& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool too_many() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Request>::iterator add(Client& client, std::vector<Request>::iterator place, uint64_t number)
@@ -94,8 +108,9 @@ class OnceCalls {
   Status refusal(const Client& client, uint64_t number, const RpcCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void hear(Client& client, uint64_t number, Wanted wanted, Runs& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void drop(Client& client, Request& request, Runs& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void end(const ClientId& id, Client& client, Runs& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void forget_silent(Time now, Runs& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void finish(Client& client, uint64_t number, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void finish(const ClientId& id, Client& client, uint64_t number, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Of as many as are too many, but not of `latest`.
   void drop_answers(const Run* latest, std::vector<Frame>& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -103,6 +118,8 @@ class OnceCalls {
 
   mutable absl::Mutex mu_;
   absl::node_hash_map<ClientId, Client> clients_ ABSL_GUARDED_BY(mu_);
+  // When. Close together: one here and one there among what comes and goes would keep every page of the heap.
+  absl::flat_hash_map<ClientId, Time> left_ ABSL_GUARDED_BY(mu_);
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   size_t numbers_ ABSL_GUARDED_BY(mu_) = 0;                 // in `wanted` and `requests` of all clients
   Time last_forgotten_ ABSL_GUARDED_BY(mu_) = Time::min();  // when any client that was forgotten was last heard of

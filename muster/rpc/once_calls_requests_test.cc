@@ -95,6 +95,38 @@ TEST_F(OnceRequests, AreNeverRunOnceTheyAreDoneWith) {
   EXPECT_FALSE(is_restart(last_->status));
 }
 
+TEST_F(OnceRequests, OfAClientThatHasLeftAreNeverRun) {
+  EXPECT_TRUE(runs(kClient, 1));
+  EXPECT_TRUE(runs(kOther, 1));
+  once_.leave(kClient);
+  EXPECT_EQ(once_.counts().clients, 1u);
+  EXPECT_EQ(once_.counts().requests, 1u);
+
+  EXPECT_FALSE(runs(kClient, 1)) << "it was under way for long, and is not asked again";
+  EXPECT_EQ(last_->status.code(), StatusCode::kAborted);
+  EXPECT_THAT(last_->status.message(), HasSubstr("has left"));
+  once_.cancel({kClient, 1});
+  EXPECT_EQ(once_.counts().clients, 1u);
+  EXPECT_EQ(once_.counts().left, 1u);
+
+  now_ += hours(2);
+  EXPECT_TRUE(runs(kOther, 2));
+  EXPECT_EQ(once_.counts().left, 0u) << "nobody remembers it";
+  EXPECT_FALSE(runs(kClient, 1, {}, hours(3))) << "but that something was forgotten";
+}
+
+TEST_F(OnceRequests, OfAClientThatHasLeftEndBeforeItIsForgotten) {
+  std::shared_ptr<RpcCall> run = once_.begin({kClient, 1}, {}, std::make_shared<FakeCall>(milliseconds(0)));
+  ASSERT_TRUE(run);
+  once_.leave(kClient);
+  EXPECT_EQ(once_.counts().clients, 1u);
+  run->answer(text("late"));
+  EXPECT_EQ(once_.counts().clients, 0u);
+  EXPECT_EQ(once_.counts().left, 1u);
+  EXPECT_EQ(once_.counts().numbers, 0u);
+  EXPECT_EQ(once_.counts().bytes, 0);
+}
+
 TEST_F(OnceRequests, ThatWereGivenUpBeforeTheyCameAreNeverRun) {
   EXPECT_TRUE(runs(kClient, 7, {2}));
 

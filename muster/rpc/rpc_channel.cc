@@ -96,7 +96,6 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void tell_cancelled(uint64_t number) const;
   // The answer of a request that was numbered is there. The next request says so, but that may come late.
   void give_back(RequestNumbers::Taken& number, const Frame& answer);
-  void acknowledge();
   void meet_task();
   Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
   // Says what becomes of a call, and makes it a first time if it is to be made twice.
@@ -195,7 +194,11 @@ RpcChannel::Core::Core(std::string address, std::string task, const ChannelOptio
 
 // The task need not keep the last answers for an hour.
 RpcChannel::Core::~Core() {
-  if (numbers_.any() && connected()) acknowledge();
+  if (!numbers_.any() || !connected()) return;
+  Frame frame;
+  set_request_id(frame.envelope, {numbers_.client(), 0});
+  frame.envelope.set_task(task_);
+  send_unattended(call_rpc::kLeave, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
 Status RpcChannel::Core::explain(grpc::StatusCode code, const std::string& message) const {
@@ -427,10 +430,7 @@ void RpcChannel::Core::tell_cancelled(uint64_t number) const {
 void RpcChannel::Core::give_back(RequestNumbers::Taken& number, const Frame& answer) {
   const bool large = number.number() != 0 && bytes_of_tensors(answer) > kLargeAnswer;
   number.give_back();
-  if (large) acknowledge();
-}
-
-void RpcChannel::Core::acknowledge() {
+  if (!large) return;
   Frame frame;
   numbers_.take(frame.envelope).give_back();
   frame.envelope.set_task(task_);

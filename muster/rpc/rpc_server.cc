@@ -314,6 +314,11 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
     once_->acknowledge(request_id_of(envelope), envelope.wanted());
     call->answer({});
   };
+  auto leave = [this](const std::shared_ptr<RpcCall>& call) {
+    once_->leave(request_id_of(call->request().envelope).client);
+    call->answer({});
+  };
+  methods_.emplace(call_rpc::kLeave, MethodEntry{.name = call_rpc::kLeave, .method = leave, .pace = Pace::kQuick});
   methods_.emplace(call_rpc::kCancel, MethodEntry{.name = call_rpc::kCancel, .method = cancel, .pace = Pace::kQuick});
   methods_.emplace(call_rpc::kAcknowledge,
                    MethodEntry{.name = call_rpc::kAcknowledge, .method = acknowledge, .pace = Pace::kQuick});

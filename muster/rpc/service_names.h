@@ -7,6 +7,7 @@ namespace muster {
 namespace call_rpc {
 inline constexpr const char* kCancel = "/muster.Calls/Cancel";
 inline constexpr const char* kAcknowledge = "/muster.Calls/Acknowledge";
+inline constexpr const char* kLeave = "/muster.Calls/Leave";
 inline constexpr const char* kMeet = "/muster.Calls/Meet";
 }  // namespace call_rpc
 

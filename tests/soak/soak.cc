@@ -4,6 +4,7 @@
 //                                   clients is left at the servers.
 //   soak clients SECONDS --cluster  the same at servers that are processes, for soak.py to look at.
 //   soak functions COUNT --cluster  makes and drops so many functions.
+//   soak sessions COUNT --cluster   opens and closes so many sessions, one after the other, with a step in each.
 //   soak train --cluster            trains until it is killed, or its input ends.
 //   soak reset --cluster            drops the variables without a container.
 #include <poll.h>
@@ -120,6 +121,15 @@ void make_functions(int64_t count, const muster::ClusterResolver& cluster, const
   expect(sum.value().item<int64_t>() == (count + 9) / 10, "closures were lost");
 }
 
+void make_sessions(int64_t count, const std::string& target) {
+  const auto add = muster::function([](torch::Tensor x) { return x + 1; });
+  const torch::Tensor one = torch::ones({});
+  for (int64_t i = 0; i < count; ++i) {
+    muster::Session session({.target = target});
+    expect(session.run(add, one).item<float>() == 2, "a step is wrong");
+  }
+}
+
 bool input_has_ended() {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return ::poll(&input, 1, 0) != 0;  // nobody writes anything
@@ -158,6 +168,7 @@ int main(int argc, char** argv) {
     auto target = [&](int worker) { return "grpc://" + cluster.cluster_spec().task_address({"worker", worker}); };
     if (words[0] == "clients") run_clients(std::chrono::seconds(std::stoi(words.at(1))), target);
     if (words[0] == "functions") make_functions(std::stoll(words.at(1)), cluster, target(0));
+    if (words[0] == "sessions") make_sessions(std::stoll(words.at(1)), target(0));
     if (words[0] == "train") train(cluster);
     if (words[0] == "reset") muster::Session::reset({.target = target(0)});
     return 0;
