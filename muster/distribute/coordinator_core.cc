@@ -130,7 +130,7 @@ Metrics& CoordinatorCore::metrics() {
 }
 
 // ---- What it spends its time on
-CoordinatorReport CoordinatorCore::report() {
+CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::string> tasks;
   for (const auto& slot : workers_) tasks.push_back(slot->task());
   tasks.insert(tasks.end(), ps_.begin(), ps_.end());
@@ -187,11 +187,11 @@ CoordinatorReport CoordinatorCore::report() {
     task.peers = (latest.peer_seconds - before.peer_seconds) / seconds;
     now.tasks[tasks[i]] = latest;
   }
-  reported_ = std::move(now);
+  if (last) reported_ = std::move(now);
   return report;
 }
 
-void CoordinatorCore::tell_limit() { MUSTER_LOG(info) << report().sentence(); }
+void CoordinatorCore::tell_limit() { MUSTER_LOG(info) << report(/*last=*/false).sentence(); }
 
 // ---- What is under way
 void CoordinatorCore::end_work() {

@@ -56,8 +56,8 @@ class CoordinatorCore {
 
   const std::vector<std::unique_ptr<WorkerSlot>>& workers() const { return workers_; }
   Metrics& metrics();
-  // Asks all tasks at once. Those that do not answer are in it with the reason.
-  CoordinatorReport report() ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks all tasks at once. Those that do not answer are in it with the reason. `last`: the next one begins here.
+  CoordinatorReport report(bool last = true) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Keeper;
