@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "muster/distribute/test_coordinator.h"
+#include "muster/runtime/test_huge_table.h"
 #include "muster/trace/rows.h"
 
 namespace muster {
@@ -112,7 +113,7 @@ TEST_F(RowsInParts, AreToldApartFromTheWholeByTheCountOfWholeReads) {
 
 // ---- Rows that are made on demand
 TEST_F(RowsInParts, AreMadeOnDemandIfAsked) {
-  constexpr int64_t kRows = int64_t{100} << 30 >> 8;  // of 64 floats: 100 GiB
+  constexpr int64_t kRows = testing_support::kHugeTableRows;
   Variable v = strategy_.make<Variable>(InitialValue::normal({kRows, 64}, 0, 1, 5).on_demand());
   auto read = function([&](at::Tensor ids) { return lookup(v, ids); });
   auto add = function([&](at::Tensor ids) { scatter(v, Scatter::kAdd, ids, torch::ones({3, 64})); });
