@@ -120,7 +120,11 @@ void CoordinatorCore::put(std::shared_ptr<ScheduledClosure> closure) {
   queue_.drop_tagged(*tag, Status(StatusCode::kUnavailable, str_cat(task, " is given up"), task));
 }
 
-bool CoordinatorCore::wait(std::optional<std::chrono::milliseconds> timeout) { return queue_.wait(timeout); }
+bool CoordinatorCore::wait(std::optional<std::chrono::milliseconds> timeout) {
+  in_burst_ = false;  // nothing more comes for a while
+  dispatch();
+  return queue_.wait(timeout);
+}
 bool CoordinatorCore::done() { return queue_.done(); }
 
 Metrics& CoordinatorCore::metrics() {
