@@ -67,15 +67,9 @@ std::shared_ptr<Closure> ClosureQueue::get(std::optional<int> tag, std::optional
   const TimeLeft left(timeout);
   absl::MutexLock lock(&mu_);
   while (stopped_.ok()) {
-    if (std::shared_ptr<Closure> closure = take_one(tag)) {
-      note_available();
-      return closure;
-    }
+    if (std::shared_ptr<Closure> closure = take_one(tag)) return closure;
     // Looks once more after the deadline: the signal for a closure may have gone to this thread.
-    if (queued_changed_.wait_for(mu_, left())) continue;
-    std::shared_ptr<Closure> closure = stopped_.ok() ? take_one(tag) : nullptr;
-    note_available();
-    return closure;
+    if (!queued_changed_.wait_for(mu_, left())) return stopped_.ok() ? take_one(tag) : nullptr;
   }
   return nullptr;
 }
@@ -92,7 +86,6 @@ size_t ClosureQueue::take(size_t share, std::optional<int> tag, std::vector<std:
     expected += closure->expected;
     into.push_back(std::move(closure));
   }
-  note_available();
   return taken;
 }
 
@@ -201,7 +194,7 @@ void ClosureQueue::stop(Status why) {
     global.swap(global_);
     tagged.swap(tagged_);
     queued_tagged_ = 0;
-    expected_of_global_ = {};
+    expected_ = 0;
     note_available();
     cancellation = cancellation_;
     queued_changed_.signal_all();
@@ -231,16 +224,13 @@ size_t ClosureQueue::inflight() const {
 }
 
 void ClosureQueue::put_global(std::shared_ptr<Closure> closure, bool front) {
-  expected_of_global_ += closure->expected;
+  expected_ += closure->expected.count();
   front ? global_.push_front(std::move(closure)) : global_.push_back(std::move(closure));
   note_available();
   queued_changed_.signal();
 }
 
-void ClosureQueue::note_available() {
-  available_.store(healthy() ? global_.size() : 0, std::memory_order_relaxed);
-  expected_.store(expected_of_global_.count(), std::memory_order_relaxed);
-}
+void ClosureQueue::note_available() { available_.store(healthy() ? global_.size() : 0, std::memory_order_relaxed); }
 
 void ClosureQueue::put_tagged(std::shared_ptr<Closure> closure, bool front) {
   Closures& queue = tagged_[*closure->tag];
@@ -267,7 +257,8 @@ std::shared_ptr<Closure> ClosureQueue::take_one(std::optional<int> tag) {
   if (global_.empty() || !healthy()) return nullptr;
   std::shared_ptr<Closure> closure = std::move(global_.front());
   global_.pop_front();
-  expected_of_global_ -= closure->expected;
+  expected_ -= closure->expected.count();
+  note_available();
   ++inflight_;
   slot_free_.signal();
   return closure;
@@ -288,7 +279,7 @@ ClosureQueue::Ending ClosureQueue::take_ending() {
   Ending ending{.error = std::exchange(error_, {}),
                 .why = Status(StatusCode::kCancelled, kCancelledMessage),
                 .dropped = std::exchange(global_, {})};
-  expected_of_global_ = {};
+  expected_ = 0;
   note_available();
   cancellation_ = std::make_shared<Cancellation>();
   slot_free_.signal_all();

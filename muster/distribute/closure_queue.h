@@ -145,7 +145,7 @@ class ClosureQueue {
   const size_t capacity_;
   const std::function<void(std::optional<int> tag)> on_put_;
   std::atomic<size_t> available_ = 0, queued_tagged_ = 0;  // all change under mu_
-  std::atomic<int64_t> expected_ = 0;
+  std::atomic<int64_t> expected_ = 0;                      // nanoseconds
 
   mutable absl::Mutex mu_;
   SteadyCondVar queued_changed_;   // for get()
@@ -153,7 +153,6 @@ class ClosureQueue {
   SteadyCondVar settled_changed_;  // for all that wait until settled() or no longer draining()
 
   Closures global_ ABSL_GUARDED_BY(mu_);
-  std::chrono::nanoseconds expected_of_global_ ABSL_GUARDED_BY(mu_){};
   std::unordered_map<int, Closures> tagged_ ABSL_GUARDED_BY(mu_);  // an entry per tag with something queued
   size_t inflight_ ABSL_GUARDED_BY(mu_) = 0;
   size_t inflight_tagged_ ABSL_GUARDED_BY(mu_) = 0;
