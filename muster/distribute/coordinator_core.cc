@@ -214,13 +214,17 @@ void CoordinatorCore::in_background(std::function<void()> work) {
   });
 }
 
-void CoordinatorCore::tidy_later() {
+void CoordinatorCore::set_alarm(size_t number, absl::Duration after, std::function<void()> then) {
   std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
   absl::MutexLock lock(&mu_);
   if (stopping_) return;
-  auto& next = looks_[workers_.size()];
-  last = std::move(next);
-  next = std::make_unique<DeadlineTimer::Alarm>(timer_.after(absl::FromChrono(options_.tidy_every), [this] {
+  auto& alarm = looks_[number];
+  last = std::move(alarm);
+  alarm = std::make_unique<DeadlineTimer::Alarm>(timer_.after(after, std::move(then)));
+}
+
+void CoordinatorCore::tidy_later() {
+  set_alarm(workers_.size(), absl::FromChrono(options_.tidy_every), [this] {
     if (!limit_told_ && metrics_.closure_execution.snapshot().count > kEnoughToTell) {
       limit_told_ = true;
       in_background([this] { tell_limit(); });
@@ -229,7 +233,7 @@ void CoordinatorCore::tidy_later() {
       if (slot->up() && slot->untidy()) in_background([&slot = *slot] { slot.tidy(); });
     }
     tidy_later();
-  }));
+  });
 }
 
 std::weak_ptr<ResourceKeeper> CoordinatorCore::keeper() const { return keeper_; }
@@ -288,16 +292,11 @@ bool CoordinatorCore::wait_for_more() {
 }
 
 void CoordinatorCore::dispatch_later() {
-  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
-  absl::MutexLock lock(&mu_);
-  if (stopping_) return;
-  auto& later = looks_[workers_.size() + 1];
-  last = std::move(later);
-  later = std::make_unique<DeadlineTimer::Alarm>(timer_.after(kGatherFor, [this] {
+  set_alarm(workers_.size() + 1, kGatherFor, [this] {
     dispatches_later_ = false;
     in_burst_ = false;
     dispatch();
-  }));
+  });
 }
 
 // REQUIRES: a message to it is counted. False, and it is not, if there was nothing for it.

@@ -85,6 +85,8 @@ class CoordinatorCore {
   void begin_work() { under_way_.fetch_add(1, std::memory_order_relaxed); }
   void end_work() ABSL_LOCKS_EXCLUDED(mu_);
   void in_background(std::function<void()> work);
+  // Takes the place of the alarm of this number, which may ring just now.
+  void set_alarm(size_t number, absl::Duration after, std::function<void()> then) ABSL_LOCKS_EXCLUDED(mu_);
   // From time to time: workers drop what functions that are gone have left there.
   void tidy_later() ABSL_LOCKS_EXCLUDED(mu_);
   // Once, when the job has run for a while: what limits its rate.

@@ -170,13 +170,7 @@ void CoordinatorCore::lose(WorkerSlot& slot, uint64_t generation, const Status& 
 }
 
 void CoordinatorCore::look_later(Search search, std::chrono::milliseconds pause) {
-  std::unique_ptr<DeadlineTimer::Alarm> last;  // ends without the lock
-  absl::MutexLock lock(&mu_);
-  if (stopping_) return;
-  auto& look = looks_[search.slot.index()];
-  last = std::move(look);
-  look = std::make_unique<DeadlineTimer::Alarm>(
-      timer_.after(absl::FromChrono(pause), [this, search] { this->look(search); }));
+  set_alarm(search.slot.index(), absl::FromChrono(pause), [this, search] { look(search); });
 }
 
 void CoordinatorCore::look(Search search) {
@@ -233,12 +227,8 @@ void CoordinatorCore::still_missing(Search search, const Status& why) {
   }
   watch_parameter_servers(search.slot);
   const auto missing_for = std::chrono::steady_clock::now() - search.began;
-  size_t missing = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    missing = looks_.size();
-  }
-  look_later(std::move(search), until_next_look(missing_for, missing));
+  const auto missing = std::count_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->up(); });
+  look_later(std::move(search), until_next_look(missing_for, static_cast<size_t>(missing)));
 }
 
 void CoordinatorCore::give_up(WorkerSlot& slot, const std::string& what, const Status& why) {
