@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kEnoughToTell = 1'000;                      // closures, before it is said what limits them
 constexpr std::chrono::microseconds kWorthAMessage(100);      // of work
+constexpr std::chrono::milliseconds kLong(50);                // next to which the way of a message is nothing
 constexpr std::chrono::microseconds kBurst(20);               // between closures that are scheduled in a loop
 constexpr absl::Duration kGatherFor = absl::Milliseconds(1);  // that closures wait for each other at most
 
@@ -80,7 +81,7 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
     const size_t index = workers_.size();
     workers_.push_back(std::make_unique<WorkerSlot>(index, task, strategy.worker_addresses()[index], peers_, setting));
   }
-  loads_.emplace(workers_.size(), options_.depth, /*several=*/options_.overlap);
+  loads_.emplace(workers_.size(), options_.depth);
   watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
   for (const auto& slot : workers_) look({.slot = *slot, .was_there = false});
   tidy_later();
@@ -322,10 +323,14 @@ bool CoordinatorCore::send_to(WorkerSlot& slot) {
 }
 
 void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
+  std::chrono::nanoseconds takes{};
+  for (const auto& closure : batch) takes += closure->takes();
   Sent sent{.batch = std::move(batch),
             .cancellation = of_tagged_,
             .generation = slot.generation(),
+            .is_long = !options_.overlap && takes > kLong,
             .began = std::chrono::steady_clock::now()};
+  if (sent.is_long) loads_->count_long(slot.index());
   if (!sent.batch.front()->tag) sent.cancellation = queue_.cancellation();
   for (const auto& closure : sent.batch) closure->note_variants();
   std::vector<ProgramRun> runs;
@@ -371,7 +376,7 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
   }
   sent.batch = std::move(prepared);
   if (!sent.batch.empty()) return begin(slot, std::move(sent), std::move(runs));
-  loads_->give_back(slot.index());
+  loads_->give_back(slot.index(), sent.is_long);
   serve(slot);
 }
 
@@ -419,13 +424,15 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     const Status failure = late_is_lost(as_loss(status.from(slot.task()), sent.cancellation.get()));
     const bool loss = is_loss(failure);
     if (loss) lose(slot, sent.generation, failure);
-    loads_->give_back(slot.index());
+    loads_->give_back(slot.index(), sent.is_long);
     for (const auto& closure : batch) loss ? repeat(closure) : failed(slot, closure, failure, sent.began);
     return;
   }
   std::chrono::nanoseconds at_worker{};
   for (const RunOutcome& outcome : outcomes) at_worker += outcome.took;
   slot.learn(batch.size(), at_worker);
+  // First: who has a result and schedules more finds the worker free.
+  loads_->give_back(slot.index(), sent.is_long);
   std::vector<std::shared_ptr<Closure>> finished;
   finished.reserve(batch.size());
   Batch again;
@@ -449,7 +456,6 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
       failed(slot, batch[i], failure, sent.began);
     }
   }
-  loads_->give_back(slot.index(), options_.overlap || slot.is_quick());
   if (!finished.empty()) {
     forget_trouble(slot);
     queue_.mark_finished(finished);

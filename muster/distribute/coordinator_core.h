@@ -69,6 +69,7 @@ class CoordinatorCore {
     Batch batch;
     std::shared_ptr<Cancellation> cancellation;
     uint64_t generation;  // of the slot
+    bool is_long;         // as far as was known
     Time began;
     Cancellation::Registration asked_to_end{};
   };

@@ -4,8 +4,7 @@
 
 namespace muster {
 
-WorkerLoads::WorkerLoads(size_t workers, int most, bool several)
-    : most_(most), loads_(workers, Load{.several = several}), lines_(most), spare_(workers) {}
+WorkerLoads::WorkerLoads(size_t workers, int most) : most_(most), loads_(workers), lines_(most), spare_(workers) {}
 
 std::optional<size_t> WorkerLoads::take() {
   absl::MutexLock lock(&mu_);
@@ -30,13 +29,19 @@ void WorkerLoads::count_another(size_t worker) {
   count(worker);
 }
 
-void WorkerLoads::give_back(size_t worker, std::optional<bool> several) {
+void WorkerLoads::count_long(size_t worker) {
+  absl::MutexLock lock(&mu_);
+  ++loads_[worker].long_ones;
+  place(worker);
+}
+
+void WorkerLoads::give_back(size_t worker, bool was_long) {
   absl::MutexLock lock(&mu_);
   Load& load = loads_[worker];
   MUSTER_CHECK(load.messages > 0) << "more messages were given back than taken";
   --load.messages;
   under_way_.fetch_sub(1, std::memory_order_relaxed);
-  if (several) load.several = *several;
+  if (was_long) --load.long_ones;
   place(worker);
 }
 
@@ -70,9 +75,8 @@ void WorkerLoads::count(size_t worker) {
 // At the end of its line, or in none. Nodes are moved, so nothing is allocated.
 void WorkerLoads::place(size_t worker) {
   Load& load = loads_[worker];
-  const int most = load.several ? most_ : 1;
   std::optional<int> line;
-  if (load.there && load.messages < most) line = load.messages;
+  if (load.there && load.messages < most_ && load.long_ones == 0) line = load.messages;
   if (line == load.line) return;
   Line& from = load.line ? lines_[*load.line] : spare_;
   Line& to = line ? lines_[*line] : spare_;

@@ -16,8 +16,8 @@ namespace muster {
 // many workers there are. Thread-safe.
 class WorkerLoads {
  public:
-  // `most`: messages under way to one worker, if it may have `several`.
-  WorkerLoads(size_t workers, int most, bool several = false);
+  // `most`: messages under way to one worker.
+  WorkerLoads(size_t workers, int most);
 
   // A worker that may get one more, and counts as having it from now on: one with the least under way, and of those the
   // one that has waited longest. None if there is none.
@@ -26,8 +26,11 @@ class WorkerLoads {
   bool take(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
   // It is sent one more than it was taken for.
   void count_another(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
-  // One message less is under way to it. `several`: it may have more than one from now on.
-  void give_back(size_t worker, std::optional<bool> several = std::nullopt) ABSL_LOCKS_EXCLUDED(mu_);
+  // One of its messages may take long: until that is given back it gets no more, since what waits at one worker is out
+  // of reach of the others.
+  void count_long(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
+  // One message less is under way to it, `was_long` if it was counted so.
+  void give_back(size_t worker, bool was_long = false) ABSL_LOCKS_EXCLUDED(mu_);
 
   // At first none is there. Each time that one is found it has a higher generation. Who tells of it may be late: what
   // is said of an earlier generation does not count, and one that was lost is not there any more.
@@ -40,8 +43,8 @@ class WorkerLoads {
  private:
   using Line = std::list<size_t>;  // of workers with the same number under way, the one that waits longest first
   struct Load {
-    int messages = 0;
-    bool there = false, several = false;
+    int messages = 0, long_ones = 0;  // of those
+    bool there = false;
     uint64_t generation = 0;    // of which it is known whether it is there
     std::optional<int> line{};  // where it stands
     Line::iterator place{};

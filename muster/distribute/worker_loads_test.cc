@@ -8,7 +8,7 @@ namespace muster {
 namespace {
 
 TEST(WorkerLoads, TakeNobodyWhoIsNotThere) {
-  WorkerLoads loads(2, 2);
+  WorkerLoads loads(2, 1);
   EXPECT_EQ(loads.take(), std::nullopt);
   EXPECT_FALSE(loads.take(1));
   loads.found(1, 1);
@@ -30,7 +30,7 @@ TEST(WorkerLoads, AreNotMistakenByWhoTellsLate) {
 }
 
 TEST(WorkerLoads, TakeTheOneWithTheLeastUnderWayThatHasWaitedLongest) {
-  WorkerLoads loads(3, 2);
+  WorkerLoads loads(3, 1);
   for (size_t worker : {2, 0, 1}) loads.found(worker, 1);
   EXPECT_EQ(loads.take(), 2);
   EXPECT_EQ(loads.take(), 0);
@@ -43,19 +43,33 @@ TEST(WorkerLoads, TakeTheOneWithTheLeastUnderWayThatHasWaitedLongest) {
   EXPECT_EQ(loads.under_way(), 3);
 }
 
-TEST(WorkerLoads, GiveASecondMessageOnlyToThoseThatMayHaveSeveralAndOnlyWhenNobodyIsIdle) {
+TEST(WorkerLoads, GiveASecondMessageOnlyWhenNobodyIsIdleAndTheFirstIsNotLong) {
   WorkerLoads loads(2, 2);
   loads.found(0, 1);
   loads.found(1, 1);
   EXPECT_EQ(loads.take(), 0);
-  loads.give_back(0, /*several=*/true);
+  loads.count_long(0);
   EXPECT_EQ(loads.take(), 1);
+  EXPECT_EQ(loads.take(), 1);
+  EXPECT_EQ(loads.take(), std::nullopt);
+  EXPECT_FALSE(loads.take(0));
+  EXPECT_EQ(loads.under_way(1), 2);
+  loads.give_back(0, /*was_long=*/true);
   EXPECT_EQ(loads.take(), 0);
   EXPECT_EQ(loads.take(), 0);
   EXPECT_EQ(loads.take(), std::nullopt);
-  EXPECT_EQ(loads.under_way(0), 2);
-  loads.give_back(0, /*several=*/false);
-  EXPECT_EQ(loads.take(), std::nullopt) << "one is still under way to it";
+}
+
+TEST(WorkerLoads, GiveNothingMoreUntilTheLongOneIsBack) {
+  WorkerLoads loads(1, 3);
+  loads.found(0, 1);
+  EXPECT_EQ(loads.take(), 0);
+  EXPECT_EQ(loads.take(), 0);
+  loads.count_long(0);
+  loads.give_back(0, /*was_long=*/false);
+  EXPECT_EQ(loads.take(), std::nullopt) << "the one that is still under way is the long one";
+  loads.give_back(0, /*was_long=*/true);
+  EXPECT_EQ(loads.take(), 0);
 }
 
 TEST(WorkerLoads, TakeOneThatIsNamed) {
@@ -78,8 +92,10 @@ TEST(WorkerLoads, NeverGiveAWorkerMoreThanItMayHave) {
       const std::optional<size_t> worker = loads.take();
       if (!worker) continue;
       if (++has[*worker] > kMost) ++wrong;
+      const bool is_long = i % 3 == 0;
+      if (is_long) loads.count_long(*worker);
       --has[*worker];
-      loads.give_back(*worker, i % 3 != 0);
+      loads.give_back(*worker, is_long);
     }
   };
   {

@@ -13,7 +13,6 @@ namespace {
 // nobody else is left without work.
 constexpr std::chrono::microseconds kWorthSending(1'000);
 constexpr size_t kMostAtOnce = 256;
-constexpr std::chrono::milliseconds kQuick(50);  // next to which the way of a message is nothing
 
 }  // namespace
 
@@ -247,7 +246,6 @@ void WorkerSlot::clear() {
 }
 
 void WorkerSlot::learn(size_t closures, std::chrono::nanoseconds took) {
-  quick_.store(took < kQuick, std::memory_order_relaxed);
   const size_t now = batch_size();
   if (took < kWorthSending && closures >= now) {
     batch_size_.store(std::min(now * 2, kMostAtOnce), std::memory_order_relaxed);

@@ -48,6 +48,10 @@ class ScheduledClosure : public Closure {
 
   // How long it took, for the next ones.
   void learn(std::chrono::nanoseconds took) const { entry->took_ns.store(took.count(), std::memory_order_relaxed); }
+  // As far as is known by now.
+  std::chrono::nanoseconds takes() const {
+    return std::chrono::nanoseconds(entry->took_ns.load(std::memory_order_relaxed));
+  }
 
   // Whether somebody besides this closure can ask for the result.
   bool watched() const { return result.use_count() > 1; }
@@ -101,9 +105,6 @@ class WorkerSlot {
 
   // ---- How many closures it gets at a time.
   size_t batch_size() const { return batch_size_.load(std::memory_order_relaxed); }
-  // Whether its closures end so soon that the next ones may wait there for their turn: what waits at one worker is out
-  // of reach of the others.
-  bool is_quick() const { return quick_.load(std::memory_order_relaxed); }
   // So many closures in one message took the worker so long. The way there does not count: on a machine that is busy
   // with many messages it takes long, and smaller ones would only make more of them.
   void learn(size_t closures, std::chrono::nanoseconds took);
@@ -122,7 +123,6 @@ class WorkerSlot {
   const std::shared_ptr<Peers> peers_;
   const ProgramSetting setting_;
   std::atomic<size_t> batch_size_{1};
-  std::atomic<bool> quick_{false};
   std::atomic<bool> up_{false};          // written under mu_
   std::atomic<uint64_t> generation_{0};  // likewise
 
