@@ -25,7 +25,11 @@ function(muster_test)
   endif()
   muster_unity(${folder}_test)
   add_test(NAME ${folder} COMMAND "${PROJECT_SOURCE_DIR}/tests/own_network" "$<TARGET_FILE:${folder}_test>")
-  set_tests_properties(${folder} PROPERTIES LABELS unit TIMEOUT 600)
+  set(limit 600)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    set(limit 3000)  # they take several times as long
+  endif()
+  set_tests_properties(${folder} PROPERTIES LABELS unit TIMEOUT ${limit})
 endfunction()
 
 # Gives `target` the shared precompiled header with <torch/torch.h> (and gtest, where there are tests). It is made once, so
