@@ -5,38 +5,48 @@
 
 #include <deque>
 #include <functional>
+#include <list>
 #include <string>
 #include <thread>
-#include <vector>
+
+#include "muster/base/deadline_timer.h"
 
 namespace muster {
 
 // As many threads as there is work for, up to a limit, so that a task may wait for another one that was
-// submitted after it. Threads stay for the next task. Thread-safe; a task may submit. The destructor runs all that was
-// submitted and joins: it must not be called by a task.
+// submitted after it. A thread stays for the next task, and ends when none came for a while. Thread-safe; a task may
+// submit. The destructor runs all that was submitted and joins: it must not be called by a task.
 class ElasticPool {
  public:
   // Over `most` tasks at a time, the next ones wait in a queue. REQUIRES: most > 0.
-  explicit ElasticPool(std::string name, int most = 256);
+  explicit ElasticPool(std::string name, int most = 256, absl::Duration threads_stay = absl::Seconds(10));
   ~ElasticPool();
   ElasticPool(const ElasticPool&) = delete;
   ElasticPool& operator=(const ElasticPool&) = delete;
 
   // REQUIRES: `task` does not throw.
-  void submit(std::function<void()> task);
+  void submit(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
+
+  size_t threads() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void work();
-  bool has_news() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !queue_.empty(); }
+  using Threads = std::list<std::jthread>;
+
+  void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void work(Threads::iterator self) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string name_;
   const size_t most_;
+  const absl::Duration threads_stay_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  SteadyCondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mu_);
   size_t idle_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::jthread> threads_ ABSL_GUARDED_BY(mu_);
+  size_t started_ ABSL_GUARDED_BY(mu_) = 0;
+  Threads threads_ ABSL_GUARDED_BY(mu_);
+  std::jthread ended_ ABSL_GUARDED_BY(mu_);  // the last that did for want of work; it has joined the one before it
 };
 
 }  // namespace muster

@@ -75,6 +75,36 @@ TEST(ElasticPool, QueuesWhatIsOverItsLimit) {
   EXPECT_LE(most, 3);
 }
 
+TEST(ElasticPool, EndsThreadsThatHaveNothingToDo) {
+  std::atomic<int> ran = 0;
+
+  ElasticPool pool("pool", 64, absl::Milliseconds(1));
+  for (int round = 0; round < 3; ++round) {
+    absl::Notification go;
+    for (int i = 0; i < 20; ++i) {
+      pool.submit([&] {
+        go.WaitForNotification();
+        ++ran;
+      });
+    }
+    EXPECT_EQ(pool.threads(), 20);
+    go.Notify();
+    while (pool.threads() > 0) std::this_thread::yield();
+    EXPECT_EQ(ran, 20 * (round + 1));
+  }
+}
+
+TEST(ElasticPool, RunsWhatIsSubmittedWhileItsThreadsEnd) {
+  std::atomic<int> ran = 0;
+
+  {
+    ElasticPool pool("pool", 4, absl::Microseconds(20));
+    for (int i = 0; i < 20'000; ++i) pool.submit([&] { ++ran; });
+  }
+
+  EXPECT_EQ(ran, 20'000);
+}
+
 TEST(ElasticPool, EndsWhatATaskOwnsWithTheTask) {
   auto owned = std::make_shared<int>(1);
   std::weak_ptr<int> watch = owned;

@@ -21,12 +21,13 @@ NetworkReaders::NetworkReaders(grpc::CompletionQueue& queue, const NetworkReader
 }
 
 NetworkReaders::~NetworkReaders() {
-  std::vector<std::unique_ptr<Reader>> readers;
+  std::vector<std::unique_ptr<Reader>> readers, left;
   {
     absl::MutexLock lock(&mu_);
-    closing_ = true;  // no thread is added from here on
+    closing_ = true;  // no thread is added from here on, and none leaves
     for (Reader* reader : idle_) reader->woken.signal();
     readers.swap(readers_);
+    left.swap(left_);
   }
   readers.clear();
 }
@@ -40,7 +41,7 @@ void NetworkReaders::read(Reader& self) {
   if (options_.on_start) options_.on_start();
   const WhenBlocking blocking([&] { give_turn(self); });
   while (true) {
-    if (!self.has_turn.load(std::memory_order_relaxed)) take_turn(self);
+    if (!self.has_turn.load(std::memory_order_relaxed) && !take_turn(self)) return;
     void* tag = nullptr;
     bool ok = false;
     const Clock::time_point begin = Clock::now();
@@ -66,16 +67,22 @@ void NetworkReaders::adapt_turns(Reader& self, std::chrono::nanoseconds waited) 
   }
 }
 
-void NetworkReaders::take_turn(Reader& self) {
+bool NetworkReaders::take_turn(Reader& self) {
+  std::vector<std::unique_ptr<Reader>> left;  // are joined without the lock
   absl::MutexLock lock(&mu_);
   if (free_turns_ == 0 && !closing_) {
     idle_.push_back(&self);
     while (free_turns_ == 0 && !closing_) {
       // One of them looks after those who have a turn: the first, who is the last to be woken.
-      const absl::Duration patience = idle_.front() == &self ? kLookAgain : absl::InfiniteDuration();
-      const bool nobody_woke_it = !self.woken.wait_for(mu_, patience);
-      self.chosen = false;
+      const bool looks = idle_.front() == &self;
+      const bool nobody_woke_it = !self.woken.wait_for(mu_, looks ? kLookAgain : options_.threads_stay);
+      const bool chosen = std::exchange(self.chosen, false);
       if (!nobody_woke_it) continue;
+      if (!looks && !chosen && free_turns_ == 0 && !closing_ && idle_.front() != &self) {
+        left.swap(left_);
+        leave(self);
+        return false;
+      }
       pass_stuck_turns();
       if (!options_.look) continue;
       mu_.Unlock();
@@ -86,11 +93,20 @@ void NetworkReaders::take_turn(Reader& self) {
     std::erase(idle_, &self);
     if (looked_after_others && !idle_.empty()) idle_.front()->woken.signal();  // It does so from now on.
   }
-  if (free_turns_ == 0) return;  // At the end all of them empty the queue.
+  if (free_turns_ == 0) return true;  // At the end all of them empty the queue.
   --free_turns_;
   self.has_turn.store(true, std::memory_order_relaxed);
   // Somebody has to be left to look.
   if (idle_.empty()) wake_or_add();
+  return true;
+}
+
+void NetworkReaders::leave(Reader& self) {
+  std::erase(idle_, &self);
+  const auto found =
+      std::find_if(readers_.begin(), readers_.end(), [&](const auto& one) { return one.get() == &self; });
+  left_.push_back(std::move(*found));
+  readers_.erase(found);
 }
 
 void NetworkReaders::give_turn(Reader& reader) {

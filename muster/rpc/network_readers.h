@@ -45,13 +45,14 @@ struct NetworkReadersOptions {
   int max_threads = 128;
   std::function<void()> look{};      // called now and then, by a thread that has nothing else to do
   std::function<void()> on_start{};  // called by each thread first
+  absl::Duration threads_stay = absl::Seconds(10);
 };
 
 // The threads that wait for a server's events and handle them. Only so many as there are turns wait inside gRPC: of
 // more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. So there is one turn,
 // and more only while events wait for whoever has it. A reader keeps its turn while it handles an event, unless it is
 // about to block (see base/blocking.h): then the next one takes over. Should one block that has not said so, its turn
-// is taken from it a moment later. Thread-safe.
+// is taken from it a moment later. A thread that nobody has needed for a while ends. Thread-safe.
 class NetworkReaders {
  public:
   NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options);
@@ -78,7 +79,9 @@ class NetworkReaders {
   void read(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
   // By how long a reader has waited for an event: another turn, or one less.
   void adapt_turns(Reader& self, std::chrono::nanoseconds waited) ABSL_LOCKS_EXCLUDED(mu_);
-  void take_turn(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: it was not needed, and has left the readers.
+  bool take_turn(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
+  void leave(Reader& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void give_turn(Reader& reader) ABSL_LOCKS_EXCLUDED(mu_);
   void pass_turn(Reader& reader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void wake_or_add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -94,6 +97,7 @@ class NetworkReaders {
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Reader*> idle_ ABSL_GUARDED_BY(mu_);  // the last one is the next to be woken
   std::vector<std::unique_ptr<Reader>> readers_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Reader>> left_ ABSL_GUARDED_BY(mu_);  // to be joined
 };
 
 }  // namespace muster

@@ -106,6 +106,27 @@ TEST_F(NetworkReadersTest, AreAsManyAsBlockAtTheSameTimeUpToTheLimit) {
   EXPECT_EQ(readers_->threads(), kMost);
 }
 
+TEST_F(NetworkReadersTest, LeaveWhenTheyAreNotNeededForAWhile) {
+  constexpr int kMost = 8;
+  start({.max_threads = kMost, .threads_stay = absl::Milliseconds(1)});
+  for (int round = 0; round < 3; ++round) {
+    absl::Notification go;
+    std::atomic<int> begun = 0, ended = 0;
+    for (int i = 0; i < kMost; ++i) {
+      happen([&] {
+        ++begun;
+        about_to_block();
+        go.WaitForNotification();
+        ++ended;
+      });
+    }
+    EXPECT_TRUE(eventually([&] { return begun == kMost; }));
+    go.Notify();
+    EXPECT_TRUE(eventually([&] { return ended == kMost; }));
+    EXPECT_TRUE(eventually([&] { return readers_->threads() <= 2; })) << "one reads, one looks after it";
+  }
+}
+
 TEST_F(NetworkReadersTest, AreMoreWhileEventsWaitForThem) {
   start({.most_turns = 3});
   EXPECT_EQ(readers_->turns(), 1);
