@@ -116,6 +116,13 @@ TEST(DatasetMap, LetsARandomFunctionDrawAnewForEveryElement) {
   EXPECT_FALSE(torch::equal(elements[0][0], elements[1][0]));
 }
 
+TEST(DatasetMap, LetsARandomFunctionDrawAnewEachTimeThatItIsOpened) {
+  const Dataset noise = Dataset::range(3).map([](at::Tensor) { return torch::rand({4}); });
+  const auto first = elements_of(noise), second = elements_of(noise);
+
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(torch::equal(first[i][0], second[i][0])) << i;
+}
+
 TEST(DatasetMap, RejectsAnElementOfAnotherShapeAndSuggestsToDropIt) {
   const Dataset mapped = Dataset::range(5).batch(2).map(function([](at::Tensor x) { return x + 1; }, {.name = "add"}));
   auto source = mapped.open(local_worker());
@@ -173,7 +180,15 @@ TEST(DatasetFilter, KeepsWhatItsFunctionSays) {
   EXPECT_THAT(numbers_of(even.repeat(2).skip(2)), ElementsAre(4, 6, 0, 2, 4, 6));
 }
 
-TEST(DatasetFilter, LooksForItsFirstElementToBeAnExampleOfTheNext) {
+TEST(DatasetFilter, IsNotWaitedForToKnowWhatElementsLookLike) {
+  const Dataset none = Dataset::range(7).repeat().filter([](at::Tensor x) { return x > 100; });
+
+  EXPECT_EQ(none.element_spec(), (std::vector<TensorSpec>{{DType::kLong, {}}}));
+  EXPECT_EQ(none.map([](at::Tensor x) { return x * 0.5; }).element_spec(),
+            (std::vector<TensorSpec>{{DType::kFloat, {}}}));
+}
+
+TEST(DatasetFilter, LeavesTheNextFunctionWhatItLetsThrough) {
   const Dataset late =
       Dataset::range(7).filter([](at::Tensor x) { return x > 4; }).map([](at::Tensor x) { return x * 2; });
 

@@ -86,7 +86,8 @@ class DatasetNode {
   const Inputs& inputs() const { return inputs_; }
   const DatasetNode& input() const { return *inputs_.front(); }
 
-  // The first element, as the local worker makes it; shuffles are left out.
+  // The first element, as the local worker makes it. Shuffles and filters are left out: what they give looks like what
+  // they take, and a filter may wait for ever for one that it lets through.
   std::optional<Element> example() const;
   std::vector<TensorSpec> element_spec() const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the op is a FunctionOp. Null if there is no element to trace it on.

@@ -13,8 +13,8 @@ namespace {
 // The function of a map or filter, registered with the worker for as long as it is open.
 class RegisteredFunction {
  public:
-  RegisteredFunction(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, Worker& worker)
-      : op_(op.name()), element_program_(std::move(program)), worker_(worker) {
+  RegisteredFunction(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, const OpenContext& context)
+      : op_(op.name()), element_program_(std::move(program)), worker_(context.worker), draws_(context.draws) {
     if (!element_program_) return;
     const Program& checked = element_program_->program;
     handle_ = worker_.register_program(checked);
@@ -45,7 +45,7 @@ class RegisteredFunction {
                              ", but the function was traced for ", describe(expected()),
                              "; if it is the last, smaller batch, give batch drop_remainder = true");
     }
-    return worker_.run(*handle_, arguments(element));
+    return worker_.run(*handle_, arguments(element), {.replica = draws_});
   }
 
   std::string name() const { return str_cat(op_, " \"", element_program_->program.name, "\""); }
@@ -84,6 +84,7 @@ class RegisteredFunction {
   const char* const op_;
   const std::shared_ptr<const ElementProgram> element_program_;
   Worker& worker_;
+  const uint64_t draws_;
   std::optional<ProgramHandle> handle_;
   std::vector<bool> written_;  // by argument
 };
@@ -91,8 +92,8 @@ class RegisteredFunction {
 class MapSource : public Source {
  public:
   MapSource(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, std::unique_ptr<Source> input,
-            Worker& worker)
-      : input_(std::move(input)), function_(op, std::move(program), worker) {}
+            const OpenContext& context)
+      : input_(std::move(input)), function_(op, std::move(program), context) {}
 
   std::optional<Element> next() override {
     const std::optional<Element> element = input_->next();
@@ -111,7 +112,7 @@ class FilterSource : public Source {
  public:
   FilterSource(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, std::unique_ptr<Source> input,
                const OpenContext& context)
-      : input_(std::move(input)), context_(context), function_(op, std::move(program), context.worker) {}
+      : input_(std::move(input)), context_(context), function_(op, std::move(program), context) {}
 
   std::optional<Element> next() override {
     while (true) {
@@ -144,7 +145,7 @@ class FilterSource : public Source {
 std::unique_ptr<Source> open_function(const FunctionOp& op, std::shared_ptr<const ElementProgram> program,
                                       std::unique_ptr<Source> input, const OpenContext& context) {
   if (op.filters) return std::make_unique<FilterSource>(op, std::move(program), std::move(input), context);
-  return std::make_unique<MapSource>(op, std::move(program), std::move(input), context.worker);
+  return std::make_unique<MapSource>(op, std::move(program), std::move(input), context);
 }
 
 }  // namespace muster

@@ -30,6 +30,8 @@ class Source {
 struct OpenContext {
   Worker& worker;
   const std::atomic<bool>& closed;
+  // Random functions draw other numbers at each task and each time that a dataset is opened.
+  uint64_t draws = 0;
   bool example = false;  // only the first element is wanted, in any order: no threads, no buffers
 
   // For those that may take many elements to make one. Throws Error{kCancelled} once nobody wants them any more.

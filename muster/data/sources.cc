@@ -133,12 +133,19 @@ class GeneratorSource : public Source {
   bool ended_ = false;
 };
 
+// The same in every execution of a program, as long as it opens its datasets in the same order.
+uint64_t next_draws(Worker& worker) {
+  static std::atomic<uint64_t> opened{0};
+  return std::hash<std::string>()(worker.status().task) + ++opened;
+}
+
 // An opened dataset: the outermost step, and what all of them refer to.
 // Thread-safe. Generators are called with the lock held: they are one sequence.
 class OpenedDataset : public ElementSource {
  public:
   OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker)
-      : node_(std::move(node)), source_(muster::open(*node_, {.worker = worker, .closed = closed_})) {}
+      : node_(std::move(node)),
+        source_(muster::open(*node_, {.worker = worker, .closed = closed_, .draws = next_draws(worker)})) {}
   ~OpenedDataset() override { close(); }
 
   void close() override { closed_ = true; }
@@ -186,7 +193,10 @@ std::unique_ptr<Source> open_op(const DigitsOp& op) { return std::make_unique<Di
 std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context) {
   auto input = [&] { return open(node.input(), context); };
   return std::visit(Overloaded{
-                        [&](const FunctionOp& op) { return open_function(op, node.program(), input(), context); },
+                        [&](const FunctionOp& op) {
+                          if (op.filters && context.example) return input();
+                          return open_function(op, node.program(), input(), context);
+                        },
                         [&](const ZipOp&) {
                           std::vector<std::unique_ptr<Source>> inputs;
                           for (const auto& each : node.inputs()) inputs.push_back(open(*each, context));
