@@ -2,6 +2,7 @@
 
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/ps_variables.h"
+#include "muster/graph/device_spec.h"
 #include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/variable_programs.h"
@@ -104,10 +105,14 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
   }
   auto closure = std::make_shared<ScheduledClosure>();
   closure->tag = worker;
+  const std::shared_ptr<PsVariables>& own = strategy_.variables();
   for (const auto& variable : entry->traced.variables) {
-    check_usable(*variable, entry->traced.program.name);
-    if (auto resource = core_->resource_of(variable.get())) resources.push_back(std::move(resource));
+    if (variable->home == own) continue;
+    auto resource = core_->resource_of(variable.get());
+    if (!resource) refuse_variable(*variable, entry->traced.program.name);
+    resources.push_back(std::move(resource));
   }
+  check_workers_of(entry->traced.program, worker);
   closure->expected = std::chrono::nanoseconds(entry->took_ns.load(std::memory_order_relaxed));
   closure->entry = std::move(entry);
   closure->trace = std::move(trace);
@@ -120,13 +125,25 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
 }
 
 // Workers would look for it in vain, among their own.
-void ClusterCoordinator::check_usable(const Variable::State& variable, const std::string& function) const {
-  if (variable.home == strategy_.variables() || core_->resource_of(&variable)) return;
+void ClusterCoordinator::refuse_variable(const Variable::State& variable, const std::string& function) {
   throw failed_precondition(
       "schedule: function \"", function, "\" uses variable \"", variable.options.name, "\", which ",
       variable.home ? "belongs to another strategy or coordinator" : "was made outside of the strategy's scope",
       ", so the workers do not have it; make it while `auto scope = strategy.scope()` lives, or by "
       "strategy.make<Variable>()");
+}
+
+// Whoever is free runs a closure, and has no other worker's devices: without this it would depend on who that is.
+void ClusterCoordinator::check_workers_of(const Program& program, std::optional<int> worker) {
+  for (const std::string& device : program.devices) {
+    if (!device.starts_with("/job:worker")) continue;
+    const DeviceSpec spec = DeviceSpec::parse(device);
+    if (spec.job != "worker" || !spec.task || spec.task == worker) continue;
+    throw invalid_argument(
+        "schedule: function \"", program.name, "\" wants ", device, ", a device of worker ", *spec.task,
+        worker ? str_cat(", and was to run on worker ", *worker) : ", and any worker may run it", "; use schedule_on(",
+        *spec.task, ", ...), or a device that every worker has, such as \"/device:CPU:0\"");
+  }
 }
 
 void ClusterCoordinator::take_now(std::vector<at::Tensor>& tensors) {

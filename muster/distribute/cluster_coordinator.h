@@ -183,7 +183,8 @@ class ClusterCoordinator {
                                     std::vector<std::shared_ptr<PerWorkerResource>> resources,
                                     std::vector<std::shared_ptr<void>> holds, std::optional<int> worker);
   static void take_now(std::vector<at::Tensor>& tensors);  // copies them
-  void check_usable(const Variable::State& variable, const std::string& function) const;
+  [[noreturn]] static void refuse_variable(const Variable::State& variable, const std::string& function);
+  static void check_workers_of(const Program& program, std::optional<int> worker);
   void traced(std::chrono::nanoseconds took);
   PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
   PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets);

@@ -321,17 +321,58 @@ TEST(ScheduledFunctions, SayWhichVariableTheWorkersDoNotHave) {
   EXPECT_THAT(of_other.message(), HasSubstr("belongs to another strategy"));
 }
 
+TEST(ScheduledFunctions, ThatWriteToAnArgumentSayThatTheCallersStaysAsItIs) {
+  InProcessCluster cluster({.workers = 2, .ps = 1, .transport = Transport::kGrpc});
+  ParameterServerStrategy strategy = strategy_of(cluster, Transport::kGrpc);
+  ClusterCoordinator coordinator(strategy);
+  auto scale = function([](at::Tensor x, at::Tensor y) { return x + y.mul_(2); }, {.name = "scale"});
+  at::Tensor y = torch::ones({});
+  LogCapture log;
+
+  for (int worker : {0, 1}) {
+    EXPECT_EQ(coordinator.schedule_on(worker, scale, torch::ones({}), y).fetch().item<float>(), 3);
+  }
+  EXPECT_EQ(y.item<float>(), 1);
+  const auto lines = log.lines();
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const LogLine& line) {
+                            return line.text.starts_with("function \"scale\" writes to its argument 1");
+                          }),
+            1);
+}
+
 TEST(ScheduledFunctions, ThatAreCalledInsteadSayWhereTheirVariablesLive) {
   InProcessCluster cluster({.workers = 1, .ps = 1, .transport = Transport::kLocal});
   ParameterServerStrategy strategy = strategy_of(cluster, Transport::kLocal);
   Variable v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "weight"});
   auto use = function([&] { return v.value() + 1; });
 
-  const Status status = caught([&] { use(); });
+  const Status called = caught([&] { use(); });
+  const Status of_session = caught([&] { cluster.session({"ps", 0})->run(use); });
 
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("\"weight\", which lives on /job:ps/replica:0/task:0"),
-                                      HasSubstr("ClusterCoordinator::schedule")));
+  for (const Status& status : {called, of_session}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("\"weight\", which a strategy has made on /job:ps/replica:0/task:0"),
+                                        HasSubstr("ClusterCoordinator::schedule")));
+  }
+}
+
+TEST(ScheduledFunctions, ThatAskForADeviceOfOneWorkerRunThereOrNowhere) {
+  InProcessCluster cluster({.workers = 2, .ps = 1, .transport = Transport::kLocal});
+  ParameterServerStrategy strategy = strategy_of(cluster, Transport::kLocal);
+  ClusterCoordinator coordinator(strategy);
+  auto of_second = function([](at::Tensor x) {
+    DeviceScope scope("/job:worker/task:1");
+    return x + 1;
+  });
+
+  EXPECT_EQ(coordinator.schedule_on(1, of_second, torch::ones({})).fetch().item<float>(), 2);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_THAT(caught([&] { coordinator.schedule(of_second, torch::ones({})); }).message(),
+                AllOf(HasSubstr("a device of worker 1, and any worker may run it"), HasSubstr("schedule_on(1, ...)")));
+  }
+  EXPECT_THAT(caught([&] { coordinator.schedule_on(0, of_second, torch::ones({})); }).message(),
+              HasSubstr("was to run on worker 0"));
 }
 
 TEST(ScheduledFunctions, ThatAskForADeviceThatIsNotThereAreToldAllThatAre) {

@@ -152,6 +152,7 @@ void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entr
     absl::MutexLock lock(&mu_);
     if (programs_.contains(entry.get())) return;
   }
+  entry->warn_of_lost_writes();
   drop_programs_of_gone(worker);
   const Program& program = entry->traced.program;
   const ProgramHandle handle = worker.register_program(step_of(program), setting_.variables->leases().owner());
