@@ -22,6 +22,10 @@ std::shared_ptr<Master> connect(const SessionOptions& options) {
     throw not_found("session target \"", options.target, "\": expected \"grpc://host:port\", or \"\" for this process");
   }
   const std::string address = options.target.substr(kScheme.size());
+  if (const size_t colon = address.rfind(':');
+      colon == std::string::npos || address.find(']', colon) != std::string::npos) {
+    throw invalid_argument("session target \"", options.target, "\" has no port: expected \"grpc://host:port\"");
+  }
   return std::make_shared<RemoteMaster>(
       std::make_shared<RpcChannel>(address, "",
                                    ChannelOptions{.credentials = options.credentials,
@@ -109,6 +113,8 @@ std::vector<at::Tensor> Session::run_traced(const std::shared_ptr<TracedFunction
     if (ready) ready->used = ++runs_;
   }
   if (!ready) {
+    refuse_variables_of_strategies(entry->traced, "run by a session");
+    if (!options_.target.empty()) entry->warn_of_lost_writes();
     release_unused();
     auto made = std::make_shared<Ready>(Ready{master_->extend(id_, entry->traced.program)});
     {

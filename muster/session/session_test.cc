@@ -185,6 +185,15 @@ TEST(Session, RefusesATargetThatItDoesNotKnow) {
   EXPECT_THAT(status.message(), HasSubstr("grpc://host:port"));
 }
 
+TEST(Session, RefusesATargetWithoutAPort) {
+  for (const char* target : {"grpc://localhost", "grpc://[::1]", "grpc://"}) {
+    const Status status = failure_of([&] { Session session({.target = target}); });
+
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << target;
+    EXPECT_THAT(status.message(), HasSubstr("has no port"));
+  }
+}
+
 TEST(Session, SaysSoonThatNobodyIsThere) {
   const Status status = failure_of(
       [] { Session session({.target = "grpc://127.0.0.1:1", .connect_timeout = std::chrono::milliseconds(20)}); });

@@ -29,6 +29,14 @@ class Beside : public VariableCreator {
   const Variable other_;
 };
 
+std::shared_ptr<Variable::State> adopted_state(const std::string& what, const at::Tensor& tensor) {
+  auto state = tensor.defined() && tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
+  if (state) return state;
+  throw failed_precondition(what, " (", tensor.defined() ? spec_of(tensor).to_string() : "undefined",
+                            ") stands for no variable; adopt the module, or let a strategy make it: "
+                            "strategy.make<torch::nn::Linear>(2, 3)");
+}
+
 std::string_view parent_of(std::string_view name) {
   const size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? "" : name.substr(0, dot);
@@ -69,14 +77,14 @@ bool ModuleVariables::known(const std::string& name, const at::Tensor& tensor) {
 
 void ModuleVariables::add_adopted(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || known(name, tensor)) return;
-  auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
-  if (!state) {
-    throw failed_precondition("\"", name, "\" of the module (", spec_of(tensor).to_string(),
-                              ") stands for no variable; adopt the module, or let a strategy make it: "
-                              "strategy.make<torch::nn::Linear>(2, 3)");
-  }
   names_.emplace_back(name, variables_.size());
-  variables_.push_back(Variable(std::move(state)));
+  variables_.emplace_back(adopted_state(str_cat("\"", name, "\" of the module"), tensor));
+}
+
+std::vector<Variable> variables_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Variable> variables;
+  for (size_t i = 0; i < tensors.size(); ++i) variables.emplace_back(adopted_state(str_cat("tensor ", i), tensors[i]));
+  return variables;
 }
 
 bool ModuleVariables::module_is_gone() const {
@@ -103,7 +111,10 @@ Variable ModuleVariables::at(const std::string& name) const {
 
 void ModuleVariables::write_back() const {
   PlainTensors plain;
-  for (const Variable& variable : variables_) variable.state()->adopted.copy_(variable.value());
+  for (const Variable& variable : variables_) {
+    variable.state()->adopted.copy_(variable.value());
+    variable.state()->note_adopted_version();
+  }
 }
 
 }  // namespace muster

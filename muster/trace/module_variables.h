@@ -94,6 +94,10 @@ class ModuleVariables {
   std::vector<std::pair<std::string, size_t>> names_;  // a tensor that the module has twice is one variable
 };
 
+// The variables that such tensors of modules stand for: variables_of(net->parameters()). Throws
+// Error{kFailedPrecondition} if one stands for none.
+std::vector<Variable> variables_of(const std::vector<at::Tensor>& tensors);
+
 // `auto variables = muster::adopt(net);`
 template <class Module>
 [[nodiscard]] ModuleVariables adopt(Module& module, const AdoptOptions& options = {}) {

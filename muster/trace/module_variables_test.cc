@@ -1,5 +1,6 @@
 #include "muster/trace/module_variables.h"
 
+#include "muster/base/log.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
 
@@ -96,6 +97,46 @@ TEST(ModuleVariables, AreWrittenBackOnRequest) {
   EXPECT_TRUE(same_bits(variables.at("0.weight").value(), net->parameters()[0].detach()));
   EXPECT_FALSE(torch::equal(weight, net->parameters()[0].detach()));
   EXPECT_EQ(net->buffers()[2].item<int64_t>(), 3);
+}
+
+TEST(ModuleVariables, SayThatTheModuleWasChangedInsteadOfThem) {
+  torch::nn::Linear net(2, 1);
+  torch::nn::BatchNorm1d norm(2);
+  ModuleVariables variables = adopt(net), of_norm = adopt(norm);
+  auto step = function(
+      [&](at::Tensor x) {
+        at::Tensor y = net(norm(x));
+        variables.at("weight").assign_sub(torch::ones({1, 2}));
+        return y;
+      },
+      {.name = "step"});
+  LogCapture log;
+  step(torch::ones({4, 2}));
+  variables.write_back();
+  of_norm.write_back();
+  step(torch::ones({4, 2}));
+  EXPECT_FALSE(log.contains("written to"));
+
+  {
+    torch::NoGradGuard no_gradients;
+    net->weight.fill_(1);
+  }
+  step(torch::ones({4, 2}));
+
+  EXPECT_TRUE(log.contains("that stands for variable \"weight\" was written to")) << "once is enough";
+}
+
+TEST(ModuleVariables, AreFoundByTheParameters) {
+  torch::nn::Linear net(2, 1);
+  ModuleVariables variables = adopt(net);
+
+  const std::vector<Variable> found = variables_of(net->parameters());
+
+  ASSERT_EQ(found.size(), 2);
+  EXPECT_EQ(found[0].name(), variables.at("weight").name());
+  EXPECT_EQ(found[1].name(), variables.at("bias").name());
+  EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, [&] { (void)variables_of({net->weight, torch::ones({3})}); }),
+              HasSubstr("tensor 1 (float32[3]) stands for no variable"));
 }
 
 TEST(ModuleVariables, OfOneModuleExistOnce) {

@@ -33,6 +33,7 @@ class CallersState {
   CallersState() : generator_(at::globalContext().defaultGenerator(at::kCPU).clone()) {
     at::autocast::clear_cache();
     for (auto& variable : Variable::State::all_adopted()) {
+      if (!variable->adopted_was_changed()) as_adopted_.push_back(variable);
       if (!variable->adopted.grad().defined()) continue;
       gradients_.emplace_back(variable, variable->adopted.grad());
       variable->adopted.mutable_grad().reset();
@@ -44,6 +45,7 @@ class CallersState {
       if (variable->adopted.grad().defined()) variable->adopted.mutable_grad().reset();
     }
     for (auto& [variable, gradient] : gradients_) variable->adopted.mutable_grad() = gradient;
+    for (auto& variable : as_adopted_) variable->note_adopted_version();  // what the trace writes to stands for it
     at::Generator global = at::globalContext().defaultGenerator(at::kCPU);
     std::lock_guard lock(global.mutex());
     global.set_state(generator_.get_state());
@@ -54,6 +56,7 @@ class CallersState {
  private:
   at::Generator generator_;
   std::vector<std::pair<std::shared_ptr<Variable::State>, at::Tensor>> gradients_;
+  std::vector<std::shared_ptr<Variable::State>> as_adopted_;  // modules' tensors that nobody has written to
 };
 
 // Attention and LSTM ask the context which of their implementations are welcome. One trace at a time runs, but libtorch

@@ -188,7 +188,7 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::entry(Signature signature
       }
     }
   }
-  if (!found->traced.captured.empty()) warn_of_changes(*found);
+  warn_of_changes(*found);
   refuse_values_of_variables(name(), found->traced, shared, tensors);
   if (!shared.empty()) tensors = shared.merged(tensors);
   return found;
@@ -252,6 +252,15 @@ TracedProgram TracedFunction::trace_call(const Call& call, const SharedMemory& s
   }
 }
 
+void TracedFunction::Entry::warn_of_lost_writes() {
+  const auto written = std::find(traced.written.begin(), traced.written.end(), true);
+  if (written == traced.written.end() || told_of_lost_writes.exchange(true)) return;
+  MUSTER_LOG(warning) << "function \"" << traced.program.name << "\" writes to its argument "
+                      << written - traced.written.begin()
+                      << ": another process does so in a copy, and the caller's tensor stays as it is; return what "
+                         "the caller needs, or clone the argument first";
+}
+
 void TracedFunction::warn_of_changes(Entry& entry) const {
   if (entry.told_of_changes.load(std::memory_order_relaxed)) return;
   for (const CapturedTensor& captured : entry.traced.captured) {
@@ -260,6 +269,15 @@ void TracedFunction::warn_of_changes(Entry& entry) const {
     if (entry.told_of_changes.exchange(true)) return;
     MUSTER_LOG(warning) << in_words() << ": a tensor (" << captured.spec().to_string() << ") that it captures "
                         << change << " after the trace, but the program has the elements of that time. " << kFrozen;
+    return;
+  }
+  for (const auto& variable : entry.traced.variables) {
+    if (!variable->adopted_was_changed()) continue;
+    if (entry.told_of_changes.exchange(true)) return;
+    MUSTER_LOG(warning) << in_words() << ": the module's tensor that stands for variable \"" << variable->options.name
+                        << "\" was written to since it was adopted. The function uses the variable, which has its own "
+                           "value: assign to that (muster::adopted(net).at(\"weight\").assign(...)), or change the "
+                           "module before it is adopted";
     return;
   }
 }
@@ -322,13 +340,13 @@ void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions,
                       << "; tracing is slow, so pass what changes as a tensor of one shape";
 }
 
-void TracedFunction::check_local(const TracedProgram& traced) const {
+void refuse_variables_of_strategies(const TracedProgram& traced, const char* what_it_cannot) {
   for (const auto& variable : traced.variables) {
     if (!variable->home) continue;
     const std::string& device = variable->options.device;
-    throw failed_precondition("function \"", name(), "\" uses variable \"", variable->options.name, "\", which lives ",
-                              device.empty() ? "at the workers" : "on " + device,
-                              ": it cannot be called in this process; give it to ClusterCoordinator::schedule");
+    throw failed_precondition("function \"", traced.program.name, "\" uses variable \"", variable->options.name,
+                              "\", which a strategy has made ", device.empty() ? "at the workers" : "on " + device,
+                              ": it cannot be ", what_it_cannot, "; give it to ClusterCoordinator::schedule");
   }
 }
 
@@ -339,7 +357,7 @@ std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor
   {
     absl::MutexLock lock(&entry.mu);
     if (!entry.handle) {
-      check_local(entry.traced);
+      refuse_variables_of_strategies(entry.traced, "called in this process");
       entry.handle = worker.register_program(entry.traced.program);
     }
     handle = *entry.handle;

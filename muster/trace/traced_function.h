@@ -50,11 +50,15 @@ class TracedFunction {
     // The one of them for such elements, made by `trace` if it is the first.
     std::shared_ptr<Entry> variant(const ElementSpecs& found, const TraceForElements& trace) ABSL_LOCKS_EXCLUDED(mu);
 
+    // Once: another process that runs the program writes to its own copies of the arguments.
+    void warn_of_lost_writes();
+
     const TracedProgram traced;
     const std::shared_ptr<const void> result;  // the function's result without its tensors
     const ElementSpecs elements;               // that a run takes first
     std::atomic<bool> told_of_changes{false};  // of what it captured
-    std::atomic<int64_t> took_ns{kLong};       // at the worker that ran it last, if it was one of a coordinator
+    std::atomic<bool> told_of_lost_writes{false};
+    std::atomic<int64_t> took_ns{kLong};  // at the worker that ran it last, if it was one of a coordinator
     absl::Mutex mu;
     std::optional<ProgramHandle> handle ABSL_GUARDED_BY(mu);  // at the local worker, once it ran there
     std::vector<std::shared_ptr<Entry>> known_variants ABSL_GUARDED_BY(mu);
@@ -99,8 +103,6 @@ class TracedFunction {
   };
 
  private:
-  // Throws Error{kFailedPrecondition} for variables that a strategy has made elsewhere.
-  void check_local(const TracedProgram& traced) const;
   // The one that was not used for longest, if there are too many. To be destroyed without the lock.
   std::shared_ptr<Entry> take_unused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The trace for a call; null if there is none yet. Where the traces so far show that it matters which arguments share
@@ -138,5 +140,9 @@ class TracedFunction {
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
   ElementSpecs last_elements_ ABSL_GUARDED_BY(mu_);
 };
+
+// Throws Error{kFailedPrecondition} for a program with variables that a strategy has made, which only its coordinator
+// reaches. `what_it_cannot`: be, such as "run by a session".
+void refuse_variables_of_strategies(const TracedProgram& traced, const char* what_it_cannot);
 
 }  // namespace muster

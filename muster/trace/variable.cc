@@ -193,7 +193,23 @@ std::shared_ptr<Variable::State> Variable::State::adopt(at::Tensor tensor, Varia
   }
   of_storage = of_tensor = state;
   state->adopted_memory = tensor.storage();
+  state->note_adopted_version();
   return state;
+}
+
+namespace {
+
+uint32_t version_of(const at::Tensor& tensor) {
+  const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+  return version.enabled() ? version.current_version() : 0;  // tensors of the inference mode count nothing
+}
+
+}  // namespace
+
+void Variable::State::note_adopted_version() { adopted_version = version_of(adopted); }
+
+bool Variable::State::adopted_was_changed() const {
+  return adopted.defined() && version_of(adopted) != adopted_version.load(std::memory_order_relaxed);
 }
 
 std::shared_ptr<Variable::State> Variable::State::find(const at::Tensor& tensor) {

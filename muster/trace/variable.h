@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,6 +101,7 @@ struct Variable::State {
   std::optional<PartOf> part_of;  // of one of several shards: the whole
   at::Tensor adopted;             // the module's tensor that stands for the variable while tracing, if it has one
   c10::Storage adopted_memory;    // which it had when it was adopted
+  std::atomic<uint32_t> adopted_version{0};  // how often that had been written to when its value was the variable's
   std::shared_ptr<const ModuleModes> modes;  // of that module
 
   // What stands for the variable while a function is traced.
@@ -113,6 +115,9 @@ struct Variable::State {
   // Error{kFailedPrecondition} if the module has got another tensor in its place since.
   static std::shared_ptr<State> find(const at::Tensor& tensor);
   static bool is_adopted(const c10::StorageImpl* storage);
+  // Whether somebody has written to the module's tensor, which is not the variable's value.
+  bool adopted_was_changed() const;
+  void note_adopted_version();
   static std::vector<std::shared_ptr<State>> all_adopted();
 };
 

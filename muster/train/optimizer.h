@@ -13,13 +13,14 @@
 
 namespace muster {
 
-// What an optimizer trains: a list of variables, those of a module that was adopted or made by a strategy, or all that
-// are trainable of a ModuleVariables.
+// What an optimizer trains: a list of variables, those of a module that was adopted or made by a strategy (or of its
+// parameters()), or all that are trainable of a ModuleVariables.
 class Trained {
  public:
   Trained(std::initializer_list<Variable> variables) : variables_(variables) {}
-  Trained(std::vector<Variable> variables) : variables_(std::move(variables)) {}    // NOLINT
-  Trained(const ModuleVariables& variables) : variables_(variables.trainable()) {}  // NOLINT
+  Trained(std::vector<Variable> variables) : variables_(std::move(variables)) {}                // NOLINT
+  Trained(const ModuleVariables& variables) : variables_(variables.trainable()) {}              // NOLINT
+  Trained(const std::vector<at::Tensor>& parameters) : variables_(variables_of(parameters)) {}  // NOLINT
   template <TorchModule Module>
   Trained(const Module& module) : variables_(adopted(module).trainable()) {}  // NOLINT
 
