@@ -1,9 +1,6 @@
 #include "muster/distribute/distributed_dataset.h"
 
-#include <algorithm>
-
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
 
 namespace muster {
 
@@ -18,18 +15,8 @@ std::vector<PerReplica<at::Tensor>> DistributedIterator::next_tensors(size_t cou
   }
   const std::vector<at::Tensor> element = iterator.next_tensors(count);
   for (size_t i = 0; i < count; ++i) {
-    if (replicas > 1 && element[i].dim() == 0) {
-      throw invalid_argument("a batch for ", replicas, " replicas is ", spec_of(element[i]).to_string(),
-                             ", which has no rows to deal out; add batch(n)");
-    }
-    if (replicas == 1) {
-      result[i].values.push_back(element[i]);
-      continue;
-    }
-    const int64_t rows = element[i].size(0), share = (rows + replicas - 1) / replicas;
     for (int64_t replica = 0; replica < replicas; ++replica) {
-      const int64_t first = std::min(replica * share, rows);
-      result[i].values.push_back(element[i].narrow(0, first, std::min(share, rows - first)));
+      result[i].values.push_back(rows_of_replica(element[i], replica, replicas));
     }
   }
   return result;

@@ -1,7 +1,6 @@
 #include "muster/distribute/parameter_server_strategy.h"
 
-#include <algorithm>
-#include <iterator>
+#include <atomic>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -83,72 +82,81 @@ class BesideCreator : public VariableCreator {
   const Variable other_;
 };
 
+// Runs the replicas of a step in this process, on variables that are where they are.
+class FromHere : public StepRunner {
+ public:
+  explicit FromHere(std::shared_ptr<PsVariables> variables) : variables_(std::move(variables)) {}
+
+  std::vector<at::Tensor> run(TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) override {
+    return variables_->run(entry.traced.program, std::move(tensors));
+  }
+  void called_outside(const char* method) override {
+    if (warned_.exchange(true)) return;
+    MUSTER_LOG(warning)
+        << "ParameterServerStrategy::" << method
+        << " is invoked without ClusterCoordinator::schedule, so this process does the work, which can be "
+           "slow; call it in a function that is scheduled";
+  }
+
+ private:
+  const std::shared_ptr<PsVariables> variables_;
+  std::atomic<bool> warned_{false};
+};
+
 }  // namespace
 
-ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, ParameterServerOptions options) {
+ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterResolver& resolver,
+                                                                 ParameterServerOptions options) {
   const ClusterSpec cluster = resolver.cluster_spec();
   check_cluster(cluster);
   if (const auto& type = resolver.task_type();
       type && *type != "chief" && *type != "worker" && *type != "ps" && *type != "evaluator") {
     throw invalid_argument("Unrecognized task_type: ", *type, "; expected chief, worker, ps or evaluator");
   }
+  Tasks tasks;
   for (const TaskId& task : cluster.all_tasks()) {
     if (task.job == "worker") {
-      workers_.push_back(task.to_string());
-      worker_addresses_.push_back(cluster.task_address(task));
+      tasks.workers.push_back(task.to_string());
+      tasks.worker_addresses.push_back(cluster.task_address(task));
     }
-    if (task.job == "ps") ps_.push_back(task.to_string());
+    if (task.job == "ps") tasks.ps.push_back(task.to_string());
   }
-  replica_devices_ = checked_replica_devices(resolver, cluster, std::move(options.replica_devices));
-  peers_ = options.peers
-               ? options.peers
-               : std::make_shared<ClusterPeers>(cluster, ChannelOptions{.credentials = options.credentials,
-                                                                        .connect_timeout = options.connect_timeout,
-                                                                        .attempts = options.attempts,
-                                                                        .faults = options.faults});
-  if (!options.partitioner) options.partitioner = spread_over(ps_.size());
-  variables_ = std::make_shared<PsVariables>(PsVariablesOptions{.ps_tasks = ps_,
-                                                                .other_tasks = workers_,
-                                                                .peers = peers_,
-                                                                .partitioner = std::move(options.partitioner),
-                                                                .placement = options.placement});
-  MUSTER_LOG(info) << "parameter servers: " << ps_.size() << ", workers: " << workers_.size() << ", variables go "
+  tasks.replica_devices = checked_replica_devices(resolver, cluster, std::move(options.replica_devices));
+  tasks.peers = options.peers
+                    ? options.peers
+                    : std::make_shared<ClusterPeers>(cluster, ChannelOptions{.credentials = options.credentials,
+                                                                             .connect_timeout = options.connect_timeout,
+                                                                             .attempts = options.attempts,
+                                                                             .faults = options.faults});
+  if (!options.partitioner) options.partitioner = spread_over(tasks.ps.size());
+  tasks.variables = std::make_shared<PsVariables>(PsVariablesOptions{.ps_tasks = tasks.ps,
+                                                                     .other_tasks = tasks.workers,
+                                                                     .peers = tasks.peers,
+                                                                     .partitioner = std::move(options.partitioner),
+                                                                     .placement = options.placement});
+  MUSTER_LOG(info) << "parameter servers: " << tasks.ps.size() << ", workers: " << tasks.workers.size()
+                   << ", variables go "
                    << (options.placement == PsPlacement::kRoundRobin
                            ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
                            : "where the fewest bytes are");
+  return tasks;
 }
 
-VariableScope ParameterServerStrategy::scope() const { return VariableScope(variables_); }
+ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, ParameterServerOptions options)
+    : ParameterServerStrategy(tasks_of(resolver, std::move(options))) {}
 
-std::vector<at::Tensor> ParameterServerStrategy::run_from_here(const TracedFunction::Entry& entry,
-                                                               std::vector<at::Tensor> tensors) const {
-  return variables_->run(entry.traced.program, std::move(tensors));
-}
-
-void ParameterServerStrategy::warn_outside_of_schedule(const char* method) const {
-  if (coordinator_->warned.exchange(true)) return;
-  MUSTER_LOG(warning)
-      << "ParameterServerStrategy::" << method
-      << " is invoked without ClusterCoordinator::schedule, so this process does the work, which can be "
-         "slow; call it in a function that is scheduled";
-}
-
-void ParameterServerStrategy::keep(ModuleVariables variables) const {
-  std::vector<ModuleVariables> gone;  // destroyed without the lock
-  absl::MutexLock lock(&modules_->mu);
-  auto kept = std::stable_partition(modules_->made.begin(), modules_->made.end(),
-                                    [](const ModuleVariables& module) { return !module.module_is_gone(); });
-  gone.assign(std::make_move_iterator(kept), std::make_move_iterator(modules_->made.end()));
-  modules_->made.erase(kept, modules_->made.end());
-  modules_->made.push_back(std::move(variables));
-}
+ParameterServerStrategy::ParameterServerStrategy(Tasks tasks)
+    : Strategy(StrategyParts{.variables = tasks.variables,
+                             .replica_devices = tasks.replica_devices,
+                             .runner = std::make_shared<FromHere>(tasks.variables)}),
+      tasks_(std::move(tasks)) {}
 
 VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {
   if (!other.state()->home || !other.shards().empty()) {
     throw invalid_argument("colocate_with: variable \"", other.name(),
                            "\" is not one on a parameter server; give one part of a variable that is kept in parts");
   }
-  return VariableScope(std::make_shared<BesideCreator>(variables_, other));
+  return VariableScope(std::make_shared<BesideCreator>(tasks_.variables, other));
 }
 
 }  // namespace muster

@@ -66,14 +66,24 @@ class Function {
   // Lets `run(entry, tensors)` run the program: for those that run functions elsewhere.
   template <class Run, class... Args>
   std::invoke_result_t<F&, Args&...> run_by(const Run& run, const Args&... args) const {
-    using Result = std::invoke_result_t<F&, Args&...>;
+    return run_as(*function_, /*key=*/0, run, args...);
+  }
+
+  // The same for what `how(args...)` does, which calls this function in a way of its own, such as once for each
+  // replica. Its traces are kept here, apart from others: `key` tells ways of one type apart.
+  template <class How, class Run, class... Args>
+  std::invoke_result_t<How&, Args&...> run_as(How& how, uint64_t key, const Run& run, const Args&... args) const {
+    using Result = std::invoke_result_t<How&, Args&...>;
     std::vector<at::Tensor> tensors;
-    auto entry = bind(tensors, args...);
+    auto entry = find(how, key, {}, tensors, args...);
     std::vector<at::Tensor> outputs;
     if (entry->elements.empty()) {
       outputs = run(entry, std::move(tensors));
     } else {
-      auto trace = [&](const ElementSpecs& elements) { return bind_for(elements, args...); };
+      auto trace = [&](const ElementSpecs& elements) {
+        std::vector<at::Tensor> again;
+        return find(how, key, elements, again, args...);
+      };
       outputs = TracedFunction::run_fitting(entry, tensors, run, trace);
     }
     if constexpr (!std::is_void_v<Result>) return result_of<Result>(*entry, std::move(outputs));
@@ -84,31 +94,31 @@ class Function {
   template <class... Args>
   std::shared_ptr<TracedFunction::Entry> bind(std::vector<at::Tensor>& tensors, const Args&... args) const {
     static_assert(std::is_invocable_v<F&, Args&...>, "the traced function cannot take these arguments");
-    return find({}, tensors, args...);
+    return find(*function_, 0, {}, tensors, args...);
   }
   // The trace for arguments like these and elements like those, which need not be as the sequences say.
   template <class... Args>
   std::shared_ptr<TracedFunction::Entry> bind_for(const ElementSpecs& elements, const Args&... args) const {
     std::vector<at::Tensor> tensors;
-    return find(elements, tensors, args...);
+    return find(*function_, 0, elements, tensors, args...);
   }
 
   // The program for arguments like these, as it was traced: before passes and placement.
   template <class... Args>
   Program program(const Args&... args) const {
     std::vector<at::Tensor> tensors;
-    return find({}, tensors, args...)->traced.program;
+    return find(*function_, 0, {}, tensors, args...)->traced.program;
   }
 
   const std::string& name() const { return traces_->name(); }
   FunctionStats stats() const { return traces_->stats(); }
 
  private:
-  template <class... Args>
-  std::shared_ptr<TracedFunction::Entry> find(const ElementSpecs& elements, std::vector<at::Tensor>& tensors,
-                                              const Args&... args) const {
-    using Result = std::invoke_result_t<F&, Args&...>;
-    Signature signature(typeid(std::tuple<Args...>).hash_code());
+  template <class How, class... Args>
+  std::shared_ptr<TracedFunction::Entry> find(How& how, uint64_t key, const ElementSpecs& elements,
+                                              std::vector<at::Tensor>& tensors, const Args&... args) const {
+    using Result = std::invoke_result_t<How&, Args&...>;
+    Signature signature(typeid(std::tuple<How*, Args...>).hash_code() ^ key);
     [[maybe_unused]] auto note = [&]<class Leaf>(Leaf& leaf) {
       signature.add(leaf);
       if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) tensors.push_back(leaf);
@@ -125,9 +135,9 @@ class Function {
       });
       std::vector<at::Tensor> outputs;
       if constexpr (std::is_void_v<Result>) {
-        std::apply(*function_, copies);
+        std::apply(how, copies);
       } else {
-        auto result = std::make_shared<std::remove_const_t<Result>>(std::apply(*function_, copies));
+        auto result = std::make_shared<std::remove_const_t<Result>>(std::apply(how, copies));
         for_each_leaf(*result, [&]<class Leaf>(Leaf& leaf) {
           if constexpr (std::same_as<Leaf, at::Tensor>) outputs.push_back(std::exchange(leaf, at::Tensor()));
         });

@@ -2,16 +2,41 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/device_scope.h"
 #include "muster/trace/dispatcher_hook.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 
 namespace muster {
 
+at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t replicas) {
+  if (replicas == 1) return batch;
+  if (batch.dim() == 0) {
+    throw invalid_argument("a batch for ", replicas, " replicas is ", spec_of(batch).to_string(),
+                           ", which has no rows to deal out; add batch(n)");
+  }
+  const int64_t rows = batch.size(0), share = (rows + replicas - 1) / replicas, first = std::min(replica * share, rows);
+  return batch.narrow(0, first, std::min(share, rows - first));
+}
+
 std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
+  ReplicaContext* replica = ReplicaContext::current();
+  if (replica == nullptr || !dealt) return take(count);
+  std::vector<at::Tensor> rows = replica->once("an element", [&] {
+    DeviceScope from_host("/device:CPU:0");
+    return take(count);
+  });
+  for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, replica->id(), replica->num_replicas());
+  return rows;
+}
+
+std::vector<at::Tensor> Iterator::take(size_t count) const {
   if (!number.defined()) throw failed_precondition("an iterator without a sequence: make one from a Dataset");
   Tracer* tracer = Tracer::current();
   std::vector<at::Tensor> element;

@@ -19,6 +19,7 @@ struct Iterator {
   at::Tensor number{};           // int64, one element
   std::vector<int64_t> specs{};  // of the first element: numbers_of(…), see graph/elements.h
   KeptAlive source{};            // closed with the last copy, if it belongs to this process
+  bool dealt = false;            // the replicas of a step share each element, by rows; else each takes one of its own
 
   // Inside a traced function the element has N tensors. Throws Error{kOutOfRange} at the end of the sequence.
   template <size_t N = 2>
@@ -31,6 +32,13 @@ struct Iterator {
 
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);
+
+ private:
+  std::vector<at::Tensor> take(size_t count) const;
 };
+
+// The rows of a batch that a replica gets: as evenly as they go, so that the last ones may get fewer, or none. Throws
+// Error{kInvalidArgument} for a scalar.
+at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t replicas);
 
 }  // namespace muster

@@ -63,6 +63,7 @@ void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool train
   names_.emplace_back(name, variables_.size());
   variables_.push_back(Variable(Variable::State::adopt(std::move(tensor), std::move(variable))));
   variables_.back().state()->modes = modes_;
+  for (const Variable& copy : variables_.back().copies()) copy.state()->modes = modes_;
 }
 
 // Whether the module has the tensor under another name, too.

@@ -12,14 +12,27 @@ namespace {
 
 thread_local ReplicaContext* current_replica = nullptr;
 
+// Whatever happens, modules have their own memory again.
+class ShownCopies {
+ public:
+  explicit ShownCopies(Tracer& tracer) : tracer_(tracer) {}
+  ~ShownCopies() { show(0); }
+  ShownCopies(const ShownCopies&) = delete;
+  ShownCopies& operator=(const ShownCopies&) = delete;
+  void show(int replica) const { tracer_.show_copies(replica); }
+
+ private:
+  Tracer& tracer_;
+};
+
 }  // namespace
 
 ReplicaContext* ReplicaContext::current() { return current_replica; }
 
 int replica_id() { return current_replica == nullptr ? 0 : current_replica->id(); }
 
-ReplicaContext::ReplicaContext(int id, int num_replicas, std::vector<Merging>& merges)
-    : id_(id), num_replicas_(num_replicas), merges_(merges) {
+ReplicaContext::ReplicaContext(int id, int num_replicas, OfAll& all)
+    : id_(id), num_replicas_(num_replicas), merges_(all.merges), made_(all.made) {
   current_replica = this;
 }
 
@@ -37,7 +50,17 @@ void ReplicaContext::merge(const std::string& what, const std::vector<Variable>&
   for (const Variable& variable : changed) {
     changed_.push_back(variable.state().get());
     for (const Variable& shard : variable.shards()) changed_.push_back(shard.state().get());
+    for (const Variable& copy : variable.copies()) changed_.push_back(copy.state().get());
   }
+}
+
+ReplicaContext::Tensors ReplicaContext::once(const std::string& what, const std::function<Tensors()>& make) {
+  const size_t number = taken_++;
+  if (id_ == 0) made_.push_back({what, make()});
+  if (number < made_.size() && made_[number].what == what) return made_[number].tensors;
+  throw failed_precondition("replica ", id_, " comes to ", what, ", replica 0 to ",
+                            number < made_.size() ? made_[number].what : "its end",
+                            "; all replicas take the same things in the same order");
 }
 
 void ReplicaContext::check_readable(const Variable::State& variable) const {
@@ -54,13 +77,16 @@ void for_each_replica(const std::vector<std::string>& devices, const std::functi
   }
   Tracer* tracer = Tracer::current();
   MUSTER_CHECK(tracer != nullptr) << "replicas are traced";
-  std::vector<ReplicaContext::Merging> merges;
+  ReplicaContext::OfAll all;
+  std::vector<ReplicaContext::Merging>& merges = all.merges;
   // A replica's gradients by rows concern its own lookups; gradients of what is made of all replicas concern all.
   std::vector<RowLookup> lookups = std::exchange(tracer->lookups, {});
   const int count = static_cast<int>(devices.size());
+  const ShownCopies shown(*tracer);
   for (int replica = 0; replica < count; ++replica) {
     DeviceScope on(devices[replica]);
-    ReplicaContext context(replica, count, merges);
+    ReplicaContext context(replica, count, all);
+    shown.show(replica);
     trace_one(replica);
     if (context.merged_ != merges.size()) {
       throw failed_precondition("replica ", replica, " ends, but replica 0 came to ", merges[context.merged_].what,
@@ -69,6 +95,7 @@ void for_each_replica(const std::vector<std::string>& devices, const std::functi
     for (RowLookup& lookup : std::exchange(tracer->lookups, {})) lookups.push_back(std::move(lookup));
   }
   tracer->lookups = std::move(lookups);
+  shown.show(0);
   for (const ReplicaContext::Merging& merge : merges) merge.how(merge.by_replica);
 }
 

@@ -28,6 +28,8 @@ class ReplicaContext {
   // they have their old values, so reading one is an error. All replicas merge the same things in the same order:
   // Error{kFailedPrecondition} if one does not, which names `what`.
   void merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how);
+  // What `make` gives is made once, for all replicas. They ask for the same things in the same order, as with merge().
+  Tensors once(const std::string& what, const std::function<Tensors()>& make);
   // Throws Error{kFailedPrecondition} if this replica has written to the variable before.
   void check_readable(const Variable::State& variable) const;
 
@@ -39,12 +41,22 @@ class ReplicaContext {
     std::vector<Tensors> by_replica{};
   };
 
-  ReplicaContext(int id, int num_replicas, std::vector<Merging>& merges);
+  struct Made {
+    std::string what;
+    Tensors tensors;
+  };
+  struct OfAll {
+    std::vector<Merging> merges{};
+    std::vector<Made> made{};
+  };
+
+  ReplicaContext(int id, int num_replicas, OfAll& all);
   ~ReplicaContext();
 
   const int id_, num_replicas_;
-  std::vector<Merging>& merges_;  // of all replicas
-  size_t merged_ = 0;             // by this one
+  std::vector<Merging>& merges_;   // of all replicas
+  std::vector<Made>& made_;        // likewise
+  size_t merged_ = 0, taken_ = 0;  // by this one
   std::vector<const Variable::State*> changed_{};
 };
 

@@ -22,7 +22,7 @@ namespace {
 using Parts = std::vector<at::Tensor>;
 
 std::vector<Variable> parts_of(const Variable& table) {
-  return table.shards().empty() ? std::vector<Variable>{table} : table.shards();
+  return table.shards().empty() ? std::vector<Variable>{table.copy_here()} : table.shards();
 }
 
 std::vector<int64_t> starts_of(const Variable& table) {
@@ -320,6 +320,8 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
                            spec_of(updates).to_string());
   }
   c10::AutoGradMode no_gradients(false);
+  for (const Variable& copy : variable.copies()) scatter(copy, how, ids, updates);
+  if (!variable.copies().empty()) return;
   auto [part_ids, positions] = rows::route(ids.reshape({-1}), starts_of(variable));
   std::vector<int64_t> row_sizes = variable.sizes().vec();
   row_sizes[0] = -1;

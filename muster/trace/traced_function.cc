@@ -350,8 +350,7 @@ void refuse_variables_of_strategies(const TracedProgram& traced, const char* wha
   }
 }
 
-std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor> tensors,
-                                            const RunOptions& options) const {
+std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options) {
   LocalWorker& worker = local_worker();
   ProgramHandle handle;
   {

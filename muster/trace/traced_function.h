@@ -86,7 +86,7 @@ class TracedFunction {
   std::shared_ptr<Entry> entry(Signature signature, std::vector<at::Tensor>& tensors, const Call& call,
                                const ElementSpecs& elements = {}) ABSL_LOCKS_EXCLUDED(mu_, tracing_);
   // Runs on the local worker.
-  std::vector<at::Tensor> run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options) const;
+  static std::vector<at::Tensor> run(Entry& entry, std::vector<at::Tensor> tensors, const RunOptions& options);
 
   // Lets `run` run the entry, or its variant for the elements that the sequences give, and `entry` be that one.
   using Run = std::function<std::vector<at::Tensor>(const std::shared_ptr<Entry>&, std::vector<at::Tensor>)>;

@@ -189,7 +189,9 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
                            "of it; let the body return it");
   }
   if (outer_ != nullptr) {  // a body: the outer trace hands the tensor in
-    const at::Tensor whole = shows_whole_storage(tensor) || known_outside(tensor) ? tensor : whole_storage(tensor);
+    at::Tensor whole = shows_whole_storage(tensor) || known_outside(tensor) ? tensor : whole_storage(tensor);
+    // What the module shows by then may be another copy.
+    if (const auto copy = copy_with_memory(tensor)) whole = root().stand_ins_[copy.get()];
     const ValueId value = program_.new_value();
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
@@ -197,8 +199,13 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     return whole.is_same(tensor) ? value : view_of({value, 0}, tensor);
   }
   if (tensor.has_storage()) {
+    if (const auto copy = copy_with_memory(tensor)) {
+      add_variable(copy, stand_ins_[copy.get()]);
+      return lookup(tensor, /*reads=*/true);
+    }
     if (auto variable = Variable::State::find(tensor)) {
-      add_variable(variable, variable->adopted);
+      // Of several copies it is the first whose memory the module has.
+      add_variable(variable->copies.empty() ? variable : variable->copies[0].state(), variable->adopted);
       return lookup(tensor, /*reads=*/true);
     }
   } else {
@@ -233,51 +240,6 @@ ValueId Tracer::add_constant(const at::Tensor& tensor) {
   return program_.constants.back().value;
 }
 
-// ---- Variables
-ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, const at::Tensor& stand_in) {
-  const ValueId value = program_.new_value();
-  program_.variables.push_back(
-      {value, variable->options.name, variable->spec, program_.intern_device(variable->options.device)});
-  variables_.push_back(variable);
-  values_.bind(stand_in, value);
-  return value;
-}
-
-std::shared_ptr<Variable::State> Tracer::variable_of(const at::Tensor& stand_in) {
-  if (outer_ != nullptr) return root().variable_of(stand_in);
-  for (const auto& variable : variables_) {
-    auto known = stand_ins_.find(variable.get());
-    const at::Tensor& stands = known == stand_ins_.end() ? variable->adopted : known->second;
-    if (stands.is_same(stand_in)) return variable;
-  }
-  return nullptr;
-}
-
-at::Tensor Tracer::stand_in(const std::shared_ptr<Variable::State>& variable) {
-  if (outer_ != nullptr) return root().stand_in(variable);
-  if (variable->adopted.defined()) return variable->adopted;
-  at::Tensor& stand_in = stand_ins_[variable.get()];
-  if (!stand_in.defined()) {
-    Untraced untraced;
-    c10::AutoGradMode no_gradients(false);
-    stand_in = variable->tracing_value();
-    // One that lives elsewhere, or whose rows are made on demand, is a fresh tensor, perhaps larger than all memory: no
-    // copy of that.
-    const bool fresh = variable->home || variable->on_demand;
-    if (!fresh) stand_in = stand_in.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    if (variable->options.trainable && stand_in.is_floating_point()) stand_in.requires_grad_();
-    add_variable(variable, stand_in);
-  }
-  return stand_in;
-}
-
-at::Tensor Tracer::known_stand_in(const Variable::State& variable) const {
-  if (outer_ != nullptr) return outer_->known_stand_in(variable);
-  if (variable.adopted.defined()) return variable.adopted;
-  auto it = stand_ins_.find(const_cast<Variable::State*>(&variable));
-  return it == stand_ins_.end() ? at::Tensor() : it->second;
-}
-
 void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
   unwritten_.erase(ValueTable::storage_of(tensor));
   if (outer_ != nullptr && !values_.find_sharing(tensor)) return outer_->before_write(op, tensor);
@@ -287,7 +249,7 @@ void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
     }
     return;
   }
-  if (!tensor.has_storage()) return;
+  if (!tensor.has_storage() || copy_with_memory(tensor)) return;
   if (auto variable = Variable::State::find(tensor)) {
     if (before_.empty()) optimizer_ = libtorch_function("torch::optim::");
     at::Tensor& before = before_[variable.get()];

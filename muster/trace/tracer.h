@@ -57,6 +57,9 @@ class Tracer {
 
   std::vector<RowLookup> lookups{};  // so far, in the program or body that this traces
 
+  // From now on the modules of mirrored variables show the memory of the copy of this replica.
+  void show_copies(int replica);
+
   // ---- For control flow. Own ops are recorded with tensors that this trace knows.
   TracedBody trace_body(const std::string& name, const TensorFunction& function,
                         const std::vector<at::Tensor>& arguments);
@@ -107,6 +110,8 @@ class Tracer {
   ValueId capture(const at::Tensor& tensor);
   ValueId add_constant(const at::Tensor& tensor);
   ValueId add_variable(const std::shared_ptr<Variable::State>& variable, const at::Tensor& stand_in);
+  at::Tensor memory_of_copy(const Variable::State& whole, const std::shared_ptr<Variable::State>& copy);
+  std::shared_ptr<Variable::State> copy_with_memory(const at::Tensor& tensor);  // null if it is not that of one
   void before_write(const std::string& op, const at::Tensor& tensor);
   Program finish(const std::vector<at::Tensor>& outputs);
   void restore_variables();
@@ -136,6 +141,7 @@ class Tracer {
   absl::flat_hash_map<std::string, ValueId> numbers_;
   std::vector<std::shared_ptr<Variable::State>> variables_;
   absl::flat_hash_map<Variable::State*, at::Tensor> stand_ins_;
+  absl::flat_hash_map<const void*, std::shared_ptr<Variable::State>> copy_memories_;  // by storage
   absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
   size_t elements_ = 0;                                       // of the outermost trace, taken so far
   size_t limit_ = 0;                                          // instructions, while probing

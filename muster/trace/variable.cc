@@ -120,6 +120,14 @@ Variable::State::State(std::vector<Variable> parts, VariableOptions given)
   }
 }
 
+std::shared_ptr<Variable::State> Variable::State::mirrored(std::vector<Variable> copies, VariableOptions options) {
+  options.name = copies[0].name();
+  auto whole = std::make_shared<State>(copies[0].state()->spec, std::move(options), nullptr);
+  for (const Variable& copy : copies) copy.state()->copy_of = whole;
+  whole->copies = std::move(copies);
+  return whole;
+}
+
 Variable::State::State(const InitialValue& value, VariableOptions given, at::Tensor module_tensor)
     : options(std::move(given)), spec(value.spec()), adopted(std::move(module_tensor)) {
   refuse_while_tracing(options.name);
@@ -163,7 +171,7 @@ VariableCell& Variable::State::local() const {
 Variable::State::~State() {
   if (cell) {
     local_worker().store().erase(cell->name());
-  } else if (shards.empty() && !home) {
+  } else if (shards.empty() && copies.empty() && !home) {
     give_back_remote_name(options.name);
   }
   if (!adopted_memory) return;
@@ -224,7 +232,9 @@ std::shared_ptr<Variable::State> Variable::State::find(const at::Tensor& tensor)
       if (same != registry.by_tensor.end()) state = same->second.lock();
     }
   }
-  if (!state || state->adopted.storage().unsafeGetStorageImpl() == state->adopted_memory.unsafeGetStorageImpl()) {
+  const bool shows_a_copy = state && !state->copies.empty() && ReplicaContext::current() != nullptr;
+  if (!state || shows_a_copy ||
+      state->adopted.storage().unsafeGetStorageImpl() == state->adopted_memory.unsafeGetStorageImpl()) {
     return state;
   }
   throw failed_precondition("variable \"", state->options.name, "\": the tensor of the module that stands for it (",
@@ -265,6 +275,10 @@ at::IntArrayRef Variable::sizes() const { return state_->spec.sizes; }
 at::ScalarType Variable::dtype() const { return scalar_type_of(state_->spec.dtype); }
 
 at::Tensor Variable::value() const {
+  if (!state_->copies.empty()) {
+    if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+    return copy_here().value();
+  }
   if (!state_->shards.empty()) {
     std::vector<at::Tensor> parts;
     for (const Variable& shard : state_->shards) parts.push_back(shard.value());
@@ -289,10 +303,15 @@ at::Tensor Variable::memory() const {
     throw failed_precondition("the memory of variable \"", name(), "\" is for ops of a traced function");
   }
   if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
-  return tracer->stand_in(state_);
+  return tracer->stand_in(copy_here().state());
 }
 
 const std::vector<Variable>& Variable::shards() const { return state_->shards; }
+const std::vector<Variable>& Variable::copies() const { return state_->copies; }
+
+Variable Variable::copy_here() const {
+  return state_->copies.empty() ? *this : state_->copies[static_cast<size_t>(replica_id()) % state_->copies.size()];
+}
 
 namespace {
 
@@ -325,7 +344,9 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
                            " replicas; say what becomes of that by VariableOptions::aggregation: kSum, kMean or "
                            "kOnlyFirstReplica");
   }
-  replica.merge(str_cat("a write to variable \"", variable.name(), "\""), {variable}, {value},
+  // As the variable has it, so that the mean of whole numbers need not be one.
+  const at::Tensor own = value.to(variable.dtype());
+  replica.merge(str_cat("a write to variable \"", variable.name(), "\""), {variable}, {own},
                 [variable, how, aggregation](const std::vector<ReplicaContext::Tensors>& by_replica) {
                   c10::AutoGradMode no_gradients(false);
                   write(variable, how, aggregated(aggregation, by_replica));
@@ -340,6 +361,13 @@ void write(const Variable& variable, Write how, const at::Tensor& value) {
   }
   ReplicaContext* replica = ReplicaContext::current();
   if (replica != nullptr && replica->num_replicas() > 1) return write_with_others(*replica, variable, how, value);
+  if (!state->copies.empty()) {
+    for (const Variable& copy : state->copies) {
+      DeviceScope there(copy.device());
+      write(copy, how, value);
+    }
+    return;
+  }
   if (!state->shards.empty()) {
     const at::Tensor rows = value.expand(variable.sizes());
     int64_t first = 0;
@@ -405,6 +433,13 @@ Variable make_one_beside(const Variable& other, const std::string& name, const M
 }  // namespace
 
 Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial, bool alike) {
+  if (!other.copies().empty()) {
+    std::vector<Variable> copies;
+    for (const Variable& copy : other.copies()) {
+      copies.push_back(make_one_beside(copy, str_cat(name, "/copy_", copies.size()), initial));
+    }
+    return Variable(Variable::State::mirrored(std::move(copies), {.name = name, .trainable = false}));
+  }
   if (!other.shards().empty()) {
     VariableOptions options{.name = name, .trainable = false, .device = other.device()};
     std::vector<Variable> parts;

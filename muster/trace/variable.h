@@ -67,6 +67,10 @@ class Variable {
 
   // The parts, each with some of the rows, of a variable that is kept in several; else none.
   const std::vector<Variable>& shards() const;
+  // Of a mirrored variable: one on each device, with the same value; else none.
+  const std::vector<Variable>& copies() const;
+  // The copy that is read here: that of the replica, else the first. The variable itself if there are none.
+  Variable copy_here() const;
 
   struct State;
   explicit Variable(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -83,6 +87,8 @@ struct Variable::State {
   State(TensorSpec spec, VariableOptions options, std::shared_ptr<VariableHome> home);
   // Its rows are those of the parts, in their order.
   State(std::vector<Variable> shards, VariableOptions options);
+  // What is written to it is written to each of the copies, one per replica, which are alike.
+  static std::shared_ptr<State> mirrored(std::vector<Variable> copies, VariableOptions options);
   ~State();
 
   VariableOptions options;
@@ -91,7 +97,9 @@ struct Variable::State {
   at::Tensor initial;                  // of a variable of another task: what its initializer gives it
   std::shared_ptr<VariableHome> home;  // of a variable of another task that a strategy has made
   std::vector<Variable> shards;
-  bool on_demand = false;  // its rows get their initial values when they are first written
+  std::vector<Variable> copies;
+  std::weak_ptr<State> copy_of;  // of one of several copies: the whole
+  bool on_demand = false;        // its rows get their initial values when they are first written
   struct PartOf {
     std::string name;
     std::vector<int64_t> sizes;

@@ -64,8 +64,12 @@ namespace {
 
 size_t parts_of(const Variable& variable) { return std::max<size_t>(variable.shards().size(), 1); }
 
-Variable part_of(const Variable& variable, size_t part) {
-  return variable.shards().empty() ? variable : variable.shards()[part];
+// What a step writes to: the parts of a variable, or each of its copies.
+size_t places_of(const Variable& variable) { return std::max(parts_of(variable), variable.copies().size()); }
+
+Variable place_of(const Variable& variable, size_t place) {
+  if (!variable.copies().empty()) return variable.copies()[place];
+  return variable.shards().empty() ? variable : variable.shards()[place];
 }
 
 // The tensors of gradients in a row: for each variable the dense one, then the ids and the rows of its parts, undefined
@@ -84,15 +88,17 @@ std::vector<at::Tensor> flat(const std::vector<Variable>& variables, const Gradi
   return tensors;
 }
 
-// The sum of what several replicas have. Rows that several of them have are one row.
-Gradients sum_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica) {
-  Gradients sum;
+// The mean of what several replicas have. Rows that several of them have are one row.
+Gradients mean_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica) {
+  const auto replicas = static_cast<double>(by_replica.size());
+  Gradients mean;
   size_t next = 0;
   for (const Variable& variable : variables) {
     at::Tensor dense;
     for (const ReplicaContext::Tensors& tensors : by_replica) {
       if (tensors[next].defined()) dense = dense.defined() ? dense.add(tensors[next]) : tensors[next];
     }
+    if (dense.defined()) dense = dense.div(replicas);
     ++next;
     const size_t parts = parts_of(variable);
     RowGradient row{variable};
@@ -104,16 +110,16 @@ Gradients sum_of(const std::vector<Variable>& variables, const std::vector<Repli
         rows.push_back(tensors[next + parts]);
       }
       if (ids.empty()) continue;
-      auto [places, different] = rows::unique(at::cat(ids), {0, part_of(variable, p).sizes()[0]});
-      row.rows.push_back(rows::sum(at::cat(rows), places, different)[0]);
+      auto [places, different] = rows::unique(at::cat(ids), {0, place_of(variable, p).sizes()[0]});
+      row.rows.push_back(rows::sum(at::cat(rows), places, different)[0].div(replicas));
       row.ids.push_back(different[0]);
     }
     next += parts;
     if (!row.ids.empty() && dense.defined()) dense = as_dense(row, dense);
-    if (!row.ids.empty() && !dense.defined()) sum.rows.push_back(std::move(row));
-    sum.dense.push_back(std::move(dense));
+    if (!row.ids.empty() && !dense.defined()) mean.rows.push_back(std::move(row));
+    mean.dense.push_back(std::move(dense));
   }
-  return sum;
+  return mean;
 }
 
 }  // namespace
@@ -130,7 +136,7 @@ void Optimizer::apply(const Gradients& gradients) const {
     return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
                           flat(variables_, gradients), [this](const auto& by_replica) {
                             c10::AutoGradMode no_gradients_either(false);
-                            apply(sum_of(variables_, by_replica));
+                            apply(mean_of(variables_, by_replica));
                           });
   }
   for (size_t i = 0; i < variables_.size(); ++i) {
@@ -139,19 +145,20 @@ void Optimizer::apply(const Gradients& gradients) const {
     const RowGradient* rows = gradients.rows_of(variable);
     if (rows != nullptr && dense.defined()) dense = as_dense(*std::exchange(rows, nullptr), dense);
     if (!dense.defined() && rows == nullptr) continue;  // the loss does not depend on it
-    const size_t parts = parts_of(variable);
+    const size_t parts = parts_of(variable), places = places_of(variable);
     int64_t first = 0;
-    for (size_t p = 0; p < parts; ++p) {
-      const Variable own = part_of(variable, p);
+    for (size_t p = 0; p < places; ++p) {
+      const Variable own = place_of(variable, p);
+      const size_t part = parts == 1 ? 0 : p;
       const int64_t count = own.sizes().empty() ? 0 : own.sizes()[0];
       // What is cut off for this part is cut before it travels.
       const at::Tensor gradient =
-          rows != nullptr ? rows->rows[p] : (parts == 1 ? dense : dense.narrow(0, first, count));
+          rows != nullptr ? rows->rows[part] : (parts == 1 ? dense : dense.narrow(0, first, count));
       first += count;
       DeviceScope there(own.device());
       std::vector<at::Tensor> slots;
-      for (const Variable& slot : slots_[i]) slots.push_back(part_of(slot, p).memory());
-      rows != nullptr ? update_rows(own.memory(), std::move(slots), rows->ids[p], gradient)
+      for (const Variable& slot : slots_[i]) slots.push_back(place_of(slot, p).memory());
+      rows != nullptr ? update_rows(own.memory(), std::move(slots), rows->ids[part], gradient)
                       : update(own.memory(), std::move(slots), gradient);
     }
   }

@@ -39,10 +39,11 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // One step down the gradient of `loss`. Variables that the loss does not depend on stay as they are, and so do their
-  // slots; Error{kInvalidArgument} if it depends on none. In one of several replicas (ParameterServerStrategy::run) the
-  // gradients of all are summed, and the step is taken once, when all have ended; the optimizer lives until then.
+  // slots; Error{kInvalidArgument} if it depends on none. In one of several replicas (Strategy::run) the step goes down
+  // the mean of what all of them have, as if `loss` were that of one batch, and is taken once, when all have ended; the
+  // optimizer lives until then.
   void minimize(const at::Tensor& loss) const;
-  // The same with gradients of variables(), in their order.
+  // The same with gradients of variables(), in their order; those of replicas are averaged, too.
   void apply(const Gradients& gradients) const;
 
   const std::vector<Variable>& variables() const { return variables_; }

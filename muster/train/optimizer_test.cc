@@ -169,16 +169,16 @@ TEST(Optimizer, TakesOneStepDownTheGradientsOfAllReplicas) {
   Variable whole_table(start), whole_w(weights);
   const Adam together({table, w}, {.learning_rate = 0.1}), alone({whole_table, whole_w}, {.learning_rate = 0.1});
   auto replica = function([&](at::Tensor ids) {
-    at::Tensor loss = torch::matmul(lookup(table, ids), w.value()).square().sum();
+    at::Tensor loss = torch::matmul(lookup(table, ids), w.value()).square().mean();
     together.minimize(loss);
     return loss;
   });
   auto step = function([&](at::Tensor ids) {
     const PerReplica<at::Tensor> halves{{ids.narrow(0, 0, 3), ids.narrow(0, 3, 3)}};
-    return strategy.reduce(ReduceOp::kSum, strategy.run(replica, halves));
+    return strategy.reduce(ReduceOp::kMean, strategy.run(replica, halves));
   });
   auto step_alone = function([&](at::Tensor ids) {
-    at::Tensor loss = torch::matmul(lookup(whole_table, ids), whole_w.value()).square().sum();
+    at::Tensor loss = torch::matmul(lookup(whole_table, ids), whole_w.value()).square().mean();
     alone.minimize(loss);
     return loss;
   });
@@ -194,7 +194,7 @@ TEST(Optimizer, TakesOneStepDownTheGradientsOfAllReplicas) {
   EXPECT_TRUE(torch::allclose(w.value(), whole_w.value(), 1e-4, 1e-4));
 }
 
-TEST(Optimizer, SumsTheGradientsOfReplicasThatDependOnDifferentVariables) {
+TEST(Optimizer, AveragesTheGradientsOfReplicasThatDependOnDifferentVariables) {
   InProcessCluster cluster({.workers = 1, .ps = 1, .devices_per_task = 2});
   ParameterServerStrategy strategy(cluster.resolver(), {.replica_devices = {"/device:CPU:0", "/device:CPU:1"}});
   torch::manual_seed(6);
@@ -209,7 +209,7 @@ TEST(Optimizer, SumsTheGradientsOfReplicasThatDependOnDifferentVariables) {
   auto replica = function([&](at::Tensor ids) { there.minimize(loss_of(table, a, ids, replica_id())); });
   auto step = function([&](at::Tensor ids) { strategy.run(replica, ids); });
   auto step_here = function([&](at::Tensor ids) {
-    here.minimize(loss_of(here_table, here_a, ids, 0) + loss_of(here_table, here_a, ids, 1));
+    here.minimize((loss_of(here_table, here_a, ids, 0) + loss_of(here_table, here_a, ids, 1)) / 2);
   });
   ClusterCoordinator coordinator(strategy);
 

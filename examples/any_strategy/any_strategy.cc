@@ -1,0 +1,83 @@
+// One training loop under several strategies: only make_strategy() knows which.
+//   any_strategy --strategy mirrored --devices /device:CPU:0,/device:CPU:1
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "muster/muster.h"
+
+namespace {
+
+constexpr int kSteps = 500;
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+muster::Strategy make_strategy(const std::string& name, const std::vector<std::string>& devices) {
+  if (name == "none") return {};
+  if (name == "one_device") return muster::OneDeviceStrategy(devices.at(0));
+  if (name == "mirrored") return muster::MirroredStrategy(devices);
+  if (name == "central_storage") return muster::CentralStorageStrategy(devices);
+  throw std::invalid_argument("--strategy " + name + ": expected none, one_device, mirrored or central_storage");
+}
+
+// The share of digits that the strategy's net recognizes, of some that it has not seen.
+double train(const muster::Strategy& strategy) {
+  torch::manual_seed(1);
+  auto net =
+      strategy.make<torch::nn::Sequential>(torch::nn::Linear(784, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10));
+  const muster::Adam adam(net, {.learning_rate = 0.001});
+  auto batches = strategy.distribute(muster::Dataset::synthetic_digits(10'000).shuffle(10'000, 1).batch(64).repeat());
+  auto step = muster::function([&](muster::Iterator& it) {
+    auto [x, y] = it.next();
+    torch::Tensor loss = torch::cross_entropy_loss(net->forward(x.flatten(1)), y);
+    adam.minimize(loss);  // of the mean over the replicas
+    return loss;
+  });
+  for (int i = 1; i <= kSteps; ++i) {
+    auto loss = strategy.run(step, batches);
+    if (i % 100 != 0) continue;
+    std::cout << "  step " << i << "  loss " << strategy.reduce(muster::ReduceOp::kMean, loss).item<float>() << "\n";
+  }
+
+  auto test = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(1'000).iterator();
+  auto right = muster::function([&](muster::Iterator& it) {
+    auto [x, y] = it.next();
+    return net->forward(x.flatten(1)).argmax(1).eq(y).to(torch::kFloat).mean();
+  });
+  return right(test).item<double>();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> flags{{"--strategy", ""}, {"--devices", "/device:CPU:0,/device:CPU:1"}};
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc || !flags.contains(argv[i])) {
+      std::cerr << "usage: any_strategy [--strategy none|one_device|mirrored|central_storage] [--devices NAME,NAME]\n"
+                   "without a strategy: one after the other\n";
+      return 2;
+    }
+    flags[argv[i]] = argv[i + 1];
+  }
+  muster::set_local_options({.devices = {.cpus = 2}});
+  std::vector<std::string> names{"none", "one_device", "mirrored", "central_storage"};
+  if (!flags["--strategy"].empty()) names = {flags["--strategy"]};
+  bool all_learned = true;
+  for (const std::string& name : names) {
+    const muster::Strategy strategy = make_strategy(name, split(flags["--devices"]));
+    std::cout << name << ", " << strategy.num_replicas_in_sync() << " replica(s)\n";
+    const double accuracy = train(strategy);
+    std::cout << "  recognizes " << 100 * accuracy << " % of digits that it has not seen\n";
+    all_learned = all_learned && accuracy > 0.9;
+  }
+  return all_learned ? EXIT_SUCCESS : EXIT_FAILURE;
+}

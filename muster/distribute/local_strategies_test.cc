@@ -1,0 +1,248 @@
+#include "muster/distribute/local_strategies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/runtime/local_worker.h"
+#include "muster/trace/control_flow.h"
+#include "muster/trace/rows.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Before anybody uses the devices of this process.
+[[maybe_unused]] const bool four_devices = [] {
+  set_local_options({.devices = {.cpus = 4, .gpus = false}});
+  return true;
+}();
+
+const std::vector<std::string> kTwoDevices{"/device:CPU:1", "/device:CPU:2"};
+
+std::vector<float> floats_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(torch::kFloat).flatten().contiguous();
+  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
+}
+
+std::vector<std::string> devices_of(const Program& program) {
+  std::vector<std::string> devices;
+  for (const Instruction& instruction : program.instructions) devices.push_back(program.devices[instruction.device]);
+  return devices;
+}
+
+Status failure_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+// ---- None
+TEST(Strategy, ThatIsNoneChangesNothing) {
+  const Strategy strategy;
+  auto v = strategy.make<Variable>(torch::full({}, 2.0F));
+  auto add = function([&](at::Tensor x) {
+    v.assign_add(x);
+    return x * 3;
+  });
+
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
+  EXPECT_EQ(strategy.run(add, torch::ones({})).value().item<float>(), 3);
+  EXPECT_EQ(v.value().item<float>(), 3);
+  EXPECT_TRUE(v.copies().empty());
+}
+
+TEST(Strategy, TracesAFunctionOnceHoweverOftenItRuns) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto triple = function([](at::Tensor x) { return x * 3; });
+
+  for (int i = 0; i < 5; ++i) {
+    const PerReplica<at::Tensor> result = strategy.run(triple, torch::full({}, i));
+    EXPECT_EQ(result.values.at(1).item<int>(), 3 * i);
+  }
+
+  EXPECT_EQ(triple.stats().misses, 1);
+}
+
+TEST(Strategy, DealsOutAPerReplicaAndPutsResultsTogether) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto twice = function([](at::Tensor x) { return std::vector<at::Tensor>{x * 2, x.sum()}; });
+  const PerReplica<at::Tensor> given{{torch::tensor({1, 2}), torch::tensor({3, 4})}};
+
+  const PerReplica<std::vector<at::Tensor>> results = strategy.run(twice, given);
+  const PerReplica<at::Tensor> rows{{results.values[0][0], results.values[1][0]}};
+
+  EXPECT_THAT(floats_of(strategy.gather(rows)), ElementsAre(2, 4, 6, 8));
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kSum, rows)), ElementsAre(8, 12));
+  EXPECT_EQ(strategy.reduce(ReduceOp::kMean, rows, 0).item<float>(), 5);
+  EXPECT_THAT(failure_of([&] { (void)strategy.gather({{torch::ones({})}}); }).message(), HasSubstr("has no axis"));
+}
+
+TEST(Strategy, DealsOutTheRowsOfEachBatch) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto rows = function([](Iterator& it) { return it.next<1>()[0] * 10; });
+  Iterator batches = strategy.distribute(Dataset::range(10).batch(5).repeat());
+
+  PerReplica<at::Tensor> first = strategy.run(rows, batches), second = strategy.run(rows, batches);
+
+  EXPECT_THAT(floats_of(first.values[0]), ElementsAre(0, 10, 20));
+  EXPECT_THAT(floats_of(first.values[1]), ElementsAre(30, 40));
+  EXPECT_THAT(floats_of(second.values[0]), ElementsAre(50, 60, 70));
+  EXPECT_THAT(floats_of(second.values[1]), ElementsAre(80, 90));
+}
+
+TEST(Strategy, GivesEachReplicaABatchOfItsOwnFromAFunction) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto rows = function([](Iterator& it) { return it.next<1>()[0] * 10; });
+  Iterator batches = strategy.distribute([](const InputContext& context) {
+    EXPECT_EQ(context.num_replicas_in_sync, 2);
+    return Dataset::range(8).batch(context.per_replica_batch_size(4));
+  });
+
+  const PerReplica<at::Tensor> first = strategy.run(rows, batches);
+
+  EXPECT_THAT(floats_of(first.values[0]), ElementsAre(0, 10));
+  EXPECT_THAT(floats_of(first.values[1]), ElementsAre(20, 30));
+}
+
+// ---- One device
+TEST(OneDeviceStrategy, PutsVariablesAndOpsThere) {
+  const OneDeviceStrategy strategy("/device:CPU:3");
+  auto v = strategy.make<Variable>(torch::ones({2}));
+  auto step = function([&](at::Tensor x) { return v.value() + x; });
+
+  EXPECT_THAT(v.device(), HasSubstr("/device:CPU:3"));
+  EXPECT_THAT(floats_of(strategy.run(step, torch::ones({2})).value()), ElementsAre(2, 2));
+  auto whole = function([&](at::Tensor x) { return strategy.run(step, x).value(); });
+  EXPECT_THAT(devices_of(whole.program(torch::ones({2}))), ::testing::Each(HasSubstr("CPU:3")));
+}
+
+TEST(LocalStrategies, RefuseDevicesThatAreNotThereOrThereTwice) {
+  EXPECT_THAT(failure_of([] { OneDeviceStrategy("/device:CPU:9"); }).message(), HasSubstr("CPU:9"));
+  EXPECT_THAT(failure_of([] { MirroredStrategy({"/device:CPU:0", "/cpu:0"}); }).message(), HasSubstr("there twice"));
+  EXPECT_EQ(MirroredStrategy().num_replicas_in_sync(), 4) << "all CPU devices, where there is no GPU";
+}
+
+// ---- Mirrored
+TEST(MirroredStrategy, HasACopyOfEachVariableOnEachDevice) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto v = strategy.make<Variable>(InitialValue::normal({4}, 0, 1), VariableOptions{.name = "mirrored"});
+
+  ASSERT_EQ(v.copies().size(), 2);
+  EXPECT_THAT(v.copies()[0].device(), HasSubstr("CPU:1"));
+  EXPECT_THAT(v.copies()[1].device(), HasSubstr("CPU:2"));
+  EXPECT_TRUE(torch::equal(v.copies()[0].value(), v.copies()[1].value()));
+  v.assign(torch::arange(4));
+  for (const Variable& copy : v.copies()) EXPECT_THAT(floats_of(copy.value()), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(MirroredStrategy, MakesOneWriteOfWhatReplicasWrite) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto make = [&](Aggregation aggregation) {
+    return strategy.make<Variable>(torch::full({}, 5.0F), VariableOptions{.name = "v", .aggregation = aggregation});
+  };
+  Variable mean = make(Aggregation::kMean), sum = make(Aggregation::kSum), first = make(Aggregation::kOnlyFirstReplica),
+           none = make(Aggregation::kNone);
+  auto write = function([&] {
+    mean.assign(torch::full({}, replica_id()));
+    sum.assign_add(torch::full({}, replica_id() + 1));
+    first.assign_sub(torch::full({}, replica_id() + 2));
+  });
+  auto write_any = function([&] { none.assign(torch::ones({})); });
+
+  strategy.run(write);
+
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(mean.copies()[i].value().item<float>(), 0.5F);
+    EXPECT_EQ(sum.copies()[i].value().item<float>(), 8);
+    EXPECT_EQ(first.copies()[i].value().item<float>(), 3);
+  }
+  EXPECT_THAT(failure_of([&] { strategy.run(write_any); }).message(), HasSubstr("VariableOptions::aggregation"));
+}
+
+TEST(MirroredStrategy, ReadsTheCopyOfTheReplica) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto v = strategy.make<Variable>(torch::zeros({3}));
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  auto read = function([&](at::Tensor x) { return net->forward(x) + v.value().sum(); });
+  auto whole = function([&](at::Tensor x) { return strategy.run(read, x); });
+
+  const Program program = whole.program(torch::ones({1, 3}));
+
+  EXPECT_EQ(program.variables.size(), 6) << "three, of two copies each";
+  for (const auto& variable : program.variables) {
+    const std::string& device = program.devices[variable.device];
+    EXPECT_EQ(device.ends_with("CPU:2"), variable.name.find("/copy_1") != std::string::npos) << variable.name;
+  }
+  const PerReplica<at::Tensor> results = strategy.run(read, torch::ones({1, 3}));
+  EXPECT_TRUE(torch::equal(results.values[0], results.values[1]));
+  // Copies that differ show who reads which; only a test can make them so.
+  adopted(net).at("bias").copies()[1].state()->cell->assign(torch::full({2}, 100.0F));
+  v.copies()[1].state()->cell->assign(torch::full({3}, 1000.0F));
+  const PerReplica<at::Tensor> changed = strategy.run(read, torch::ones({1, 3}));
+  EXPECT_TRUE(torch::equal(changed.values[0], results.values[0]));
+  EXPECT_GT(changed.values[1].min().item<float>(), 3'000);
+}
+
+TEST(MirroredStrategy, LeavesModulesAsTheyWereWhenAReplicaFails) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  const void* memory = net->weight.data_ptr();
+  auto fail = function([&](at::Tensor x) {
+    at::Tensor y = net->forward(x);
+    if (replica_id() == 1) throw std::runtime_error("the second one fails");
+    return y;
+  });
+
+  EXPECT_ANY_THROW(strategy.run(fail, torch::ones({1, 3})));
+
+  EXPECT_EQ(net->weight.data_ptr(), memory);
+  EXPECT_NO_THROW((void)adopted(net));
+}
+
+TEST(MirroredStrategy, RunsReplicasInLoops) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(2, 1);
+  auto count = strategy.make<Variable>(torch::zeros({}), VariableOptions{.aggregation = Aggregation::kSum});
+  auto step = function([&](at::Tensor x) { count.assign_add(net->forward(x).sum()); });
+  auto loop = function([&](at::Tensor x) { repeat(3, [&](at::Tensor) { strategy.run(step, x); }); });
+  adopted(net).at("weight").assign(torch::ones({1, 2}));
+  adopted(net).at("bias").assign(torch::zeros({1}));
+  adopted(net).at("weight").copies()[1].state()->cell->assign(torch::full({1, 2}, 10.0F));
+
+  loop(torch::ones({1, 2}));
+
+  EXPECT_EQ(count.value().item<float>(), 3 * (2 + 20));
+}
+
+TEST(MirroredStrategy, ScattersRowsIntoAllCopies) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto table = strategy.make<Variable>(torch::zeros({4, 1}));
+  auto write = function([&](at::Tensor ids) { scatter(table, Scatter::kAdd, ids, torch::ones({2, 1})); });
+
+  write(torch::tensor({1, 3}));
+
+  for (const Variable& copy : table.copies()) EXPECT_THAT(floats_of(copy.value()), ElementsAre(0, 1, 0, 1));
+}
+
+// ---- Central storage
+TEST(CentralStorageStrategy, HasOneOfEachVariableForAllReplicas) {
+  const CentralStorageStrategy strategy(kTwoDevices);
+  auto v = strategy.make<Variable>(torch::ones({}), VariableOptions{.aggregation = Aggregation::kMean});
+  auto add = function([&] { v.assign_add(torch::full({}, 2.0F)); });
+
+  EXPECT_THAT(v.device(), HasSubstr("CPU:0"));
+  strategy.run(add);
+  EXPECT_EQ(v.value().item<float>(), 3);
+  v.assign(torch::full({}, 3.0F));
+  EXPECT_EQ(v.value().item<float>(), 3);
+  EXPECT_THAT(CentralStorageStrategy({"/device:CPU:2"}).make<Variable>(torch::ones({})).device(), HasSubstr("CPU:2"));
+}
+
+}  // namespace
+}  // namespace muster

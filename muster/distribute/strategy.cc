@@ -1,0 +1,54 @@
+#include "muster/distribute/strategy.h"
+
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+
+namespace muster {
+namespace {
+
+class RunHere : public StepRunner {
+ public:
+  std::vector<at::Tensor> run(TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) override {
+    return TracedFunction::run(entry, std::move(tensors), {});
+  }
+};
+
+}  // namespace
+
+Strategy::Strategy(StrategyParts parts) : parts_(std::make_shared<Parts>()) {
+  static std::atomic<uint64_t> made{0};
+  static_cast<StrategyParts&>(*parts_) = std::move(parts);
+  parts_->key = ++made;
+  if (!parts_->runner) parts_->runner = std::make_shared<RunHere>();
+}
+
+at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
+  for (const at::Tensor& value : values.values) {
+    if (value.dim() > 0) continue;
+    throw invalid_argument(
+        "gather: the value of a replica is a scalar, which has no axis; use reduce, or unsqueeze it");
+  }
+  return at::cat(values.values, axis);
+}
+
+Iterator Strategy::distribute(const Dataset& dataset) const {
+  Iterator iterator = dataset.iterator();
+  iterator.dealt = num_replicas_in_sync() > 1;
+  return iterator;
+}
+
+void Strategy::keep(ModuleVariables variables) const {
+  std::vector<ModuleVariables> gone;  // destroyed without the lock
+  absl::MutexLock lock(&parts_->mu);
+  auto& modules = parts_->modules;
+  auto kept = std::stable_partition(modules.begin(), modules.end(),
+                                    [](const ModuleVariables& module) { return !module.module_is_gone(); });
+  gone.assign(std::make_move_iterator(kept), std::make_move_iterator(modules.end()));
+  modules.erase(kept, modules.end());
+  modules.push_back(std::move(variables));
+}
+
+}  // namespace muster

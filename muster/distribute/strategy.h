@@ -1,0 +1,145 @@
+// One program under any strategy.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/distribute/distributed_dataset.h"
+#include "muster/distribute/replicas.h"
+#include "muster/trace/function.h"
+#include "muster/trace/module_variables.h"
+#include "muster/trace/replica_context.h"
+#include "muster/trace/variable_scope.h"
+
+namespace muster {
+
+// Runs the programs that a strategy is given outside of traced functions. Thread-safe.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  virtual std::vector<at::Tensor> run(TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) = 0;
+  // A method of the strategy was called outside of a traced function.
+  virtual void called_outside([[maybe_unused]] const char* method) {}
+};
+
+// What a strategy chooses; the rest is the same for all.
+struct StrategyParts {
+  std::shared_ptr<VariableCreator> variables{};  // null: they are made as without a strategy
+  std::vector<std::string> replica_devices{""};  // that take a step together; "": the default device
+  std::shared_ptr<StepRunner> runner{};          // null: this process
+};
+
+// Where variables live and which devices take a step together. This one changes nothing: one replica, variables as
+// without it; the others choose. A handle, cheap to copy. The variables that were made in its scope live as long as it
+// or one of them does. Thread-safe.
+class Strategy {
+ public:
+  Strategy() : Strategy(StrategyParts{}) {}
+
+  // Until the scope ends, variables made by this thread are the strategy's:
+  //   auto scope = strategy.scope();
+  VariableScope scope() const { return VariableScope(parts_->variables); }
+
+  // Makes one thing in the scope. The parameters and buffers of a torch::nn module become variables of the strategy, as
+  // if it had been adopted: `auto net = strategy.make<torch::nn::Linear>(2, 3);`. The strategy keeps them as long as
+  // the module is there; adopted(net) has them, and adopted(net).write_back() brings trained values home.
+  template <class T, class... Args>
+  T make(Args&&... args) const {
+    VariableScope inside = scope();
+    if constexpr (TorchModule<T>) {
+      T made(std::forward<Args>(args)...);
+      keep(adopt(made, {.keep = true}));
+      return made;
+    } else {
+      return T(std::forward<Args>(args)...);
+    }
+  }
+
+  // Calls `function` once for each replica, on the devices of the strategy, side by side, and returns what each
+  // returns: PerReplica<Result>, or nothing. An argument that is a PerReplica is dealt out, and so are the elements of
+  // what distribute() gave. Variables keep their values until all replicas have ended; then what they have written
+  // becomes one write, by the variable's Aggregation. Optimizers take the mean of the gradients of all. replica_id() is
+  // the number of the replica.
+  template <class F, class... Args>
+  auto run(const Function<F>& function, const Args&... args) const {
+    using Result = std::invoke_result_t<F&, typename replicas_internal::ShareOf<Args>::Type&...>;
+    auto each = [&](const Args&... given) { return each_replica<Result>(function, given...); };
+    if (tracing()) return each(args...);
+    parts_->runner->called_outside("run");
+    auto by_runner = [&](const std::shared_ptr<TracedFunction::Entry>& entry, std::vector<at::Tensor> tensors) {
+      return parts_->runner->run(*entry, std::move(tensors));
+    };
+    return function.run_as(each, parts_->key, by_runner, args...);
+  }
+  template <class F, class... Args>
+  void run(const F&, const Args&...) const {
+    static_assert(sizeof(F) == 0, "strategy.run only accepts a muster::function(lambda)");
+  }
+
+  // The values of all replicas as one: their sum or their mean, also over an axis of each.
+  template <class T>
+  T reduce(ReduceOp op, const PerReplica<T>& values, std::optional<int64_t> axis = {}) const {
+    if (!tracing()) parts_->runner->called_outside("reduce");
+    return replicas_internal::reduce(op, values, axis);
+  }
+  // Those of all replicas after each other, along an axis that they have.
+  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
+
+  int num_replicas_in_sync() const { return static_cast<int>(parts_->replica_devices.size()); }
+
+  // Begins a sequence of batches here, for run(): the replicas share each batch, by rows, or each takes one of its own
+  // from what `make` returns for an InputContext.
+  Iterator distribute(const Dataset& dataset) const;
+  template <class Make>
+    requires std::is_invocable_r_v<Dataset, Make&, InputContext>
+  Iterator distribute(Make&& make) const {
+    return make(InputContext{.num_replicas_in_sync = num_replicas_in_sync()}).iterator();
+  }
+
+  // The same for ClusterCoordinator::create_per_worker_dataset.
+  DistributedDataset distribute_dataset(Dataset dataset) const {
+    return {std::move(dataset), num_replicas_in_sync(), /*global_batches=*/true};
+  }
+  template <class Make>
+  DistributedDataset distribute_datasets_from_function(const Make& make) const {
+    return {make(InputContext{.num_replicas_in_sync = num_replicas_in_sync()}), num_replicas_in_sync(),
+            /*global_batches=*/false};
+  }
+
+ protected:
+  explicit Strategy(StrategyParts parts);
+
+ private:
+  struct Parts : StrategyParts {
+    uint64_t key;  // of this strategy among all
+    absl::Mutex mu;
+    std::vector<ModuleVariables> modules ABSL_GUARDED_BY(mu);
+  };
+
+  template <class Result, class F, class... Args>
+  auto each_replica(const Function<F>& function, const Args&... args) const {
+    auto call = [&]([[maybe_unused]] int replica) {
+      return function(replicas_internal::share(args, replica, num_replicas_in_sync())...);
+    };
+    if constexpr (std::is_void_v<Result>) {
+      for_each_replica(parts_->replica_devices, call);
+    } else {
+      PerReplica<Result> results;
+      for_each_replica(parts_->replica_devices, [&](int replica) { results.values.push_back(call(replica)); });
+      return results;
+    }
+  }
+  // Modules keep plain tensors, so somebody has to hold their variables.
+  void keep(ModuleVariables variables) const;
+
+  std::shared_ptr<Parts> parts_;
+};
+
+}  // namespace muster
