@@ -32,6 +32,7 @@ const Part* find_part(const Workload& workload, std::string_view name);
 // One function per file of this folder.
 void mlp_local(const Part& part, Bench& bench);
 void cnn_local(const Part& part, Bench& bench);
+void mirrored_mlp(const Part& part, Bench& bench);
 void trace(const Part& part, Bench& bench);
 void session_run(const Part& part, Bench& bench);
 void startup(const Part& part, Bench& bench);

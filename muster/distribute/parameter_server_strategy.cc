@@ -148,7 +148,8 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
 ParameterServerStrategy::ParameterServerStrategy(Tasks tasks)
     : Strategy(StrategyParts{.variables = tasks.variables,
                              .replica_devices = tasks.replica_devices,
-                             .runner = std::make_shared<FromHere>(tasks.variables)}),
+                             .runner = std::make_shared<FromHere>(tasks.variables),
+                             .saved = tasks.variables}),
       tasks_(std::move(tasks)) {}
 
 VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {

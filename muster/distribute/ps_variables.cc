@@ -46,25 +46,6 @@ auto ask_all(Peers& peers, const StoredByTask& by_task, const Ask& ask) {
   return answers;
 }
 
-// Some of them, in quotes.
-std::string listed(const std::set<std::string>& names) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  size_t count = 0;
-  for (const std::string& name : names) {
-    if (++count > kMost) return str_cat(text, " and ", names.size() - kMost, " more");
-    str_append(text, count == 1 ? "\"" : ", \"", name, "\"");
-  }
-  return text;
-}
-
-Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
-                   const std::set<std::string>& unused) {
-  return not_found("checkpoint ", checkpoint, " has no values for ", listed(missing),
-                   unused.empty() ? "" : str_cat(", but for ", listed(unused), ", which nobody has asked for"),
-                   "; RestoreOptions::allow_missing lets variables begin anew");
-}
-
 std::map<std::string, uint64_t> incarnations_of(const PsVariablesOptions& options) {
   std::map<std::string, uint64_t> incarnations;
   for (const std::string& task : options.ps_tasks) {

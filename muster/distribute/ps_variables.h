@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/distribute/partitioners.h"
+#include "muster/distribute/saved_variables.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/session/local_master.h"
 #include "muster/trace/variable_programs.h"
@@ -30,7 +31,10 @@ struct PsVariablesOptions {
 // of their own, which ends with this object, or when it is not heard of for long (lease_holder.h). A parameter server
 // that was restarted since has lost them and is never taken for the one that it was: the error restarted() names it.
 // Thread-safe.
-class PsVariables : public VariableHome, public VariableCreator, public std::enable_shared_from_this<PsVariables> {
+class PsVariables : public VariableHome,
+                    public VariableCreator,
+                    public SavedVariables,
+                    public std::enable_shared_from_this<PsVariables> {
  public:
   // Waits for the parameter servers. Throws Error{kUnavailable} or {kDeadlineExceeded} for one that does not come.
   explicit PsVariables(PsVariablesOptions options);
@@ -55,18 +59,13 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;
   // Has every parameter server write its variables into this directory, all at once.
-  std::vector<ShardEntry> save(const std::string& directory) const;
+  std::vector<ShardEntry> save(const std::string& directory) const override;
   // Gives all variables the values that they have in a checkpoint, and those that are made from now on, until
   // end_filling(), too. All or none: every parameter server first looks whether it can (RestoreStage). Waits for those
   // that are being restarted, and takes them for what they are from now on. Throws Error{kNotFound} that names the
   // variables which the checkpoint has not, now or when they are made, unless `allow_missing`.
-  struct Source {
-    std::string checkpoint{};
-    std::set<std::string> variables{};  // that it has
-    bool allow_missing = false;
-  };
-  void restore(Source source) ABSL_LOCKS_EXCLUDED(mu_);
-  void end_filling() ABSL_LOCKS_EXCLUDED(mu_);
+  void restore(Source source) override ABSL_LOCKS_EXCLUDED(mu_);
+  void end_filling() override ABSL_LOCKS_EXCLUDED(mu_);
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 

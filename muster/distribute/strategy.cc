@@ -23,6 +23,7 @@ Strategy::Strategy(StrategyParts parts) : parts_(std::make_shared<Parts>()) {
   static_cast<StrategyParts&>(*parts_) = std::move(parts);
   parts_->key = ++made;
   if (!parts_->runner) parts_->runner = std::make_shared<RunHere>();
+  if (!parts_->saved) parts_->saved = variables_of_this_process();
 }
 
 at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
@@ -41,6 +42,11 @@ Iterator Strategy::distribute(const Dataset& dataset) const {
 }
 
 void Strategy::keep(ModuleVariables variables) const {
+  absl::MutexLock lock(&parts_->mu);
+  parts_->modules.push_back(std::move(variables));
+}
+
+void Strategy::drop_gone_modules() const {
   std::vector<ModuleVariables> gone;  // destroyed without the lock
   absl::MutexLock lock(&parts_->mu);
   auto& modules = parts_->modules;
@@ -48,7 +54,6 @@ void Strategy::keep(ModuleVariables variables) const {
                                     [](const ModuleVariables& module) { return !module.module_is_gone(); });
   gone.assign(std::make_move_iterator(kept), std::make_move_iterator(modules.end()));
   modules.erase(kept, modules.end());
-  modules.push_back(std::move(variables));
 }
 
 }  // namespace muster

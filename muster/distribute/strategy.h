@@ -13,6 +13,7 @@
 #include "muster/data/dataset.h"
 #include "muster/distribute/distributed_dataset.h"
 #include "muster/distribute/replicas.h"
+#include "muster/distribute/saved_variables.h"
 #include "muster/trace/function.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replica_context.h"
@@ -34,6 +35,7 @@ struct StrategyParts {
   std::shared_ptr<VariableCreator> variables{};  // null: they are made as without a strategy
   std::vector<std::string> replica_devices{""};  // that take a step together; "": the default device
   std::shared_ptr<StepRunner> runner{};          // null: this process
+  std::shared_ptr<SavedVariables> saved{};       // for checkpoints; null: the variables of this process
 };
 
 // Where variables live and which devices take a step together. This one changes nothing: one replica, variables as
@@ -54,6 +56,7 @@ class Strategy {
   T make(Args&&... args) const {
     VariableScope inside = scope();
     if constexpr (TorchModule<T>) {
+      drop_gone_modules();  // and with them the names of their variables
       T made(std::forward<Args>(args)...);
       keep(adopt(made, {.keep = true}));
       return made;
@@ -113,6 +116,9 @@ class Strategy {
             /*global_batches=*/false};
   }
 
+  // For Checkpoints.
+  const std::shared_ptr<SavedVariables>& saved() const { return parts_->saved; }
+
  protected:
   explicit Strategy(StrategyParts parts);
 
@@ -138,6 +144,7 @@ class Strategy {
   }
   // Modules keep plain tensors, so somebody has to hold their variables.
   void keep(ModuleVariables variables) const;
+  void drop_gone_modules() const;
 
   std::shared_ptr<Parts> parts_;
 };

@@ -6,6 +6,8 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
+
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
@@ -41,6 +43,17 @@ struct Adopted {
   absl::flat_hash_map<const c10::StorageImpl*, std::weak_ptr<Variable::State>> by_storage ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<const c10::TensorImpl*, std::weak_ptr<Variable::State>> by_tensor ABSL_GUARDED_BY(mu);
 };
+
+// All that have a cell at the local worker.
+struct Here {
+  absl::Mutex mu;
+  absl::flat_hash_set<Variable::State*> states ABSL_GUARDED_BY(mu);
+};
+
+Here& here_registry() {
+  static Here& registry = *new Here;
+  return registry;
+}
 
 Adopted& adopted_registry() {
   static Adopted& registry = *new Adopted;  // never destroyed: modules with static lifetime may outlive it
@@ -144,6 +157,11 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
   cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
+  {
+    Here& here_too = here_registry();
+    absl::MutexLock lock(&here_too.mu);
+    here_too.states.insert(this);
+  }
   on_demand = value.rows_on_demand() && cell->device().is_cpu();
   if (!on_demand) {
     cell->assign(value.tensor());
@@ -170,6 +188,11 @@ VariableCell& Variable::State::local() const {
 
 Variable::State::~State() {
   if (cell) {
+    {
+      Here& here = here_registry();
+      absl::MutexLock lock(&here.mu);
+      here.states.erase(this);
+    }
     local_worker().store().erase(cell->name());
   } else if (shards.empty() && copies.empty() && !home) {
     give_back_remote_name(options.name);
@@ -256,6 +279,20 @@ std::vector<std::shared_ptr<Variable::State>> Variable::State::all_adopted() {
   for (const auto& [storage, state] : registry.by_storage) {
     if (auto alive = state.lock()) states.push_back(std::move(alive));
   }
+  return states;
+}
+
+std::vector<std::shared_ptr<Variable::State>> Variable::State::all_here() {
+  Here& here = here_registry();
+  std::vector<std::shared_ptr<State>> states;
+  {
+    absl::MutexLock lock(&here.mu);
+    for (State* state : here.states) {
+      if (auto alive = state->weak_from_this().lock()) states.push_back(std::move(alive));
+    }
+  }
+  std::sort(states.begin(), states.end(),
+            [](const auto& a, const auto& b) { return a->options.name < b->options.name; });
   return states;
 }
 
@@ -436,7 +473,9 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
   if (!other.copies().empty()) {
     std::vector<Variable> copies;
     for (const Variable& copy : other.copies()) {
-      copies.push_back(make_one_beside(copy, str_cat(name, "/copy_", copies.size()), initial));
+      // A checkpoint knows the whole by the name of the first.
+      const std::string own = copies.empty() ? name : str_cat(name, "/copy_", copies.size());
+      copies.push_back(make_one_beside(copy, own, initial));
     }
     return Variable(Variable::State::mirrored(std::move(copies), {.name = name, .trainable = false}));
   }

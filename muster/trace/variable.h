@@ -81,7 +81,7 @@ class Variable {
 };
 
 // What the handles of a variable share.
-struct Variable::State {
+struct Variable::State : std::enable_shared_from_this<State> {
   State(const InitialValue& initial, VariableOptions options, at::Tensor adopted = {});
   // Lives with another task, which `home` knows. REQUIRES: options.device is a full name.
   State(TensorSpec spec, VariableOptions options, std::shared_ptr<VariableHome> home);
@@ -127,6 +127,8 @@ struct Variable::State {
   bool adopted_was_changed() const;
   void note_adopted_version();
   static std::vector<std::shared_ptr<State>> all_adopted();
+  // Those of this process that live here, copies one by one.
+  static std::vector<std::shared_ptr<State>> all_here();
 };
 
 // d loss / d variable, of the variable's shape, for use inside a traced function: rows that were looked up count like

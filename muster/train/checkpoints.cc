@@ -5,12 +5,11 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/distribute/ps_variables.h"
 #include "muster/runtime/variable_files.h"
 
 namespace muster {
 
-Checkpoints::Checkpoints(const ParameterServerStrategy& strategy, CheckpointsOptions options)
+Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
     : strategy_(strategy),
       options_(std::move(options)),
       directory_(options_.directory.empty() ? "" : std::filesystem::absolute(options_.directory).string()) {
@@ -18,7 +17,7 @@ Checkpoints::Checkpoints(const ParameterServerStrategy& strategy, CheckpointsOpt
 }
 
 std::string Checkpoints::save(int64_t step, const std::map<std::string, std::string>& metadata) {
-  PsVariables& variables = *strategy_.variables();
+  SavedVariables& variables = *strategy_.saved();
   const std::string temporary = directory_.begin(step);
   std::string path;
   try {
@@ -38,9 +37,9 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
 }
 
 void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOptions& options) {
-  strategy_.variables()->restore({.checkpoint = checkpoint.path,
-                                  .variables = variables_in(directory_.index(checkpoint.step)),
-                                  .allow_missing = options.allow_missing});
+  strategy_.saved()->restore({.checkpoint = checkpoint.path,
+                              .variables = variables_in(directory_.index(checkpoint.step)),
+                              .allow_missing = options.allow_missing});
 }
 
 std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {

@@ -1,11 +1,11 @@
-// Saves and restores the variables of a strategy.
+// Saves and restores the variables of a strategy, whichever it is.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
 
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/strategy.h"
 #include "muster/io/checkpoint_directory.h"
 
 namespace muster {
@@ -26,12 +26,13 @@ struct RestoreOptions {
 
 // The checkpoints of a training job: all variables that were made in the strategy's scope and still are, with what
 // optimizers keep beside them. Every parameter server writes its own, in parallel, and nothing is visible until all of
-// it is on the disk. They load into any number of parts and servers. Thread-safe. Limit: while closures run, each
+// it is on the disk. Of a strategy for this process, or none, they are all variables that live here. They load into any
+// number of parts, servers and copies, under any strategy. Thread-safe. Limit: while closures run, each
 // variable is saved as it is at one moment, but not all at the same one; join() first for a state that belongs
 // together.
 class Checkpoints {
  public:
-  Checkpoints(const ParameterServerStrategy& strategy, CheckpointsOptions options);
+  Checkpoints(const Strategy& strategy, CheckpointsOptions options);
 
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
   // left behind. Takes as long as it takes.
@@ -52,7 +53,7 @@ class Checkpoints {
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
   void restore_from(const Checkpoint& checkpoint, const RestoreOptions& options);
 
-  const ParameterServerStrategy strategy_;
+  const Strategy strategy_;
   const CheckpointsOptions options_;
   CheckpointDirectory directory_;
 };

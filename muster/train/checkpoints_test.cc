@@ -6,8 +6,11 @@
 
 #include <filesystem>
 
+#include "muster/base/log.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/parameter_server_strategy.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/test_huge_table.h"
 #include "muster/train/optimizer.h"
@@ -281,6 +284,50 @@ TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
     EXPECT_TRUE(torch::equal(strategy.run(sums, ids).value(), torch::ones({3, 64})));
     EXPECT_TRUE(torch::equal(strategy.run(sums, others).value(), torch::zeros({3, 64})));
   }
+}
+
+// ---- Without parameter servers
+TEST(CheckpointsHere, GoFromOneStrategyToAnother) {
+  const std::string directory = ::testing::TempDir() + "/checkpoints_here";
+  std::filesystem::remove_all(directory);
+  auto train = [&directory](const Strategy& strategy, int steps, const std::function<void(const Sgd&)>& first) {
+    torch::manual_seed(4);
+    auto net = strategy.make<torch::nn::Linear>(3, 1);
+    const Sgd sgd(net, {.learning_rate = 0.1, .momentum = 0.9});
+    first(sgd);
+    auto step = function([&](at::Tensor x) { sgd.minimize(net->forward(x).square().mean()); });
+    for (int i = 0; i < steps; ++i) strategy.run(step, torch::full({4, 3}, 0.5F));
+    if (steps == 2) Checkpoints(strategy, {.directory = directory}).save(2);
+    return adopted(net).at("weight").value().clone();
+  };
+  const at::Tensor whole = train(Strategy(), 5, [](const Sgd&) {});
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  train(MirroredStrategy(devices), 2, [](const Sgd&) {});
+
+  for (int kind : {0, 1, 2}) {
+    const Strategy strategy = kind == 0   ? Strategy()
+                              : kind == 1 ? Strategy(MirroredStrategy(devices))
+                                          : Strategy(OneDeviceStrategy(devices[1]));
+    const at::Tensor resumed = train(strategy, 3, [&](const Sgd& sgd) {
+      EXPECT_EQ(Checkpoints(strategy, {.directory = directory}).restore(), 2);
+      for (const Variable& slot : sgd.slots()) {
+        for (const Variable& copy : slot.copies()) EXPECT_TRUE(torch::equal(copy.value(), slot.value()));
+      }
+    });
+    EXPECT_TRUE(torch::allclose(resumed, whole, 1e-4, 1e-6));
+  }
+
+  Variable other(torch::ones({2}), {.name = "of_another_program"});
+  LogCapture log;
+  try {
+    Checkpoints(Strategy(), {.directory = directory}).restore();
+    FAIL() << "the checkpoint has no such variable";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kNotFound);
+    EXPECT_THAT(error.what(), testing::HasSubstr("no values for \"of_another_program\""));
+  }
+  EXPECT_EQ(Checkpoints(Strategy(), {.directory = directory}).restore({.allow_missing = true}), 2);
+  EXPECT_TRUE(log.contains("make models and optimizers before restore()"));
 }
 
 }  // namespace

@@ -10,12 +10,14 @@ import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from server_process import ServerProcess, wait_until  # noqa: E402
 
 ALLOWED = 0.05
 MOST_ROUNDS = 10
+THREADS_STAY = 10  # seconds without work, as the pools of a task have it
 # What a process needs to be alive may differ by as much as this, whatever its size: a thread more or a buffer of malloc.
 SLACK = {"memory MiB": 8, "descriptors": 4, "threads": 4, "programs": 0, "variables": 0}
 
@@ -118,6 +120,7 @@ def main():
             # Two variables of the clients, without a container, are meant to stay.
             subprocess.run([flags.soak, "reset", "--cluster", cluster.spec], check=True)
             wait_until(cluster.is_empty, 60 + 3 * flags.lease, "that all leases have ended and nothing is left")
+            time.sleep(THREADS_STAY + 2)
 
         def round_of(chiefs, functions, seconds, before):
             everything(chiefs, functions, seconds)
