@@ -113,8 +113,8 @@ std::shared_ptr<RemoteResult> ClusterCoordinator::put(std::shared_ptr<TracedFunc
     resources.push_back(std::move(resource));
   }
   check_workers_of(entry->traced.program, worker);
-  closure->expected = std::chrono::nanoseconds(entry->took_ns.load(std::memory_order_relaxed));
   closure->entry = std::move(entry);
+  closure->expected = closure->takes();
   closure->trace = std::move(trace);
   closure->arguments = std::move(tensors);
   closure->resources = std::move(resources);

@@ -59,7 +59,6 @@ class OnEachDevice : public VariableCreator {
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
     // What is random is drawn once. Rows that are made on demand follow a rule, which is the same for all.
     const InitialValue value = initial.rows_on_demand() ? initial : InitialValue(initial.tensor());
-    const std::string name = options.name;
     std::vector<Variable> copies;
     for (const std::string& device : devices_) {
       options.device = device;
@@ -87,8 +86,7 @@ StrategyParts central(const std::vector<std::string>& devices, const std::string
 }  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
-    : Strategy(StrategyParts{.variables = std::make_shared<OnOneDevice>(known_device(device)),
-                             .replica_devices = {known_device(device)}}) {}
+    : Strategy(central({known_device(device)}, /*parameter_device=*/"")) {}
 
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices)
     : Strategy(mirrored(known_devices(devices))) {}

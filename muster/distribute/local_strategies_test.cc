@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/distribute/test_coordinator.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/rows.h"
@@ -11,6 +12,7 @@
 namespace muster {
 namespace {
 
+using ::muster::testing_support::caught;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -31,15 +33,6 @@ std::vector<std::string> devices_of(const Program& program) {
   std::vector<std::string> devices;
   for (const Instruction& instruction : program.instructions) devices.push_back(program.devices[instruction.device]);
   return devices;
-}
-
-Status failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
 }
 
 // ---- None
@@ -80,7 +73,7 @@ TEST(Strategy, DealsOutAPerReplicaAndPutsResultsTogether) {
   EXPECT_THAT(floats_of(strategy.gather(rows)), ElementsAre(2, 4, 6, 8));
   EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kSum, rows)), ElementsAre(8, 12));
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, rows, 0).item<float>(), 5);
-  EXPECT_THAT(failure_of([&] { (void)strategy.gather({{torch::ones({})}}); }).message(), HasSubstr("has no axis"));
+  EXPECT_THAT(caught([&] { (void)strategy.gather({{torch::ones({})}}); }).message(), HasSubstr("has no axis"));
 }
 
 TEST(Strategy, DealsOutTheRowsOfEachBatch) {
@@ -123,8 +116,8 @@ TEST(OneDeviceStrategy, PutsVariablesAndOpsThere) {
 }
 
 TEST(LocalStrategies, RefuseDevicesThatAreNotThereOrThereTwice) {
-  EXPECT_THAT(failure_of([] { OneDeviceStrategy("/device:CPU:9"); }).message(), HasSubstr("CPU:9"));
-  EXPECT_THAT(failure_of([] { MirroredStrategy({"/device:CPU:0", "/cpu:0"}); }).message(), HasSubstr("there twice"));
+  EXPECT_THAT(caught([] { OneDeviceStrategy("/device:CPU:9"); }).message(), HasSubstr("CPU:9"));
+  EXPECT_THAT(caught([] { MirroredStrategy({"/device:CPU:0", "/cpu:0"}); }).message(), HasSubstr("there twice"));
   EXPECT_EQ(MirroredStrategy().num_replicas_in_sync(), 4) << "all CPU devices, where there is no GPU";
 }
 
@@ -162,7 +155,7 @@ TEST(MirroredStrategy, MakesOneWriteOfWhatReplicasWrite) {
     EXPECT_EQ(sum.copies()[i].value().item<float>(), 8);
     EXPECT_EQ(first.copies()[i].value().item<float>(), 3);
   }
-  EXPECT_THAT(failure_of([&] { strategy.run(write_any); }).message(), HasSubstr("VariableOptions::aggregation"));
+  EXPECT_THAT(caught([&] { strategy.run(write_any); }).message(), HasSubstr("VariableOptions::aggregation"));
 }
 
 TEST(MirroredStrategy, ReadsTheCopyOfTheReplica) {

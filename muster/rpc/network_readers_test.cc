@@ -33,6 +33,16 @@ class NetworkReadersTest : public ::testing::Test {
     event.alarm.Set(&queue_, gpr_now(GPR_CLOCK_MONOTONIC), event.tag());
   }
 
+  // Something happens that blocks its reader until it may go on.
+  void block(absl::Notification& go, std::atomic<int>& begun, std::atomic<int>& ended) {
+    happen([&] {
+      ++begun;
+      about_to_block();
+      go.WaitForNotification();
+      ++ended;
+    });
+  }
+
   std::unique_ptr<NetworkReaders> readers_;
 
  private:
@@ -91,14 +101,7 @@ TEST_F(NetworkReadersTest, AreAsManyAsBlockAtTheSameTimeUpToTheLimit) {
   start({.max_threads = kMost});
   absl::Notification go;
   std::atomic<int> begun = 0, ended = 0;
-  for (int i = 0; i < 2 * kMost; ++i) {
-    happen([&] {
-      ++begun;
-      about_to_block();
-      go.WaitForNotification();
-      ++ended;
-    });
-  }
+  for (int i = 0; i < 2 * kMost; ++i) block(go, begun, ended);
   EXPECT_TRUE(eventually([&] { return begun == kMost; }));
   EXPECT_EQ(readers_->threads(), kMost);
   go.Notify();
@@ -112,14 +115,7 @@ TEST_F(NetworkReadersTest, LeaveWhenTheyAreNotNeededForAWhile) {
   for (int round = 0; round < 3; ++round) {
     absl::Notification go;
     std::atomic<int> begun = 0, ended = 0;
-    for (int i = 0; i < kMost; ++i) {
-      happen([&] {
-        ++begun;
-        about_to_block();
-        go.WaitForNotification();
-        ++ended;
-      });
-    }
+    for (int i = 0; i < kMost; ++i) block(go, begun, ended);
     EXPECT_TRUE(eventually([&] { return begun == kMost; }));
     go.Notify();
     EXPECT_TRUE(eventually([&] { return ended == kMost; }));
