@@ -71,9 +71,9 @@ DeadlineTimer::Alarm DeadlineTimer::after(absl::Duration time, std::function<voi
   absl::MutexLock lock(&mu_);
   const uint64_t id = next_++;
   entries_.emplace(id, Entry{when, std::move(callback)});
-  const bool is_next = order_.emplace(when, id).first == order_.begin();
+  const auto place = order_.emplace(when, id).first;
   if (!thread_) thread_.emplace([this] { work(); });
-  if (is_next) changed_.signal_all();
+  if (place == order_.begin()) changed_.signal_all();
   return {*this, id};
 }
 

@@ -44,6 +44,23 @@ TEST(AwaitFor, WaitsForAConditionOrForAsLongAsItIsTold) {
   EXPECT_TRUE(await_for(mu, is_done, absl::ZeroDuration()));
 }
 
+TEST(DeadlineTimer, RingsForWhatComesWhileItsThreadWaitsForNothingOrForLonger) {
+  DeadlineTimer timer;
+  auto ring = [&] {
+    absl::Notification rung;
+    const auto alarm = timer.after(absl::Milliseconds(1), [&] { rung.Notify(); });
+    return rung.WaitForNotificationWithTimeout(absl::Seconds(30));
+  };
+
+  ASSERT_TRUE(ring());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // its thread waits for nothing then, most likely
+  EXPECT_TRUE(ring());
+
+  const auto late = timer.after(absl::Hours(1), [] {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(ring());
+}
+
 TEST(DeadlineTimer, CallsBackInTheOrderOfTheTimes) {
   std::vector<int> order;
   absl::Notification last;
