@@ -1,5 +1,9 @@
 #include "muster/runtime/local_worker.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <set>
 
@@ -33,6 +37,14 @@ struct LocalWorkerSlot {
 LocalWorkerSlot& local_worker_slot() {
   static LocalWorkerSlot& slot = *new LocalWorkerSlot;
   return slot;
+}
+
+// Owners that come and go leave holes between what stays, and malloc keeps their pages: ten MiB in a quarter of an hour
+// of sessions. It takes milliseconds, so not for each of them.
+void give_free_memory_back() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace
@@ -353,7 +365,7 @@ std::shared_ptr<LeaseTable::Entry> LocalWorker::lease_of(const Owner& owner) {
 
 void LocalWorker::wait_for_tick() {
   absl::MutexLock lock(&mu_);
-  if (tick_ || ending_ || leases_.size() == 0) return;
+  if (tick_ || ending_ || (leases_.size() == 0 && !left_holes_)) return;
   tick_.emplace(timer_.after(absl::FromChrono(options_.lease) / LeaseTable::kTicks, [this] {
     {
       absl::MutexLock lock(&mu_);
@@ -365,6 +377,7 @@ void LocalWorker::wait_for_tick() {
 }
 
 void LocalWorker::look_at_leases() {
+  if (left_holes_.exchange(false)) pool_.submit(give_free_memory_back);
   for (Lease& lease : leases_.tick()) {
     // Its programs may have parts at tasks that do not answer.
     pool_.submit([this, lease = std::move(lease)] {
@@ -408,6 +421,8 @@ std::string LocalWorker::drop(const Lease& lease) {
   for (const OpenSequence& sequence : sources) sequence.source->close();
   sources.clear();
   MemoryPool::instance().let_go();  // what their steps needed; those of others ask for it anew
+  left_holes_ = true;
+  wait_for_tick();
   return words;
 }
 

@@ -166,8 +166,9 @@ class LocalWorker : public Worker {
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);
-  ElasticPool pool_{"worker"};  // what it runs uses all of the above
-  DeadlineTimer timer_;         // last: it gives the pool work
+  std::atomic<bool> left_holes_ = false;  // in malloc's memory: somebody has left since the last tick
+  ElasticPool pool_{"worker"};            // what it runs uses all of the above
+  DeadlineTimer timer_;                   // last: it gives the pool work
 };
 
 // The worker that functions run on when they are called directly. It is made at the first use, with one CPU device and

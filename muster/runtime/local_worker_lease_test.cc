@@ -70,6 +70,23 @@ TEST(LocalWorkerLeases, GiveTheMemoryOfStepsBackWithTheirOwner) {
   EXPECT_TRUE(eventually([] { return MemoryPool::instance().usage().kept == 0; }));
 }
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(LocalWorkerLeases, GiveTheHolesBackThatTheirOwnersLeaveInMemory) {
+  constexpr int64_t kBytes = 64 << 20;
+  constexpr size_t kEach = 16 << 10;
+  Fixture f;
+  const int64_t before = resident_memory();
+  std::vector<std::vector<char>> small(kBytes / kEach, std::vector<char>(kEach, 1));
+  for (size_t i = 0; i + 1 < small.size(); ++i) std::vector<char>().swap(small[i]);  // the last one keeps the heap
+  ASSERT_GE(resident_memory(), before + kBytes / 2);
+
+  f.worker.release({f.owner, {}});
+  f.worker.look_at_leases();
+
+  EXPECT_TRUE(eventually([&] { return resident_memory() < before + kBytes / 4; }));
+}
+#endif
+
 TEST(LocalWorkerLeases, AreRenewedByRuns) {
   Fixture f;
   const ProgramHandle handle = f.program(f.owner);
