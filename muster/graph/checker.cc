@@ -268,6 +268,7 @@ class Checker {
     if (own_op(schema.name) != nullptr) check_own(instruction, schema);
     check_control(instruction, schema.name);
     if (schema.name == kRemote.name) check_remote(instruction);
+    if (schema.name == kCollective.name) check_length(instruction, 0, list_size(instruction.arguments[0]));
   }
 
   // Where libtorch's ops may know what to do without a tensor, ours have no use for one that is not there, and whoever

@@ -112,7 +112,7 @@ bool contains(const List& names, std::string_view op_name) {
 
 const ControlOp* own_op(std::string_view op_name) {
   static constexpr std::array kOwn = {&kCond, &kLoop,   &kLoopGradient, &kElement, &kNext,
-                                      &kCopy, &kRemote, &kSend,         &kReceive};
+                                      &kCopy, &kRemote, &kSend,         &kReceive, &kCollective};
   for (const ControlOp* op : kOwn) {
     if (op_name == op->name) return op;
   }
@@ -124,7 +124,7 @@ bool is_control(std::string_view op_name) {
 }
 
 bool is_communication(std::string_view op_name) {
-  return op_name == kRemote.name || op_name == kSend.name || op_name == kReceive.name;
+  return op_name == kRemote.name || op_name == kSend.name || op_name == kReceive.name || op_name == kCollective.name;
 }
 
 bool is_random(const OpSchema& schema) {

@@ -15,7 +15,7 @@ const ControlOp* own_op(std::string_view op_name);
 
 bool is_control(std::string_view op_name);  // kCond, kLoop, kLoopGradient: what has bodies
 
-bool is_communication(std::string_view op_name);  // kRemote, kSend, kReceive
+bool is_communication(std::string_view op_name);  // kRemote, kSend, kReceive, kCollective
 
 // Takes random numbers. libtorch has ops that do so without a Generator among their arguments.
 bool is_random(const OpSchema& schema);

@@ -138,6 +138,8 @@ struct Program {
 //   copy           brings a value to the device of the instruction.
 //   remote         has another task run a part of the program. Begins at once; whoever uses a result waits for it.
 //   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there.
+//   collective     makes the values of all tasks of a group one, together with them (runtime/collectives.h). Begins at
+//                  once, one after the other; whoever uses a result waits for it.
 struct ControlOp {
   const char* name;
   const char* schema;
@@ -156,5 +158,8 @@ inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> 
 inline constexpr ControlOp kRemote{"muster::remote", "muster::remote(int part, Tensor[] inputs) -> Tensor[]"};
 inline constexpr ControlOp kSend{"muster::send", "muster::send(Tensor value, int edge) -> ()"};
 inline constexpr ControlOp kReceive{"muster::receive", "muster::receive(int edge, str task) -> Tensor"};
+inline constexpr ControlOp kCollective{
+    "muster::collective",
+    "muster::collective(Tensor[] values, int group, int kind, int reduction, int root) -> Tensor[]"};
 
 }  // namespace muster

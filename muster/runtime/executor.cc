@@ -37,16 +37,6 @@ class Executor::Run {
       const ExecutorLinks& links)
       : frame_(frame), plan_(frame.plan), task_(task), options_(options), generators_(generators), links_(links) {}
 
-  // The outputs of the program, after its run.
-  static void collect(const Frame& frame, std::vector<at::Tensor>& outputs) {
-    const std::vector<ValueId>& values = frame.plan.program.outputs;
-    for (size_t i = 0; i < values.size(); ++i) {
-      outputs.push_back(values[i] == kNoValue ? at::Tensor() : frame.values[values[i]]);
-      if (frame.plan.output_unordered[i]) outputs.back() = in_usual_order(outputs.back());
-      if (frame.plan.output_constant[i]) outputs.back() = outputs.back().clone();
-    }
-  }
-
   // Waits for all that other parts have for this one. Before it takes a variable: a part that has one may be what they
   // wait for.
   void receive() {
@@ -219,6 +209,7 @@ class Executor::Run {
       case Step::Kind::kRemote: return begin_remote(step);
       case Step::Kind::kSend: return send(step);
       case Step::Kind::kReceive: return;  // came before the first step: receive()
+      case Step::Kind::kCollective: return begin_collective(step);
     }
   }
 
@@ -350,6 +341,23 @@ class Executor::Run {
                         });
   }
 
+  void begin_collective(const Step& step) {
+    if (!links_.group) throw failed_precondition("there is no group number ", step.number, " at ", task_);
+    const std::shared_ptr<Collectives> group = links_.group(static_cast<uint64_t>(step.number));
+    if (step.waits) {
+      const Waiting waiting;
+      const AddTime waited(peers_time());
+      store_all(step.results[0], group->run(step.collective, tensors_at(step, 0), remote_options_.cancellation));
+      return signal(step.signals);
+    }
+    begin_call();
+    group->start(step.collective, tensors_at(step, 0), remote_options_.cancellation,
+                 [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
+                   if (status.ok()) store_all(step.results[0], std::move(outputs));
+                   end_call(step, status);
+                 });
+  }
+
   void begin_receive(const Step& step) {
     begin_call();
     auto done = [this, &step](const Status& status, at::Tensor value) {
@@ -413,8 +421,7 @@ class Executor::Run {
     Run run(*frame, task_, options_, *generators, links_);
     run.receive();
     run.execute(trial_);
-    std::vector<at::Tensor> outputs;
-    collect(*frame, outputs);
+    std::vector<at::Tensor> outputs = frame->outputs();
     frame->clear();
     return outputs;
   }
@@ -537,21 +544,7 @@ void Executor::return_frame(std::unique_ptr<Frame> frame) {
 
 std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const RunOptions& options) {
   const Program& program = plan_->program;
-  if (arguments.size() != program.arguments.size()) {
-    throw invalid_argument("program \"", program.name, "\" takes ", program.arguments.size(), " tensors, got ",
-                           arguments.size());
-  }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const TensorSpec& expected = program.arguments[i].spec;
-    if (!arguments[i].defined())
-      throw invalid_argument("program \"", program.name, "\": argument ", i, " is undefined");
-    if (program.arguments[i].any) continue;
-    if (scalar_type_of(expected.dtype) != arguments[i].scalar_type() || arguments[i].sizes() != expected.sizes) {
-      throw invalid_argument("program \"", program.name, "\": argument ", i, " is ", spec_of(arguments[i]).to_string(),
-                             ", expected ", expected.to_string());
-    }
-  }
-
+  check_arguments(program, arguments);
   const auto begin = std::chrono::steady_clock::now();
   PlainTensors plain;
   FirstElements elements;
@@ -583,7 +576,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
     run.execute(trial ? &*trial : nullptr);
-    Run::collect(*frame, outputs);
+    outputs = frame->outputs();
     held.complete(frame->values);
     frame->clear();
     if (trial) {

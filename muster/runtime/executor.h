@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
+#include "muster/runtime/collectives.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/next_element.h"
@@ -27,6 +28,7 @@ struct ExecutorLinks {
   Rendezvous* rendezvous = nullptr;            // of this task
   std::shared_ptr<const RemoteParts> parts{};  // where its parts and their values are
   FindSource source{};                         // without it there are none
+  FindGroup group{};                           // likewise
 };
 
 // A program made ready: op handles, stacks, last uses and devices are looked up once, by the constructor.

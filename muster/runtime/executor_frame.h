@@ -14,6 +14,7 @@
 
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/executor.h"
+#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/lane_team.h"
 #include "muster/runtime/plan.h"
 
@@ -46,6 +47,18 @@ struct Executor::Frame {
     std::fill(values.begin(), values.end(), at::Tensor());
     first_elements.clear();
     put_constants();
+  }
+
+  // Of the program, after its run.
+  std::vector<at::Tensor> outputs() const {
+    std::vector<at::Tensor> tensors;
+    const std::vector<ValueId>& numbers = plan.program.outputs;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      tensors.push_back(numbers[i] == kNoValue ? at::Tensor() : values[numbers[i]]);
+      if (plan.output_unordered[i]) tensors.back() = in_usual_order(tensors.back());
+      if (plan.output_constant[i]) tensors.back() = tensors.back().clone();
+    }
+    return tensors;
   }
 
   // Those that the program writes to are copied for every run.

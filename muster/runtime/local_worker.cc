@@ -12,6 +12,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/placer.h"
 #include "muster/graph/serialize.h"
+#include "muster/runtime/collectives.h"
 #include "muster/runtime/core_share.h"
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
@@ -132,6 +133,7 @@ std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
   ready.parts = program.parts;
   ExecutorLinks links{.rendezvous = &rendezvous_};
   links.source = [this](uint64_t number) { return source(number); };
+  links.group = [this](uint64_t number) { return group(number); };
   if (options_.peers != nullptr) {
     links.parts = std::make_shared<RemoteParts>(program.parts, *options_.peers, *this, devices_.task(), *holder_);
   } else if (!program.parts.empty()) {
@@ -353,6 +355,32 @@ void LocalWorker::abort(uint64_t meeting, const Status& why) {
   }
   aborted_.push_back(meeting);
   if (aborted_.size() > kRemembered) aborted_.pop_front();
+}
+
+// ---- Groups
+void LocalWorker::add_group(uint64_t number, std::shared_ptr<Collectives> group) {
+  absl::MutexLock lock(&mu_);
+  if (!groups_.emplace(number, std::move(group)).second) {
+    throw already_exists(devices_.task(), " has a group number ", number);
+  }
+}
+
+void LocalWorker::remove_group(uint64_t number) {
+  std::shared_ptr<Collectives> removed;  // destroyed without the lock
+  absl::MutexLock lock(&mu_);
+  if (const auto found = groups_.find(number); found != groups_.end()) {
+    removed = std::move(found->second);
+    groups_.erase(found);
+  }
+}
+
+std::shared_ptr<Collectives> LocalWorker::group(uint64_t number) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = groups_.find(number);
+  if (found == groups_.end()) {
+    throw not_found(devices_.task(), " has no group number ", number, ": its strategy is gone, or in another process");
+  }
+  return found->second;
 }
 
 // ---- Leases

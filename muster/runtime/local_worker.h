@@ -25,6 +25,7 @@
 
 namespace muster {
 
+class Collectives;
 class Executor;
 class KernelTable;
 class OpCatalog;
@@ -83,6 +84,10 @@ class LocalWorker : public Worker {
       ABSL_LOCKS_EXCLUDED(mu_);
   void close_source(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<SharedSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
+  // A group of tasks that this process belongs to, under a number that programs name it by.
+  void add_group(uint64_t number, std::shared_ptr<Collectives> group) ABSL_LOCKS_EXCLUDED(mu_);
+  void remove_group(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Collectives> group(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
   void renew(const Lease& lease, RenewDone done) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -101,7 +106,7 @@ class LocalWorker : public Worker {
   void prepare_thread() const;
   const LocalDevices& devices() const { return devices_; }
   VariableStore& store() { return store_; }
-  const Rendezvous& rendezvous() const { return rendezvous_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
   uint64_t incarnation() const { return incarnation_; }
   const KernelTable& kernels() const { return *kernels_; }
   // The program as it runs: after the passes and placed.
@@ -163,6 +168,7 @@ class LocalWorker : public Worker {
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::weak_ptr<Executor>> by_bytes_ ABSL_GUARDED_BY(mu_);  // those that are shared
   absl::flat_hash_map<uint64_t, OpenSequence> sources_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Collectives>> groups_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);

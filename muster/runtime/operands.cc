@@ -5,6 +5,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/row_table.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -80,6 +81,24 @@ bool move_into(const at::Tensor& variable, const c10::IValue& given) {
   value.unsafeGetTensorImpl()->set_storage_keep_dtype(variable.storage());
   variable.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
   return true;
+}
+
+void check_arguments(const Program& program, const std::vector<at::Tensor>& arguments) {
+  if (arguments.size() != program.arguments.size()) {
+    throw invalid_argument("program \"", program.name, "\" takes ", program.arguments.size(), " tensors, got ",
+                           arguments.size());
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const TensorSpec& expected = program.arguments[i].spec;
+    if (!arguments[i].defined()) {
+      throw invalid_argument("program \"", program.name, "\": argument ", i, " is undefined");
+    }
+    if (program.arguments[i].any) continue;
+    if (scalar_type_of(expected.dtype) != arguments[i].scalar_type() || arguments[i].sizes() != expected.sizes) {
+      throw invalid_argument("program \"", program.name, "\": argument ", i, " is ", spec_of(arguments[i]).to_string(),
+                             ", expected ", expected.to_string());
+    }
+  }
 }
 
 }  // namespace muster

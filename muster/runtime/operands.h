@@ -1,4 +1,4 @@
-// What can be done with the operands of an op before it is called.
+// What can be done with the operands of an op, or of a program, before it is called.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -24,5 +24,8 @@ bool nobody_else_sees(const c10::IValue& operand);
 // Instead of a copy the variable gets the memory of the value that it is given, which gets the variable's. False: it is
 // of another kind, or somebody else has it, too. REQUIRES: nobody else sees the variable.
 bool move_into(const at::Tensor& variable, const c10::IValue& given);
+
+// Throws Error{kInvalidArgument} for tensors that are not as the program wants them.
+void check_arguments(const Program& program, const std::vector<at::Tensor>& arguments);
 
 }  // namespace muster

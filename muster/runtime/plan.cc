@@ -80,6 +80,9 @@ void prepare_control(Step& step, const Instruction& instruction) {
       step.task = *text;
     }
   }
+  if (step.kind != Step::Kind::kCollective) return;
+  step.number = step.stack[1].toInt();
+  step.collective = CollectiveCall::from_numbers(step.stack[2].toInt(), step.stack[3].toInt(), step.stack[4].toInt());
 }
 
 Step::Kind kind_of(const std::string& op) {
@@ -92,6 +95,7 @@ Step::Kind kind_of(const std::string& op) {
   if (op == kRemote.name) return Step::Kind::kRemote;
   if (op == kSend.name) return Step::Kind::kSend;
   if (op == kReceive.name) return Step::Kind::kReceive;
+  if (op == kCollective.name) return Step::Kind::kCollective;
   return Step::Kind::kOp;
 }
 
@@ -104,6 +108,8 @@ void for_each_operand(Step& step, const Visit& visit) {
     }
   }
 }
+
+constexpr const char* kCollectives = "";  // take turns as the parts of a task do; no task is called so
 
 // Builds the lanes of a plan.
 class Planner {
@@ -143,7 +149,7 @@ class Planner {
     for (auto& lane : plan_.lanes) {
       for (size_t i = 0; i < lane.size(); ++i) {
         if (lane[i].kind == Step::Kind::kReceive) plan_.receives.push_back(&lane[i]);
-        if (lane[i].kind != Step::Kind::kRemote) continue;
+        if (lane[i].kind != Step::Kind::kRemote && lane[i].kind != Step::Kind::kCollective) continue;
         const auto* next = i + 1 < lane.size() ? &lane[i + 1].awaits : nullptr;
         lane[i].waits = next == nullptr || std::find(next->begin(), next->end(), lane[i].signals) != next->end();
       }
@@ -292,12 +298,10 @@ class Planner {
         }
       }
     }
-    if (step.kind == Step::Kind::kRemote) {
-      // The parts of one task run in turn: what one reads, a later one may write.
-      const std::string& task = parts_[step.number].task;
-      if (auto before = last_part_.find(task); before != last_part_.end()) step.awaits.push_back(before->second);
-      last_part_[task] = step.signals;
-    }
+    // The parts of one task run in turn: what one reads, a later one may write. So do collectives: every task of a
+    // group makes the same calls in the same order.
+    if (step.kind == Step::Kind::kRemote) take_turn(step, parts_[step.number].task);
+    if (step.kind == Step::Kind::kCollective) take_turn(step, kCollectives);
     if (!step.bodies.empty()) take_turn_with_parts(step);
     for (const auto& values : step.results) {
       for (ValueId value : values) {
@@ -432,23 +436,25 @@ class Planner {
     return visited;
   }
 
-  // So do those of its bodies.
-  void take_turn_with_parts(Step& step) {
-    std::set<std::string> tasks;
-    for (int32_t body : step.bodies) add_tasks_of_parts(program_.bodies[body], tasks);
-    if (tasks.empty()) return;
-    if (step.signals < 0) step.signals = plan_.num_events++;
-    for (const std::string& task : tasks) {
-      if (auto before = last_part_.find(task); before != last_part_.end()) step.awaits.push_back(before->second);
-      last_part_[task] = step.signals;
-    }
+  void take_turn(Step& step, const std::string& among) {
+    if (auto before = last_turn_.find(among); before != last_turn_.end()) step.awaits.push_back(before->second);
+    last_turn_[among] = step.signals;
   }
-  void add_tasks_of_parts(const Program& body, std::set<std::string>& tasks) const {
+  // Those of its bodies take theirs with it.
+  void take_turn_with_parts(Step& step) {
+    std::set<std::string> turns;
+    for (int32_t body : step.bodies) add_turns_of(program_.bodies[body], turns);
+    if (turns.empty()) return;
+    if (step.signals < 0) step.signals = plan_.num_events++;
+    for (const std::string& among : turns) take_turn(step, among);
+  }
+  void add_turns_of(const Program& body, std::set<std::string>& turns) const {
     for (const Instruction& instruction : body.instructions) {
-      if (body.op_of(instruction).name != kRemote.name) continue;
-      tasks.insert(parts_[std::get<int64_t>(instruction.arguments[0].value)].task);
+      const std::string& op = body.op_of(instruction).name;
+      if (op == kRemote.name) turns.insert(parts_[std::get<int64_t>(instruction.arguments[0].value)].task);
+      if (op == kCollective.name) turns.insert(kCollectives);
     }
-    for (const Program& inner : body.bodies) add_tasks_of_parts(inner, tasks);
+    for (const Program& inner : body.bodies) add_turns_of(inner, turns);
   }
 
   // What control flow returns may be memory that it was given, and is then where that is.
@@ -556,7 +562,7 @@ class Planner {
   std::map<int32_t, std::vector<int32_t>> visitors_;  // lane -> events that its next step awaits
   std::set<ValueId> used_elsewhere_;                  // in other lanes than their own: kept until the end
   std::vector<bool> begun_elsewhere_;                 // value -> it comes from another task, some time after its step
-  absl::flat_hash_map<std::string, int32_t> last_part_;  // task -> the event of its last part so far
+  absl::flat_hash_map<std::string, int32_t> last_turn_;  // task, or kCollectives -> the event of the last one so far
   std::vector<bool> unordered_;  // value -> a chosen kernel may have left it in another order of memory
   std::shared_ptr<ImageOrder> image_order_ = std::make_shared<ImageOrder>(false);
   std::vector<bool> fixed_order_;  // alias group -> viewed by strides

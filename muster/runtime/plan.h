@@ -11,6 +11,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/elements.h"
 #include "muster/graph/program.h"
+#include "muster/runtime/collectives.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
@@ -25,7 +26,7 @@ inline constexpr ValueId kUndefinedElement = -2;
 
 // One instruction: the op, the stack with all constant arguments in place, and where the tensors go.
 struct Step {
-  enum class Kind { kOp, kCopy, kElement, kNext, kCond, kLoop, kLoopGradient, kRemote, kSend, kReceive };
+  enum class Kind { kOp, kCopy, kElement, kNext, kCond, kLoop, kLoopGradient, kRemote, kSend, kReceive, kCollective };
   struct Slot {
     int32_t position;
     ValueId value;
@@ -59,18 +60,21 @@ struct Step {
   bool moves = false;  // kOp: copies a value, whose last use this is, into a variable that nothing else touches
   bool share = false;  // kCopy: nobody writes to either side and both are on one device
   bool save = false;   // kLoop: somebody wants the saved states; kNext: the element is copied, since it is written to
-  bool gradients = false;      // kOp: what it returns for its backward pass is wanted
-  int32_t second_factor = -1;  // kOp: a product of matrices; the position of the second one
-  ValueId target = kNoValue;   // kOp: what the product is added to, and nothing else: it gets the order of that
-  int64_t number = 0;          // kRemote: the part; kSend, kReceive: the edge
-  std::string task{};          // kReceive: who has it
-  ElementSpec specs{};         // kNext: what an element looks like
-  int32_t first_element = -1;  // kNext: which of Plan::first_elements; -1: it is taken when its turn comes
-  bool waits = false;  // kRemote: the next step of the lane needs it, so the lane may as well wait for it itself
+  bool gradients = false;       // kOp: what it returns for its backward pass is wanted
+  int32_t second_factor = -1;   // kOp: a product of matrices; the position of the second one
+  ValueId target = kNoValue;    // kOp: what the product is added to, and nothing else: it gets the order of that
+  int64_t number = 0;           // kRemote: the part; kSend, kReceive: the edge; kCollective: the group
+  CollectiveCall collective{};  // kCollective
+  std::string task{};           // kReceive: who has it
+  ElementSpec specs{};          // kNext: what an element looks like
+  int32_t first_element = -1;   // kNext: which of Plan::first_elements; -1: it is taken when its turn comes
+  bool waits = false;  // kRemote, kCollective: the next step of the lane needs it, so the lane may as well wait itself
   std::vector<int32_t> bodies{};  // indices into Plan::bodies
 
   // Whether another task makes what it returns, some time after it has begun; then that makes its event happen.
-  bool is_answered_later() const { return kind == Kind::kRemote || kind == Kind::kReceive; }
+  bool is_answered_later() const {
+    return kind == Kind::kRemote || kind == Kind::kReceive || kind == Kind::kCollective;
+  }
 };
 
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
@@ -107,7 +111,7 @@ struct Plan {
   std::vector<const Step*> receives{};   // of all lanes, not counting bodies
   int32_t num_events = 0;
   bool random = false;        // has a random op, bodies included
-  bool communicates = false;  // has a kRemote, kSend or kReceive, not counting bodies
+  bool communicates = false;  // has a kRemote, kSend, kReceive or kCollective, not counting bodies
 };
 
 }  // namespace muster

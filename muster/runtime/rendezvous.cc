@@ -1,5 +1,7 @@
 #include "muster/runtime/rendezvous.h"
 
+#include <algorithm>
+
 #include "muster/base/check.h"
 
 namespace muster {
@@ -113,6 +115,14 @@ size_t Rendezvous::waiting_values() const {
     for (const auto& [number, edge] : edges) count += edge.value.defined() ? 1 : 0;
   }
   return count;
+}
+
+size_t Rendezvous::values_of(uint64_t step) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = steps_.find(step);
+  if (found == steps_.end()) return 0;
+  return std::count_if(found->second.begin(), found->second.end(),
+                       [](const auto& edge) { return edge.second.value.defined(); });
 }
 
 }  // namespace muster

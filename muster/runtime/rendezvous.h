@@ -38,6 +38,7 @@ class Rendezvous {
   size_t drop(uint64_t owner) ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t waiting_values() const ABSL_LOCKS_EXCLUDED(mu_);
+  size_t values_of(uint64_t step) const ABSL_LOCKS_EXCLUDED(mu_);  // that wait
 
  private:
   struct Edge {

@@ -1,0 +1,329 @@
+#include "muster/collective/collective_run.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+// Up to here everybody gets everything and adds it up: one message instead of two, one after the other.
+constexpr int64_t kSmallBytes = 32 << 10;
+constexpr int64_t kChunkBytes = 4 << 20;  // of a part: while one is summed the next ones travel
+
+// The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum
+// for all, and what was summed.
+constexpr int64_t kFirst = 0;
+int64_t part_to_sum(int64_t part) { return 1 + 2 * part; }
+int64_t part_summed(int64_t part) { return 2 + 2 * part; }
+
+// What the tasks must agree on. Those that gather may have different numbers of rows.
+std::string describe_call(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
+  std::string words = call.to_string();
+  str_append(words, " of ", values.size(), " tensors:");
+  for (const at::Tensor& value : values) {
+    TensorSpec spec = spec_of(value);
+    if (call.kind == CollectiveKind::kAllGather) spec.sizes[0] = -1;
+    str_append(words, " ", spec.to_string());
+  }
+  return words;
+}
+
+void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
+  for (const at::Tensor& value : values) {
+    if (!value.defined()) throw invalid_argument(call.to_string(), ": a tensor is not defined");
+    if (call.kind == CollectiveKind::kAllGather && value.dim() == 0) {
+      throw invalid_argument(call.to_string(), ": a scalar has no rows; unsqueeze it");
+    }
+    if (call.kind == CollectiveKind::kAllReduce && call.reduction == Reduction::kSum &&
+        value.scalar_type() == at::kBool) {
+      throw invalid_argument(call.to_string(), " of bool: min is whether all are true, max whether any is");
+    }
+  }
+}
+
+bool sums_in_float(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+
+// In the order of the ranks, so that it is the same everywhere. Half precision is rounded once, at the end.
+at::Tensor reduced(Reduction how, const std::vector<at::Tensor>& by_rank) {
+  const at::ScalarType type = by_rank[0].scalar_type();
+  const bool in_float = how == Reduction::kSum && sums_in_float(type);
+  at::Tensor all = in_float ? by_rank[0].to(at::kFloat) : by_rank[0];
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const at::Tensor& next = by_rank[rank];
+    const bool own = rank > 1 || in_float;  // memory, to be written to
+    switch (how) {
+      case Reduction::kSum: all = own ? all.add_(next) : at::add(all, next); break;
+      case Reduction::kMin: all = at::minimum(all, next); break;
+      case Reduction::kMax: all = at::maximum(all, next); break;
+    }
+  }
+  if (in_float) return all.to(type);
+  return by_rank.size() == 1 ? all.clone() : all;
+}
+
+// Tensors of one type, after each other in memory.
+struct Pack {
+  std::vector<size_t> members{};  // numbers of the values
+  at::Tensor flat{};
+};
+
+std::vector<Pack> packed(const std::vector<at::Tensor>& values) {
+  std::vector<Pack> packs;
+  std::vector<at::ScalarType> types;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto type = std::find(types.begin(), types.end(), values[i].scalar_type());
+    const auto place = static_cast<size_t>(type - types.begin());
+    if (type == types.end()) {
+      types.push_back(values[i].scalar_type());
+      packs.emplace_back();
+    }
+    packs[place].members.push_back(i);
+  }
+  for (Pack& pack : packs) {
+    std::vector<at::Tensor> parts;
+    for (size_t member : pack.members) parts.push_back(values[member].reshape({-1}).to(at::kCPU));
+    pack.flat = parts.size() == 1 ? parts[0] : at::cat(parts);
+  }
+  return packs;
+}
+
+// Into tensors that look like `values`, where those are.
+void unpack(const Pack& pack, const at::Tensor& flat, const std::vector<at::Tensor>& values,
+            std::vector<at::Tensor>& results) {
+  int64_t first = 0;
+  for (size_t member : pack.members) {
+    const at::Tensor& like = values[member];
+    results[member] = flat.narrow(0, first, like.numel()).view(like.sizes()).to(like.device());
+    first += like.numel();
+  }
+}
+
+int64_t bytes_of(const std::vector<Pack>& packs) {
+  int64_t bytes = 0;
+  for (const Pack& pack : packs) bytes += static_cast<int64_t>(pack.flat.nbytes());
+  return bytes;
+}
+
+constexpr size_t kAlignment = 16;
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// The first message: the words, and what is small enough to go with them.
+at::Tensor first_message(const std::string& words, const std::vector<Pack>& inlined) {
+  size_t bytes = aligned(sizeof(uint64_t) + words.size());
+  for (const Pack& pack : inlined) bytes += aligned(pack.flat.nbytes());
+  at::Tensor message = at::zeros({static_cast<int64_t>(bytes)}, at::kByte);
+  auto* to = message.mutable_data_ptr<uint8_t>();
+  const uint64_t length = words.size();
+  std::memcpy(to, &length, sizeof length);
+  std::memcpy(to + sizeof length, words.data(), words.size());
+  size_t place = aligned(sizeof length + words.size());
+  for (const Pack& pack : inlined) {
+    const at::Tensor flat = pack.flat.contiguous();
+    if (flat.nbytes() > 0) std::memcpy(to + place, flat.const_data_ptr(), flat.nbytes());
+    place += aligned(flat.nbytes());
+  }
+  return message;
+}
+
+// What a task has said, if it is what this one says.
+void check_agreement(const at::Tensor& message, const std::string& words, int from, const Mail& mail) {
+  uint64_t length = 0;
+  if (message.scalar_type() != at::kByte || message.numel() < static_cast<int64_t>(sizeof length)) {
+    throw internal(mail.name_of(from), " has sent what is no message of a collective");
+  }
+  const auto* bytes = message.const_data_ptr<uint8_t>();
+  std::memcpy(&length, bytes, sizeof length);
+  length = std::min<uint64_t>(length, message.numel() - sizeof length);
+  const std::string theirs(reinterpret_cast<const char*>(bytes) + sizeof length, length);
+  if (theirs == words) return;
+  throw invalid_argument("the tasks of a group are at different calls: ", mail.name_of(mail.rank()), " is at ", words,
+                         "; ", mail.name_of(from), " is at ", theirs);
+}
+
+std::vector<size_t> ask_all(Mail& mail, int64_t what) {
+  std::vector<size_t> questions(mail.size());
+  for (int rank = 0; rank < mail.size(); ++rank) {
+    if (rank != mail.rank()) questions[rank] = mail.ask(rank, what);
+  }
+  return questions;
+}
+
+void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor) {
+  for (int rank = 0; rank < mail.size(); ++rank) {
+    if (rank != mail.rank()) mail.leave(rank, what, tensor);
+  }
+}
+
+// Everybody says what it does. Returns the messages.
+std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>& inlined, Mail& mail) {
+  const std::vector<size_t> questions = ask_all(mail, kFirst);
+  std::vector<at::Tensor> messages(mail.size());
+  messages[mail.rank()] = first_message(words, inlined);
+  leave_for_all(mail, kFirst, messages[mail.rank()]);
+  for (int rank = 0; rank < mail.size(); ++rank) {
+    if (rank == mail.rank()) continue;
+    messages[rank] = mail.wait(questions[rank]);
+    check_agreement(messages[rank], words, rank, mail);
+  }
+  return messages;
+}
+
+// Everybody has sent all it has: each sums it up for itself.
+std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                     const std::vector<Pack>& packs, Mail& mail) {
+  const std::string words = describe_call(call, values);
+  const std::vector<at::Tensor> messages = agree(words, packs, mail);
+  std::vector<at::Tensor> results(values.size());
+  size_t place = aligned(sizeof(uint64_t) + words.size());
+  for (const Pack& pack : packs) {
+    const auto bytes = static_cast<int64_t>(pack.flat.nbytes());
+    std::vector<at::Tensor> by_rank;
+    for (const at::Tensor& message : messages) {
+      if (message.numel() < static_cast<int64_t>(place) + bytes)
+        throw internal("a message of a collective is too short");
+      at::Tensor part = message.narrow(0, static_cast<int64_t>(place), bytes);
+      // A tensor that came over the wire may begin anywhere.
+      if (reinterpret_cast<uintptr_t>(part.const_data_ptr()) % kAlignment != 0) part = part.clone();
+      by_rank.push_back(part.view(pack.flat.scalar_type()));
+    }
+    unpack(pack, reduced(call.reduction, by_rank), values, results);
+    place += aligned(pack.flat.nbytes());
+  }
+  return results;
+}
+
+// So many elements of a pack that each rank has one piece of them to sum up.
+struct Part {
+  size_t pack;
+  int64_t number, first, piece, end;
+  std::vector<size_t> to_sum{}, summed{};  // questions, by rank
+
+  at::Tensor of_rank(const std::vector<at::Tensor>& flats, int rank) const {
+    const int64_t begin = std::min(first + rank * piece, end);
+    return flats[pack].narrow(0, begin, std::min(piece, end - begin));
+  }
+};
+
+std::vector<Part> cut(const std::vector<at::Tensor>& flats, int size) {
+  std::vector<Part> parts;
+  for (size_t pack = 0; pack < flats.size(); ++pack) {
+    const int64_t count = flats[pack].numel();
+    const int64_t most = kChunkBytes / static_cast<int64_t>(flats[pack].element_size());
+    for (int64_t first = 0; first < count; first = parts.back().end) {
+      const int64_t piece = std::min(most, (count - first + size - 1) / size);
+      parts.push_back({.pack = pack,
+                       .number = static_cast<int64_t>(parts.size()),
+                       .first = first,
+                       .piece = piece,
+                       .end = std::min(count, first + piece * size)});
+    }
+  }
+  return parts;
+}
+
+// Each task sums up a piece of each part for all, so that every byte travels to one task and the sum back from it: as
+// many as around a ring, in two steps.
+std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                     const std::vector<Pack>& packs, Mail& mail) {
+  const int size = mail.size(), here = mail.rank();
+  std::vector<at::Tensor> given, made;
+  for (const Pack& pack : packs) {
+    given.push_back(pack.flat.contiguous());
+    made.push_back(at::empty_like(given.back()));
+  }
+  std::vector<Part> parts = cut(given, size);
+  for (Part& part : parts) {
+    part.to_sum = ask_all(mail, part_to_sum(part.number));
+    part.summed = ask_all(mail, part_summed(part.number));
+  }
+  // Without a copy: who sends its sum of a part has got this rank's piece of it, and this call waits for all sums.
+  for (const Part& part : parts) {
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank != here) mail.leave(rank, part_to_sum(part.number), part.of_rank(given, rank));
+    }
+  }
+  agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
+  for (const Part& part : parts) {
+    std::vector<at::Tensor> by_rank;
+    for (int rank = 0; rank < size; ++rank) {
+      by_rank.push_back(rank == here ? part.of_rank(given, here) : mail.wait(part.to_sum[rank]));
+    }
+    // In memory of its own: others may still be fetching it when the caller writes to the result.
+    const at::Tensor sum = reduced(call.reduction, by_rank);
+    leave_for_all(mail, part_summed(part.number), sum);
+    part.of_rank(made, here).copy_(sum);
+  }
+  for (const Part& part : parts) {
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank != here) part.of_rank(made, rank).copy_(mail.wait(part.summed[rank]));
+    }
+  }
+  std::vector<at::Tensor> results(values.size());
+  for (size_t i = 0; i < packs.size(); ++i) unpack(packs[i], made[i], values, results);
+  return results;
+}
+
+std::vector<at::Tensor> all_gather(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  std::vector<std::vector<size_t>> questions;
+  std::vector<at::Tensor> own;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t what = part_to_sum(static_cast<int64_t>(i));
+    questions.push_back(ask_all(mail, what));
+    own.push_back(values[i].to(at::kCPU).contiguous());
+    leave_for_all(mail, what, own[i].clone());  // the caller may write to its own before the others have fetched it
+  }
+  agree(describe_call(call, values), {}, mail);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::vector<at::Tensor> by_rank;
+    for (int rank = 0; rank < mail.size(); ++rank) {
+      by_rank.push_back(rank == mail.rank() ? own[i] : mail.wait(questions[i][rank]));
+    }
+    results.push_back(at::cat(by_rank).to(values[i].device()));
+  }
+  return results;
+}
+
+std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  if (call.root < 0 || call.root >= mail.size()) {
+    throw invalid_argument(call.to_string(), ": the group has ", mail.size(), " ranks");
+  }
+  const int root = static_cast<int>(call.root);
+  std::vector<size_t> questions;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t what = part_to_sum(static_cast<int64_t>(i));
+    if (mail.rank() == root) {
+      leave_for_all(mail, what, values[i].to(at::kCPU).contiguous().clone());
+    } else {
+      questions.push_back(mail.ask(root, what));
+    }
+  }
+  agree(describe_call(call, values), {}, mail);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < values.size(); ++i) {
+    results.push_back((mail.rank() == root ? values[i].clone() : mail.wait(questions[i])).to(values[i].device()));
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  check_values(call, values);
+  c10::AutoGradMode no_gradients(false);
+  switch (call.kind) {
+    case CollectiveKind::kAllGather: return all_gather(call, values, mail);
+    case CollectiveKind::kBroadcast: return broadcast(call, values, mail);
+    case CollectiveKind::kAllReduce: break;
+  }
+  const std::vector<Pack> packs = packed(values);
+  return bytes_of(packs) <= kSmallBytes ? reduce_small(call, values, packs, mail)
+                                        : reduce_parts(call, values, packs, mail);
+}
+
+}  // namespace muster

@@ -1,0 +1,32 @@
+// One call of a collective, at one task of the group.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/runtime/collectives.h"
+#include "muster/runtime/rendezvous.h"
+
+namespace muster {
+
+// How the tasks of a group reach each other during one call.
+class Mail {
+ public:
+  virtual ~Mail() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Leaves a tensor for a task. Nobody writes to its memory until the task has it.
+  virtual void leave(int to, int64_t what, at::Tensor tensor) = 0;
+  // Asks a task for what it leaves for this one, now or later. Returns the number of the question.
+  virtual size_t ask(int from, int64_t what) = 0;
+  // The answer. Throws Error with the name of the task if there will be none.
+  virtual at::Tensor wait(size_t question) = 0;
+  virtual std::string name_of(int rank) const = 0;
+};
+
+// What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call.
+std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
+
+}  // namespace muster

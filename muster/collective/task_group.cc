@@ -1,0 +1,304 @@
+#include "muster/collective/task_group.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/hash/hash.h>
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "muster/base/deadline_timer.h"
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/collective/collective_run.h"
+
+namespace muster {
+namespace {
+
+using GroupClock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are waited for: are they still who they were?
+constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
+constexpr std::chrono::milliseconds kFetchedWithin{10'000};
+
+// Everything that one task leaves for another in one call has a number of its own.
+int64_t edge_of(uint64_t call, int64_t what, int to) {
+  constexpr uint64_t kCalls = (uint64_t{1} << 31) - 1, kParts = 1 << 16, kRanks = 1 << 16;
+  if (static_cast<uint64_t>(what) >= kParts)
+    throw invalid_argument("a collective of more than 128 GiB a task; send less");
+  return static_cast<int64_t>(((call & kCalls) * kParts + static_cast<uint64_t>(what)) * kRanks +
+                              static_cast<uint64_t>(to));
+}
+
+std::string in_words(std::chrono::milliseconds time) { return str_cat(static_cast<double>(time.count()) / 1000, " s"); }
+
+}  // namespace
+
+// The questions of one call and their answers. Shared: an answer may come when nobody waits for it any more.
+class CollectiveRun : public Mail {
+ public:
+  CollectiveRun(TaskGroup& group, uint64_t number, const Cancellation* cancellation)
+      : group_(group),
+        number_(number),
+        timeout_(number == 0 ? group.options_.start_timeout : group.options_.timeout),
+        deadline_(GroupClock::now() + timeout_) {
+    if (cancellation == nullptr) return;
+    given_up_ = cancellation->on_cancel([answers = answers_](const Status& why) { answers->fail(why); });
+  }
+  ~CollectiveRun() override {
+    given_up_.reset();
+    answers_->cancellation.cancel(Status(StatusCode::kCancelled, "the collective has ended"));
+  }
+
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  std::string name_of(int rank) const override { return group_.described(rank); }
+
+  void leave(int to, int64_t what, at::Tensor tensor) override {
+    group_.here_.send(group_.generation_, edge_of(number_, what, to), std::move(tensor));
+  }
+
+  size_t ask(int from, int64_t what) override {
+    size_t question = 0;
+    {
+      absl::MutexLock lock(&answers_->mu);
+      question = answers_->slots.size();
+      answers_->slots.push_back({.from = from});
+    }
+    group_.workers_[from]->receive(group_.generation_, edge_of(number_, what, rank()),
+                                   {.cancellation = &answers_->cancellation},
+                                   [answers = answers_, question](const Status& status, at::Tensor tensor) {
+                                     absl::MutexLock lock(&answers->mu);
+                                     Slot& slot = answers->slots[question];
+                                     if (status.ok()) {
+                                       slot.tensor = std::move(tensor);
+                                     } else if (answers->failure.ok()) {
+                                       answers->failure = status;
+                                       answers->failed_at = slot.from;
+                                     }
+                                     answers->changed.signal_all();
+                                   });
+    return question;
+  }
+
+  at::Tensor wait(size_t question) override {
+    auto look = GroupClock::now() + kLookAfter;
+    while (true) {
+      int from = 0;
+      {
+        absl::MutexLock lock(&answers_->mu);
+        Slot& slot = answers_->slots[question];
+        while (!slot.tensor.defined() && answers_->failure.ok() && GroupClock::now() < std::min(look, deadline_)) {
+          answers_->changed.wait_for(answers_->mu, absl::FromChrono(std::min(look, deadline_) - GroupClock::now()));
+        }
+        if (slot.tensor.defined()) return std::move(slot.tensor);
+        if (!answers_->failure.ok()) throw_failure();
+        from = slot.from;
+      }
+      if (GroupClock::now() >= deadline_) {
+        throw deadline_exceeded(name_of(from), " did not come to call ", number_, " of the group within ",
+                                in_words(timeout_));
+      }
+      check_alive(from);
+      look = GroupClock::now() + kLookAfter;
+    }
+  }
+
+ private:
+  struct Slot {
+    int from = 0;
+    at::Tensor tensor{};
+  };
+  struct Answers {
+    absl::Mutex mu;
+    SteadyCondVar changed;
+    std::deque<Slot> slots ABSL_GUARDED_BY(mu);
+    Status failure ABSL_GUARDED_BY(mu);
+    int failed_at ABSL_GUARDED_BY(mu) = -1;  // -1: here
+    Cancellation cancellation;
+
+    void fail(const Status& why) {
+      absl::MutexLock lock(&mu);
+      if (failure.ok()) failure = why;
+      changed.signal_all();
+    }
+  };
+
+  [[noreturn]] void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_->mu) {
+    const Status why = answers_->failure;
+    if (answers_->failed_at < 0) throw Error(why);
+    throw Error(Status(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
+                       str_cat(name_of(answers_->failed_at), ": ", why.message()), why.task()));
+  }
+
+  // A process that was started anew knows nothing of this call, and would be waited for in vain.
+  void check_alive(int rank) {
+    WorkerStatus status;
+    try {
+      status = group_.workers_[rank]->status();
+    } catch (const Error& error) {
+      throw unavailable(name_of(rank), " does not answer: ", error.status().message());
+    }
+    if (status.incarnation != group_.incarnations_[rank]) throw unavailable(name_of(rank), " was started anew");
+  }
+
+  TaskGroup& group_;
+  const uint64_t number_;
+  const std::chrono::milliseconds timeout_;  // the first call waits for those that have just been started
+  const GroupClock::time_point deadline_;
+  const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  Cancellation::Registration given_up_;
+};
+
+TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers)
+    : options_(std::move(options)), here_(here), incarnation_(incarnation) {
+  if (options_.rank < 0 || options_.rank >= size()) {
+    throw invalid_argument("a group of ", size(), " tasks has no rank ", options_.rank);
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    workers_.push_back(rank == options_.rank ? nullptr : peers.worker(options_.tasks[rank]));
+  }
+  const auto deadline = GroupClock::now() + options_.start_timeout;
+  while (true) {
+    incarnations_ = await_incarnations(deadline);
+    generation_ = find_generation();
+    try {
+      run({}, {});  // of no tensors: when it has ended, all are here
+      break;
+    } catch (const Error& error) {
+      // Whoever was started anew meanwhile is one of the next generation.
+      if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
+      MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
+      absl::MutexLock lock(&mu_);
+      failure_ = Status();
+      calls_ = 0;
+    }
+  }
+  MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
+}
+
+TaskGroup::~TaskGroup() {
+  // The last words of the last call.
+  const auto deadline = GroupClock::now() + kFetchedWithin;
+  while (here_.values_of(generation_) > 0 && GroupClock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::string TaskGroup::described(int rank) const {
+  const auto place = static_cast<size_t>(rank);
+  return str_cat("rank ", rank, " (", options_.tasks[place],
+                 place < options_.addresses.size() ? " at " + options_.addresses[place] : "", ")");
+}
+
+std::vector<uint64_t> TaskGroup::await_incarnations(GroupClock::time_point deadline) {
+  std::vector<uint64_t> incarnations(size());
+  incarnations[options_.rank] = incarnation_;
+  auto say = GroupClock::now() + kSayAfter;
+  for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
+    std::vector<std::string> missing;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (incarnations[rank] != 0) continue;
+      Cancellation never;
+      absl::Mutex mu;
+      std::optional<uint64_t> answer;
+      workers_[rank]->start_status(never, [&](const Status& status, const WorkerStatus& of_task) {
+        absl::MutexLock lock(&mu);
+        answer = status.ok() ? of_task.incarnation : 0;
+      });
+      absl::MutexLock lock(&mu);
+      mu.Await(absl::Condition(+[](std::optional<uint64_t>* given) { return given->has_value(); }, &answer));
+      incarnations[rank] = *answer;
+      if (*answer == 0) missing.push_back(described(rank));
+    }
+    if (missing.empty()) return incarnations;
+    if (GroupClock::now() >= deadline) {
+      throw deadline_exceeded(described(rank()), ": these have not come within ", in_words(options_.start_timeout),
+                              ": ", absl::StrJoin(missing, ", "));
+    }
+    if (GroupClock::now() >= say) {
+      MUSTER_LOG(info) << described(rank()) << ": waits for " << absl::StrJoin(missing, ", ");
+      say += kSayAfter;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+uint64_t TaskGroup::find_generation() const {
+  // The groups that the same processes form are told apart by counting: they all form them in the same order.
+  static absl::Mutex mu(absl::kConstInit);
+  static auto& formed = *new absl::flat_hash_map<std::string, uint64_t>;
+  const std::string members = absl::StrJoin(incarnations_, " ");
+  absl::MutexLock lock(&mu);
+  const uint64_t count = formed[str_cat(rank(), ": ", members)]++;
+  // The same in every process: FNV-1a.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : str_cat(members, " ", count)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash | 1;
+}
+
+uint64_t TaskGroup::next_call() {
+  absl::MutexLock lock(&mu_);
+  return calls_++;
+}
+
+void TaskGroup::fail(const Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!failure_.ok()) return;
+    failure_ = why;
+  }
+  here_.abort(generation_, why);
+  for (const auto& worker : workers_) {
+    if (worker) worker->abort(generation_, why);
+  }
+}
+
+std::vector<at::Tensor> TaskGroup::run_numbered(uint64_t number, const CollectiveCall& call,
+                                                const std::vector<at::Tensor>& values,
+                                                const Cancellation* cancellation) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!failure_.ok()) {
+      throw Error(Status(failure_.code(),
+                         str_cat(call.to_string(), ": the group has failed before: ", failure_.message()),
+                         failure_.task()));
+    }
+  }
+  try {
+    CollectiveRun mail(*this, number, cancellation);
+    return run_collective(call, values, mail);
+  } catch (...) {
+    const Status status = status_of(std::current_exception());
+    const Status why(status.code(), str_cat(call.to_string(), ", call ", number, ": ", status.message()),
+                     status.task());
+    fail(why);
+    throw Error(why);
+  }
+}
+
+std::vector<at::Tensor> TaskGroup::run(const CollectiveCall& call, std::vector<at::Tensor> values,
+                                       const Cancellation* cancellation) {
+  return run_numbered(next_call(), call, values, cancellation);
+}
+
+void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
+                      CollectiveDone done) {
+  for (at::Tensor& value : values) {
+    if (value.defined()) value = value.clone();  // the caller may go on and write to it
+  }
+  pool_.submit([this, number = next_call(), call, values = std::move(values), cancellation, done = std::move(done)] {
+    std::vector<at::Tensor> results;
+    Status status;
+    try {
+      results = run_numbered(number, call, values, cancellation);
+    } catch (...) {
+      status = status_of(std::current_exception());
+    }
+    done(status, std::move(results));
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+// A group of tasks that compute together, each in its own process.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/elastic_pool.h"
+#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker.h"
+
+namespace muster {
+
+struct TaskGroupOptions {
+  std::vector<std::string> tasks{};                                   // by rank, full names
+  std::vector<std::string> addresses{};                               // likewise, for messages; may be left out
+  int rank = 0;                                                       // of this one
+  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // until all are there
+  // For one call. What a task waits for is the slowest of the others, which may be saving a checkpoint.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+// Tasks leave what they have for others in their own rendezvous, and the others ask for it before it is there: it
+// travels as soon as it is made, once, over whatever way the two tasks have. A group is of one generation: the
+// processes that were there when it was formed. If one of them is lost, every call fails, at every task, and names it;
+// a sum never has parts of two generations. A new group is formed by new calls of the constructor.
+class TaskGroup : public Collectives {
+ public:
+  // Waits until all tasks are there and have called this, too, and says every few seconds for whom it waits. `here` and
+  // `peers` outlive the group; what others fetch from this task is left in the rendezvous of `here`, under the
+  // `incarnation` that they know it by. Throws Error{kDeadlineExceeded} with the names of those that did not come.
+  TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers);
+  ~TaskGroup() override;
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return static_cast<int>(options_.tasks.size()); }
+  std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
+                              const Cancellation* cancellation = nullptr) override;
+  void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
+             CollectiveDone done) override;
+
+  // Another one for each set of processes, and each group that they form.
+  uint64_t generation() const { return generation_; }
+
+ private:
+  friend class CollectiveRun;
+
+  uint64_t find_generation() const;
+  std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
+  // That this call has failed, and so all that come.
+  void fail(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t next_call() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<at::Tensor> run_numbered(uint64_t number, const CollectiveCall& call,
+                                       const std::vector<at::Tensor>& values, const Cancellation* cancellation);
+  std::string described(int rank) const;  // "rank 1 (/job:worker/replica:0/task:1 at host:2222)"
+
+  const TaskGroupOptions options_;
+  Rendezvous& here_;
+  const uint64_t incarnation_;
+  std::vector<std::shared_ptr<Worker>> workers_;  // by rank; null for this one
+  std::vector<uint64_t> incarnations_;            // by rank
+  uint64_t generation_ = 0;
+
+  absl::Mutex mu_;
+  uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
+  Status failure_ ABSL_GUARDED_BY(mu_);
+  ElasticPool pool_{"collective"};  // last: what it runs uses all of the above
+};
+
+}  // namespace muster

@@ -1,0 +1,271 @@
+#include "muster/collective/task_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <latch>
+#include <map>
+#include <thread>
+
+#include "muster/base/log.h"
+#include "muster/base/test_wait.h"
+#include "muster/runtime/local_worker.h"
+
+namespace muster {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Tasks of this process that reach each other as those of several would.
+class TaskGroups : public testing::Test, public Peers {
+ protected:
+  static std::string name(int rank) { return str_cat("/job:worker/replica:0/task:", rank); }
+
+  void start_tasks(int count) {
+    for (int rank = 0; rank < count; ++rank) start_task(rank);
+  }
+  void start_task(int rank) {
+    workers_[name(rank)] =
+        std::make_shared<LocalWorker>(LocalWorkerOptions{.devices = {.task = name(rank), .cpus = 1, .gpus = false}});
+  }
+  std::shared_ptr<Worker> worker(const std::string& task) override { return workers_.at(task); }
+
+  TaskGroupOptions options(int rank, int count) const {
+    TaskGroupOptions made{.rank = rank, .timeout = timeout_};
+    for (int i = 0; i < count; ++i) made.tasks.push_back(name(i));
+    return made;
+  }
+  std::unique_ptr<TaskGroup> join(TaskGroupOptions options) {
+    LocalWorker& own = *workers_.at(options.tasks.at(options.rank));
+    return std::make_unique<TaskGroup>(std::move(options), own.rendezvous(), own.incarnation(), *this);
+  }
+
+  // Each rank on a thread of its own. Returns what they fail with.
+  std::vector<Status> together(int count, const std::function<void(TaskGroup&)>& member) {
+    std::vector<Status> failures(count);
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < count; ++rank) {
+      ranks.emplace_back([&, rank] { failures[rank] = failure_of([&] { member(*join(options(rank, count))); }); });
+    }
+    ranks.clear();
+    return failures;
+  }
+  static Status failure_of(const std::function<void()>& what) {
+    try {
+      what();
+    } catch (...) {
+      return status_of(std::current_exception());
+    }
+    return {};
+  }
+  void expect_all_well(int count, const std::function<void(TaskGroup&)>& member) {
+    for (const Status& failure : together(count, member)) EXPECT_TRUE(failure.ok()) << failure;
+  }
+
+  std::chrono::milliseconds timeout_ = std::chrono::minutes(5);
+  std::map<std::string, std::shared_ptr<LocalWorker>> workers_;
+};
+
+torch::Tensor of_rank(int rank, std::vector<int64_t> sizes, torch::Dtype type = torch::kFloat) {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank) + 1);
+  return torch::randn(sizes, generator).mul(10).to(type);
+}
+
+TEST_F(TaskGroups, SumSmallAndLargeTensorsToTheSameBitsEverywhere) {
+  start_tasks(3);
+  for (const int64_t count : {0, 1, 7, 10'000, 3'000'001}) {
+    torch::Tensor expected = of_rank(0, {count}).add(of_rank(1, {count})).add(of_rank(2, {count}));
+
+    expect_all_well(3, [&](TaskGroup& group) {
+      const torch::Tensor own = of_rank(group.rank(), {count}), before = own.clone();
+      const torch::Tensor sum = group.run({}, {own})[0];
+
+      EXPECT_TRUE(sum.equal(expected)) << count;  // in the order of the ranks
+      EXPECT_TRUE(own.equal(before));
+      EXPECT_TRUE(count == 0 || sum.data_ptr() != own.data_ptr());
+    });
+  }
+}
+
+TEST_F(TaskGroups, SumManyTensorsOfSeveralTypesAtOnce) {
+  start_tasks(2);
+
+  expect_all_well(2, [&](TaskGroup& group) {
+    const int64_t r = group.rank();
+    for (const int64_t large : {1, 100'000}) {
+      const std::vector<torch::Tensor> sums =
+          group.run({}, {torch::full({2, 3}, r), torch::full({large}, r + 0.5), torch::full({}, 2 * r),
+                         torch::ones({3, 2}).t().mul(r), torch::full({2}, 256.0 + r, torch::kBFloat16)});
+
+      EXPECT_TRUE(sums[0].equal(torch::full({2, 3}, 1)));
+      EXPECT_TRUE(sums[1].equal(torch::full({large}, 2.0)));
+      EXPECT_TRUE(sums[2].equal(torch::full({}, 2)));
+      EXPECT_TRUE(sums[3].equal(torch::ones({2, 3})));
+      EXPECT_EQ(sums[4].scalar_type(), torch::kBFloat16);
+    }
+  });
+}
+
+TEST_F(TaskGroups, RoundHalfPrecisionOnceAtTheEnd) {
+  start_tasks(3);
+
+  expect_all_well(3, [&](TaskGroup& group) {
+    // 256 + 1 is 256 in bfloat16, and so would be the sum.
+    const torch::Tensor own = torch::full({1}, group.rank() == 0 ? 256.0 : 1.0, torch::kBFloat16);
+    EXPECT_EQ(group.run({}, {own})[0].item<float>(), 258.0f);
+  });
+}
+
+TEST_F(TaskGroups, FindTheLeastTheMostAndWhetherAnyOrAllHold) {
+  start_tasks(2);
+
+  expect_all_well(2, [&](TaskGroup& group) {
+    const torch::Tensor own = torch::tensor({group.rank(), -group.rank()});
+    EXPECT_TRUE(group.run({.reduction = Reduction::kMin}, {own})[0].equal(torch::tensor({0, -1})));
+    EXPECT_TRUE(group.run({.reduction = Reduction::kMax}, {own})[0].equal(torch::tensor({1, 0})));
+    const torch::Tensor flags = torch::tensor({group.rank() == 0, true});
+    EXPECT_TRUE(group.run({.reduction = Reduction::kMin}, {flags})[0].equal(torch::tensor({false, true})));
+    EXPECT_TRUE(group.run({.reduction = Reduction::kMax}, {flags})[0].equal(torch::tensor({true, true})));
+  });
+}
+
+TEST_F(TaskGroups, GatherDifferentNumbersOfRows) {
+  start_tasks(3);
+
+  expect_all_well(3, [&](TaskGroup& group) {
+    const int r = group.rank();
+    const torch::Tensor all =
+        group.run({.kind = CollectiveKind::kAllGather}, {torch::full({r, 2}, static_cast<float>(r))})[0];
+    EXPECT_TRUE(all.equal(torch::tensor({{1.0f, 1.0f}, {2.0f, 2.0f}, {2.0f, 2.0f}})));
+  });
+}
+
+TEST_F(TaskGroups, GiveAllWhatOneHas) {
+  start_tasks(3);
+
+  expect_all_well(3, [&](TaskGroup& group) {
+    const torch::Tensor got =
+        group.run({.kind = CollectiveKind::kBroadcast, .root = 1}, {of_rank(group.rank(), {9})})[0];
+    EXPECT_TRUE(got.equal(of_rank(1, {9})));
+  });
+}
+
+TEST_F(TaskGroups, KeepTheirOrderWhenCallsAreStartedAtOnce) {
+  start_tasks(2);
+
+  expect_all_well(2, [&](TaskGroup& group) {
+    constexpr int kCalls = 20;
+    std::vector<torch::Tensor> sums(kCalls);
+    std::latch done(kCalls);
+    for (int i = 0; i < kCalls; ++i) {
+      torch::Tensor own = torch::full({i % 2 == 0 ? 3 : 50'000}, i);
+      group.start({}, {own}, nullptr, [&, i](const Status& status, const std::vector<at::Tensor>& results) {
+        EXPECT_TRUE(status.ok()) << status;
+        if (status.ok()) sums[i] = results[0];
+        done.count_down();
+      });
+      own.zero_();  // is the caller's again
+    }
+    done.wait();
+    for (int i = 0; i < kCalls; ++i) EXPECT_EQ(sums[i].max().item<int64_t>(), 2 * i);
+  });
+}
+
+TEST_F(TaskGroups, SayWhoIsAtWhatWhenTheirCallsDiffer) {
+  start_tasks(2);
+
+  const std::vector<Status> failures =
+      together(2, [&](TaskGroup& group) { group.run({}, {torch::ones({group.rank() == 0 ? 2 : 3})}); });
+
+  for (const Status& failure : failures) {
+    EXPECT_EQ(failure.code(), StatusCode::kInvalidArgument) << failure;
+    EXPECT_THAT(failure.message(), AllOf(HasSubstr("rank 0 (/job:worker/replica:0/task:0)"),
+                                         HasSubstr("rank 1 (/job:worker/replica:0/task:1)"), HasSubstr("float32[2]"),
+                                         HasSubstr("float32[3]")));
+  }
+}
+
+TEST_F(TaskGroups, FailTogetherAndStayFailed) {
+  start_tasks(3);
+
+  const std::vector<Status> failures = together(3, [&](TaskGroup& group) {
+    Cancellation cancellation;
+    if (group.rank() == 1) cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
+    const Status first = failure_of([&] { group.run({}, {torch::ones({1})}, &cancellation); });
+    EXPECT_THAT(first.message(), HasSubstr("somebody pressed a key"));
+    group.run({}, {torch::ones({1})});
+  });
+
+  for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("the group has failed before"));
+}
+
+TEST_F(TaskGroups, NameWhoHasNotComeToACall) {
+  start_tasks(2);
+  timeout_ = std::chrono::milliseconds(100);
+  std::latch over(1);
+
+  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
+    if (group.rank() == 1) return over.wait();
+    const Status failure = failure_of([&] { group.run({}, {torch::ones({1})}); });
+    over.count_down();
+    throw Error(failure);
+  });
+
+  EXPECT_EQ(failures[0].code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(failures[0].message(),
+              HasSubstr("rank 1 (/job:worker/replica:0/task:1) did not come to call 1 of the group within 0.1 s"));
+}
+
+TEST_F(TaskGroups, NameWhoHasNotComeAtTheStart) {
+  start_tasks(2);
+  TaskGroupOptions alone = options(0, 2);
+  alone.start_timeout = std::chrono::milliseconds(100);
+
+  const Status failure = failure_of([&] { join(alone); });
+
+  EXPECT_EQ(failure.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(failure.message(), HasSubstr("rank 1 (/job:worker/replica:0/task:1) did not come"));
+}
+
+TEST_F(TaskGroups, NameThePeerThatHasFailed) {
+  start_tasks(2);
+  std::latch formed(2), restarted(1);
+
+  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
+    formed.count_down();
+    formed.wait();
+    if (group.rank() == 0) {
+      restarted.wait();
+      group.run({}, {torch::ones({1})});
+    } else {
+      workers_[name(1)]->abort(group.generation(), Status(StatusCode::kUnavailable, "the process has ended"));
+      restarted.count_down();
+    }
+  });
+
+  EXPECT_EQ(failures[0].code(), StatusCode::kUnavailable) << failures[0];
+  EXPECT_THAT(failures[0].message(), HasSubstr("rank 1 (/job:worker/replica:0/task:1)"));
+}
+
+TEST_F(TaskGroups, AreFormedAnewBySameProcesses) {
+  start_tasks(2);
+  std::vector<uint64_t> generations;
+  absl::Mutex mu;
+
+  for (int i = 0; i < 2; ++i) {
+    expect_all_well(2, [&](TaskGroup& group) {
+      EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2);
+      absl::MutexLock lock(&mu);
+      generations.push_back(group.generation());
+    });
+  }
+
+  EXPECT_EQ(generations[0], generations[1]);
+  EXPECT_EQ(generations[2], generations[3]);
+  EXPECT_NE(generations[0], generations[2]);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,57 @@
+// What the tasks of a group do together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/cancellation.h"
+#include "muster/base/status.h"
+
+namespace muster {
+
+enum class CollectiveKind : int64_t { kAllReduce, kAllGather, kBroadcast };
+enum class Reduction : int64_t { kSum, kMin, kMax };
+
+// One call, as every task of the group makes it.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kSum;  // of kAllReduce
+  int64_t root = 0;                       // of kBroadcast: whose values they all get
+
+  // "all_reduce(sum)".
+  std::string to_string() const;
+  // Of an instruction kCollective. Throws Error{kInvalidArgument} for numbers that name nothing.
+  static CollectiveCall from_numbers(int64_t kind, int64_t reduction, int64_t root);
+};
+
+using CollectiveDone = std::function<void(const Status&, std::vector<at::Tensor>)>;
+
+// A group of tasks, seen from one of them. All of them make the same calls in the same order, and who does not is told
+// so. Thread-safe.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // The tensors of all tasks as one: summed, after each other along their first dimension, or those of the root. They
+  // are the same bits everywhere, and share no memory with `values`. Throws Error: a call that has failed at one task
+  // has failed at all, and so have all after it.
+  virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
+                                      const Cancellation* cancellation = nullptr) = 0;
+  // The same without waiting; its place among the calls is that of this one. `done` is called once, on any thread;
+  // `cancellation` lives until then. Throws nothing.
+  virtual void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
+                     CollectiveDone done) = 0;
+};
+
+// The group with this number, as instructions name it. Throws Error{kNotFound}.
+using FindGroup = std::function<std::shared_ptr<Collectives>(uint64_t number)>;
+
+}  // namespace muster
