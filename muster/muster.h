@@ -19,6 +19,7 @@
 #include "muster/data/dataset.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
+#include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/dump.h"

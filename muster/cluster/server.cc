@@ -95,6 +95,8 @@ ServerOptions server_options(const ClusterResolver& resolver) {
   return {.cluster = resolver.cluster_spec(), .task = *task};
 }
 
+Peers& Server::peers() { return *peers_; }
+
 Server::Server(const ClusterResolver& resolver) : Server(server_options(resolver)) {}
 
 Server::Server(ServerOptions options)

@@ -65,6 +65,7 @@ class Server {
   void update_cluster(const ClusterSpec& cluster);
 
   LocalWorker& worker() { return *worker_; }
+  Peers& peers();  // the other tasks
   std::shared_ptr<Master> master();
 
  private:

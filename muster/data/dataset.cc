@@ -129,4 +129,18 @@ Iterator Dataset::iterator() const {
           .source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })}};
 }
 
+namespace {
+
+std::shared_ptr<const DatasetNode> seeded_node(const DatasetNode& node, uint64_t& seed) {
+  DatasetNode::Inputs inputs;
+  for (const auto& input : node.inputs()) inputs.push_back(seeded_node(*input, seed));
+  DatasetOp op = node.op();
+  if (auto* shuffle = std::get_if<ShuffleOp>(&op); shuffle != nullptr && !shuffle->seed) shuffle->seed = seed++;
+  return std::make_shared<const DatasetNode>(std::move(op), std::move(inputs));
+}
+
+}  // namespace
+
+Dataset seeded(const Dataset& dataset, uint64_t seed) { return Dataset(seeded_node(*dataset.node(), seed)); }
+
 }  // namespace muster

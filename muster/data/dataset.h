@@ -97,6 +97,9 @@ class Dataset {
   std::shared_ptr<const DatasetNode> node_;
 };
 
+// The same with seeds for the shuffles that have none: whoever gives the same seed gets the same order.
+Dataset seeded(const Dataset& dataset, uint64_t seed);
+
 inline constexpr int kDatasetVersion = 1;
 
 // Takes nothing on trust. Throws Error{kDataLoss} for bytes that are no description, Error{kFailedPrecondition} for a

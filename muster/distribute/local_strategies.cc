@@ -1,41 +1,10 @@
 #include "muster/distribute/local_strategies.h"
 
-#include <absl/strings/str_join.h>
-
-#include <algorithm>
-
-#include "muster/base/status.h"
-#include "muster/graph/device_set.h"
-#include "muster/graph/device_spec.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/distribute/local_devices.h"
+#include "muster/distribute/mirrored_variables.h"
 
 namespace muster {
 namespace {
-
-std::string known_device(const std::string& device) {
-  const auto& devices = local_worker().devices();
-  return DeviceSet(devices.names(), devices.default_name(), /*soft_placement=*/false)
-      .resolve(device, devices.default_name(), "strategy");
-}
-
-std::vector<std::string> known_devices(const std::vector<std::string>& wanted) {
-  std::vector<std::string> known;
-  for (const std::string& device : wanted) {
-    std::string name = known_device(device);
-    if (std::find(known.begin(), known.end(), name) != known.end()) {
-      throw invalid_argument("strategy: device \"", device, "\" is there twice in ", absl::StrJoin(wanted, ", "));
-    }
-    known.push_back(std::move(name));
-  }
-  if (!known.empty()) return known;
-  for (const char* type : {"GPU", "CPU"}) {
-    for (const std::string& name : local_worker().devices().names()) {
-      if (DeviceSpec::parse(name).type == type) known.push_back(name);
-    }
-    if (!known.empty()) break;
-  }
-  return known;
-}
 
 // Makes variables on one device.
 class OnOneDevice : public VariableCreator {
@@ -49,28 +18,6 @@ class OnOneDevice : public VariableCreator {
 
  private:
   const std::string device_;
-};
-
-// Makes a copy on each device.
-class OnEachDevice : public VariableCreator {
- public:
-  explicit OnEachDevice(std::vector<std::string> devices) : devices_(std::move(devices)) {}
-  Authority authority() const override { return Authority::kStrategy; }
-  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool) override {
-    // What is random is drawn once. Rows that are made on demand follow a rule, which is the same for all.
-    const InitialValue value = initial.rows_on_demand() ? initial : InitialValue(initial.tensor());
-    std::vector<Variable> copies;
-    for (const std::string& device : devices_) {
-      options.device = device;
-      if (!copies.empty()) options.name = str_cat(copies[0].name(), "/copy_", copies.size());
-      copies.emplace_back(std::make_shared<Variable::State>(value, options));
-    }
-    options.device = devices_[0];
-    return Variable::State::mirrored(std::move(copies), std::move(options));
-  }
-
- private:
-  const std::vector<std::string> devices_;
 };
 
 StrategyParts mirrored(const std::vector<std::string>& devices) {

@@ -1,10 +1,13 @@
 #include "muster/distribute/replicas.h"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include "muster/runtime/tensors.h"
 
 namespace muster::replicas_internal {
 
-at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis) {
+at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis,
+                  const AcrossWorkers& across) {
   at::Tensor sum;
   int64_t count = 0;
   for (const at::Tensor& value : values) {
@@ -15,8 +18,11 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
     count += axis ? value.size(*axis) : 1;
     sum = sum.defined() ? sum.add(own) : own;
   }
+  sum = across.sum(sum);
   if (op == ReduceOp::kSum) return sum;
-  return sum.div(count);
+  // Others may have more along the axis.
+  if (!across.alone() && axis) return sum.div(across.sum(at::scalar_tensor(count, at::kLong)));
+  return sum.div(count * across.size);
 }
 
 }  // namespace muster::replicas_internal

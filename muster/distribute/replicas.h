@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/trace/across_workers.h"
 #include "muster/trace/leaves.h"
 
 namespace muster {
@@ -53,11 +54,12 @@ struct ShareOf<PerReplica<T>> {
 };
 
 // Throws Error{kInvalidArgument} for tensors without that axis.
-at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis);
+at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis,
+                  const AcrossWorkers& across);
 
-// The tensors of each replica's value, leaf by leaf, made one.
+// The tensors of each replica's value, leaf by leaf, made one with those of other processes.
 template <class T>
-T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> axis) {
+T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> axis, const AcrossWorkers& across) {
   if (per_replica.values.empty()) throw invalid_argument("reduce: there are no values");
   std::vector<std::vector<at::Tensor>> leaves;  // by leaf, then by replica
   for (const T& value : per_replica.values) {
@@ -72,7 +74,7 @@ T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> a
   T reduced = per_replica.values[0];
   size_t next = 0;
   for_each_leaf(reduced, [&]<class Leaf>(Leaf& leaf) {
-    if constexpr (std::same_as<Leaf, at::Tensor>) leaf = reduce(op, leaves[next++], axis);
+    if constexpr (std::same_as<Leaf, at::Tensor>) leaf = reduce(op, leaves[next++], axis, across);
   });
   return reduced;
 }

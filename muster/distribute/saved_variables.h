@@ -28,6 +28,12 @@ class SavedVariables {
   virtual void restore(Source source) = 0;
   // Variables that are made from now on begin with their own values again.
   virtual void end_filling() {}
+
+  // Of several processes with the same variables one writes. All call the others, when it has written or could not, and
+  // when they have restored a step (-1: none).
+  virtual bool writes() const { return true; }
+  virtual Status agree_on_save(const Status& written) { return written; }
+  virtual void agree_on_step([[maybe_unused]] int64_t step) {}
 };
 
 // Those of this process that live here, whoever has made them. Of a mirrored one the first copy is saved, and all are

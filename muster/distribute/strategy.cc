@@ -1,6 +1,8 @@
 #include "muster/distribute/strategy.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/movedim.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +17,11 @@ class RunHere : public StepRunner {
     return TracedFunction::run(entry, std::move(tensors), {});
   }
 };
+
+uint64_t seed_of_first(const AcrossWorkers& across) {
+  const at::Tensor own = at::scalar_tensor(static_cast<int64_t>(random_id()), at::kLong);
+  return static_cast<uint64_t>(across.make_one({.kind = CollectiveKind::kBroadcast}, {own})[0].item<int64_t>());
+}
 
 }  // namespace
 
@@ -32,11 +39,16 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
     throw invalid_argument(
         "gather: the value of a replica is a scalar, which has no axis; use reduce, or unsqueeze it");
   }
-  return at::cat(values.values, axis);
+  const at::Tensor own = at::cat(values.values, axis);
+  if (parts_->across.alone()) return own;
+  const at::Tensor rows_first = own.movedim(axis, 0);
+  return parts_->across.make_one({.kind = CollectiveKind::kAllGather}, {rows_first})[0].movedim(0, axis);
 }
 
 Iterator Strategy::distribute(const Dataset& dataset) const {
-  Iterator iterator = dataset.iterator();
+  // Every process takes its rows of the same batches, so they must be shuffled alike.
+  const AcrossWorkers& across = parts_->across;
+  Iterator iterator = across.alone() ? dataset.iterator() : seeded(dataset, seed_of_first(across)).iterator();
   iterator.dealt = num_replicas_in_sync() > 1;
   return iterator;
 }

@@ -33,9 +33,11 @@ class StepRunner {
 // What a strategy chooses; the rest is the same for all.
 struct StrategyParts {
   std::shared_ptr<VariableCreator> variables{};  // null: they are made as without a strategy
-  std::vector<std::string> replica_devices{""};  // that take a step together; "": the default device
+  std::vector<std::string> replica_devices{""};  // of this process, that take a step together; "": the default device
+  AcrossWorkers across{};                        // the processes that do so
   std::shared_ptr<StepRunner> runner{};          // null: this process
   std::shared_ptr<SavedVariables> saved{};       // for checkpoints; null: the variables of this process
+  std::shared_ptr<const void> membership{};      // of `across`, as long as the strategy is there
 };
 
 // Where variables live and which devices take a step together. This one changes nothing: one replica, variables as
@@ -90,12 +92,12 @@ class Strategy {
   template <class T>
   T reduce(ReduceOp op, const PerReplica<T>& values, std::optional<int64_t> axis = {}) const {
     if (!tracing()) parts_->runner->called_outside("reduce");
-    return replicas_internal::reduce(op, values, axis);
+    return replicas_internal::reduce(op, values, axis, parts_->across);
   }
   // Those of all replicas after each other, along an axis that they have.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
 
-  int num_replicas_in_sync() const { return static_cast<int>(parts_->replica_devices.size()); }
+  int num_replicas_in_sync() const { return num_replicas_here() * parts_->across.size; }
 
   // Begins a sequence of batches here, for run(): the replicas share each batch, by rows, or each takes one of its own
   // from what `make` returns for an InputContext.
@@ -103,7 +105,7 @@ class Strategy {
   template <class Make>
     requires std::is_invocable_r_v<Dataset, Make&, InputContext>
   Iterator distribute(Make&& make) const {
-    return make(InputContext{.num_replicas_in_sync = num_replicas_in_sync()}).iterator();
+    return make(input_context()).iterator();
   }
 
   // The same for ClusterCoordinator::create_per_worker_dataset.
@@ -112,8 +114,7 @@ class Strategy {
   }
   template <class Make>
   DistributedDataset distribute_datasets_from_function(const Make& make) const {
-    return {make(InputContext{.num_replicas_in_sync = num_replicas_in_sync()}), num_replicas_in_sync(),
-            /*global_batches=*/false};
+    return {make(input_context()), num_replicas_in_sync(), /*global_batches=*/false};
   }
 
   // For Checkpoints.
@@ -121,6 +122,7 @@ class Strategy {
 
  protected:
   explicit Strategy(StrategyParts parts);
+  const AcrossWorkers& across() const { return parts_->across; }
 
  private:
   struct Parts : StrategyParts {
@@ -132,15 +134,22 @@ class Strategy {
   template <class Result, class F, class... Args>
   auto each_replica(const Function<F>& function, const Args&... args) const {
     auto call = [&]([[maybe_unused]] int replica) {
-      return function(replicas_internal::share(args, replica, num_replicas_in_sync())...);
+      return function(replicas_internal::share(args, replica, num_replicas_here())...);
     };
     if constexpr (std::is_void_v<Result>) {
-      for_each_replica(parts_->replica_devices, call);
+      for_each_replica(parts_->replica_devices, parts_->across, call);
     } else {
       PerReplica<Result> results;
-      for_each_replica(parts_->replica_devices, [&](int replica) { results.values.push_back(call(replica)); });
+      for_each_replica(parts_->replica_devices, parts_->across,
+                       [&](int replica) { results.values.push_back(call(replica)); });
       return results;
     }
+  }
+  int num_replicas_here() const { return static_cast<int>(parts_->replica_devices.size()); }
+  InputContext input_context() const {
+    return {.num_input_pipelines = parts_->across.size,
+            .input_pipeline_id = parts_->across.rank,
+            .num_replicas_in_sync = num_replicas_in_sync()};
   }
   // Modules keep plain tensors, so somebody has to hold their variables.
   void keep(ModuleVariables variables) const;

@@ -54,6 +54,7 @@ class CheckpointDirectory {
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  std::string path_of(int64_t step) const;  // that its checkpoint has, if there is one
 
   // A new temporary directory, into which every task stores with write_shard(). It ends with commit() or abandon(), or
   // is left to somebody's keep() when this is destroyed. Makes the directory itself if need be.
@@ -93,7 +94,6 @@ class CheckpointDirectory {
     int lock;  // a descriptor; held as long as somebody may write into the directory
   };
 
-  std::string path_of(int64_t step) const;
   std::vector<int64_t> steps() const;  // rising, complete or not
   bool is_complete(int64_t step) const;
   Begun begun(const std::string& temporary) const;

@@ -31,8 +31,8 @@ ReplicaContext* ReplicaContext::current() { return current_replica; }
 
 int replica_id() { return current_replica == nullptr ? 0 : current_replica->id(); }
 
-ReplicaContext::ReplicaContext(int id, int num_replicas, OfAll& all)
-    : id_(id), num_replicas_(num_replicas), merges_(all.merges), made_(all.made) {
+ReplicaContext::ReplicaContext(int here, int num_here, const AcrossWorkers& across, OfAll& all)
+    : here_(here), num_here_(num_here), across_(across), merges_(all.merges), made_(all.made) {
   current_replica = this;
 }
 
@@ -40,9 +40,9 @@ ReplicaContext::~ReplicaContext() { current_replica = nullptr; }
 
 void ReplicaContext::merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how) {
   const size_t number = merged_++;
-  if (id_ == 0) merges_.push_back({what, std::move(how)});
+  if (here_ == 0) merges_.push_back({what, std::move(how)});
   if (number >= merges_.size() || merges_[number].what != what) {
-    throw failed_precondition("replica ", id_, " comes to ", what, ", replica 0 to ",
+    throw failed_precondition("replica ", id(), " comes to ", what, ", replica ", id() - here_, " to ",
                               number < merges_.size() ? merges_[number].what : "its end",
                               "; all replicas write the same variables in the same order");
   }
@@ -56,9 +56,9 @@ void ReplicaContext::merge(const std::string& what, const std::vector<Variable>&
 
 ReplicaContext::Tensors ReplicaContext::once(const std::string& what, const std::function<Tensors()>& make) {
   const size_t number = taken_++;
-  if (id_ == 0) made_.push_back({what, make()});
+  if (here_ == 0) made_.push_back({what, make()});
   if (number < made_.size() && made_[number].what == what) return made_[number].tensors;
-  throw failed_precondition("replica ", id_, " comes to ", what, ", replica 0 to ",
+  throw failed_precondition("replica ", id(), " comes to ", what, ", replica ", id() - here_, " to ",
                             number < made_.size() ? made_[number].what : "its end",
                             "; all replicas take the same things in the same order");
 }
@@ -66,11 +66,12 @@ ReplicaContext::Tensors ReplicaContext::once(const std::string& what, const std:
 void ReplicaContext::check_readable(const Variable::State& variable) const {
   if (std::find(changed_.begin(), changed_.end(), &variable) == changed_.end()) return;
   throw failed_precondition(
-      "variable \"", variable.options.name, "\" is read by replica ", id_, " after it has written to it; what the ",
-      num_replicas_, " replicas write is put together when all of them have ended: read it after strategy.run()");
+      "variable \"", variable.options.name, "\" is read by replica ", id(), " after it has written to it; what the ",
+      num_replicas(), " replicas write is put together when all of them have ended: read it after strategy.run()");
 }
 
-void for_each_replica(const std::vector<std::string>& devices, const std::function<void(int replica)>& trace_one) {
+void for_each_replica(const std::vector<std::string>& devices, const AcrossWorkers& across,
+                      const std::function<void(int replica)>& trace_one) {
   if (current_replica != nullptr) {
     throw failed_precondition("strategy.run() inside of replica ", current_replica->id(),
                               ": a replica is one call of a function and has no replicas of its own");
@@ -85,11 +86,12 @@ void for_each_replica(const std::vector<std::string>& devices, const std::functi
   const ShownCopies shown(*tracer);
   for (int replica = 0; replica < count; ++replica) {
     DeviceScope on(devices[replica]);
-    ReplicaContext context(replica, count, all);
+    ReplicaContext context(replica, count, across, all);
     shown.show(replica);
     trace_one(replica);
     if (context.merged_ != merges.size()) {
-      throw failed_precondition("replica ", replica, " ends, but replica 0 came to ", merges[context.merged_].what,
+      throw failed_precondition("replica ", context.id(), " ends, but replica ", context.id() - replica, " came to ",
+                                merges[context.merged_].what,
                                 "; all replicas write the same variables in the same order");
     }
     for (RowLookup& lookup : std::exchange(tracer->lookups, {})) lookups.push_back(std::move(lookup));

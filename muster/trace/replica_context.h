@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "muster/trace/across_workers.h"
 #include "muster/trace/variable.h"
 
 namespace muster {
 
-// One replica while its function is traced. The replicas of a step are traced one after the other into one program,
-// where they run side by side. What concerns all of them, such as a write to a variable, is merged: it happens when the
-// last of them has ended, with what each of them gave. Of one thread, the one that traces.
+// One replica while its function is traced. The replicas of a process are traced one after the other into one program,
+// where they run side by side; other processes may have more of them, of the same step. What concerns all of them, such
+// as a write to a variable, is merged: it happens when the last of them has ended, with what each of them gave. Of one
+// thread, the one that traces.
 class ReplicaContext {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -21,10 +23,12 @@ class ReplicaContext {
 
   static ReplicaContext* current();  // null outside of strategy.run()
 
-  int id() const { return id_; }
-  int num_replicas() const { return num_replicas_; }
+  int id() const { return across_.rank * num_here_ + here_; }  // among all
+  int num_replicas() const { return across_.size * num_here_; }
+  const AcrossWorkers& across() const { return across_; }
 
-  // Calls `how` once, after all replicas, with the `values` of each. `changed` are variables that it writes: until then
+  // Calls `how` once, after all replicas of this process, with the `values` of each of them; what those of others give
+  // it gets by across(). `changed` are variables that it writes: until then
   // they have their old values, so reading one is an error. All replicas merge the same things in the same order:
   // Error{kFailedPrecondition} if one does not, which names `what`.
   void merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how);
@@ -34,7 +38,7 @@ class ReplicaContext {
   void check_readable(const Variable::State& variable) const;
 
  private:
-  friend void for_each_replica(const std::vector<std::string>&, const std::function<void(int)>&);
+  friend void for_each_replica(const std::vector<std::string>&, const AcrossWorkers&, const std::function<void(int)>&);
   struct Merging {
     std::string what;
     Merge how;
@@ -50,10 +54,11 @@ class ReplicaContext {
     std::vector<Made> made{};
   };
 
-  ReplicaContext(int id, int num_replicas, OfAll& all);
+  ReplicaContext(int here, int num_here, const AcrossWorkers& across, OfAll& all);
   ~ReplicaContext();
 
-  const int id_, num_replicas_;
+  const int here_, num_here_;  // among those of this process
+  const AcrossWorkers across_;
   std::vector<Merging>& merges_;   // of all replicas
   std::vector<Made>& made_;        // likewise
   size_t merged_ = 0, taken_ = 0;  // by this one
@@ -63,8 +68,9 @@ class ReplicaContext {
 // The number of the replica that is traced; 0 outside of strategy.run().
 int replica_id();
 
-// Calls `trace_one(replica)` for each device, in the scope of that device, and then merges. REQUIRES: a function is
-// being traced. Throws Error{kFailedPrecondition} inside of a replica.
-void for_each_replica(const std::vector<std::string>& devices, const std::function<void(int replica)>& trace_one);
+// Calls `trace_one(replica)` for each device of this process, in the scope of that device, and then merges. REQUIRES: a
+// function is being traced. Throws Error{kFailedPrecondition} inside of a replica.
+void for_each_replica(const std::vector<std::string>& devices, const AcrossWorkers& across,
+                      const std::function<void(int replica)>& trace_one);
 
 }  // namespace muster

@@ -364,12 +364,16 @@ void write_here(at::Tensor target, Write how, const at::Tensor& value) {
 
 void write(const Variable& variable, Write how, const at::Tensor& value);
 
-at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica) {
+at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica,
+                      const AcrossWorkers& across) {
   at::Tensor sum = by_replica[0][0];
-  if (aggregation == Aggregation::kOnlyFirstReplica) return sum;
+  if (aggregation == Aggregation::kOnlyFirstReplica) {
+    return across.make_one({.kind = CollectiveKind::kBroadcast}, {sum})[0];
+  }
   for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
+  sum = across.sum(sum);
   if (aggregation == Aggregation::kSum) return sum;
-  const auto replicas = static_cast<int64_t>(by_replica.size());
+  const auto replicas = static_cast<int64_t>(by_replica.size()) * across.size;
   return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
 }
 
@@ -383,11 +387,12 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
   }
   // As the variable has it, so that the mean of whole numbers need not be one.
   const at::Tensor own = value.to(variable.dtype());
-  replica.merge(str_cat("a write to variable \"", variable.name(), "\""), {variable}, {own},
-                [variable, how, aggregation](const std::vector<ReplicaContext::Tensors>& by_replica) {
-                  c10::AutoGradMode no_gradients(false);
-                  write(variable, how, aggregated(aggregation, by_replica));
-                });
+  replica.merge(
+      str_cat("a write to variable \"", variable.name(), "\""), {variable}, {own},
+      [variable, how, aggregation, across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
+        c10::AutoGradMode no_gradients(false);
+        write(variable, how, aggregated(aggregation, by_replica, across));
+      });
 }
 
 void write(const Variable& variable, Write how, const at::Tensor& value) {

@@ -18,16 +18,29 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
 
 std::string Checkpoints::save(int64_t step, const std::map<std::string, std::string>& metadata) {
   SavedVariables& variables = *strategy_.saved();
+  std::string path;
+  Status written;
+  try {
+    if (variables.writes()) path = write(step, metadata);
+  } catch (...) {
+    written = status_of(std::current_exception());
+  }
+  written = variables.agree_on_save(written);
+  if (!written.ok()) throw Error(written);
+  variables.end_filling();
+  return variables.writes() ? path : directory_.path_of(step);
+}
+
+std::string Checkpoints::write(int64_t step, const std::map<std::string, std::string>& metadata) {
   const std::string temporary = directory_.begin(step);
   std::string path;
   try {
-    path = directory_.commit(temporary,
-                             {.step = step, .metadata = metadata, .entries = variables.save(temporary), .files = {}});
+    path = directory_.commit(
+        temporary, {.step = step, .metadata = metadata, .entries = strategy_.saved()->save(temporary), .files = {}});
   } catch (...) {
     directory_.abandon(temporary);
     throw;
   }
-  variables.end_filling();
   try {
     directory_.keep(options_.keep, step);
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
@@ -52,6 +65,12 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 }
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
+  const std::optional<int64_t> step = restore_here(options);
+  strategy_.saved()->agree_on_step(step.value_or(-1));
+  return step;
+}
+
+std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) {
   std::vector<Checkpoint> left = candidates(options);
   if (left.empty()) {
     MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";

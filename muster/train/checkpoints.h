@@ -49,6 +49,8 @@ class Checkpoints {
   std::optional<int64_t> restore(const RestoreOptions& options = {});
 
  private:
+  std::string write(int64_t step, const std::map<std::string, std::string>& metadata);
+  std::optional<int64_t> restore_here(const RestoreOptions& options);
   // Those that may be restored, the newest first.
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
   void restore_from(const Checkpoint& checkpoint, const RestoreOptions& options);

@@ -88,17 +88,38 @@ std::vector<at::Tensor> flat(const std::vector<Variable>& variables, const Gradi
   return tensors;
 }
 
-// The mean of what several replicas have. Rows that several of them have are one row.
-Gradients mean_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica) {
-  const auto replicas = static_cast<double>(by_replica.size());
-  Gradients mean;
+// The sums of the dense gradients over all replicas, by variable; undefined where there is none.
+std::vector<at::Tensor> dense_sums(const std::vector<Variable>& variables,
+                                   const std::vector<ReplicaContext::Tensors>& by_replica,
+                                   const AcrossWorkers& across) {
+  std::vector<at::Tensor> sums, defined;
   size_t next = 0;
   for (const Variable& variable : variables) {
-    at::Tensor dense;
+    at::Tensor& sum = sums.emplace_back();
     for (const ReplicaContext::Tensors& tensors : by_replica) {
-      if (tensors[next].defined()) dense = dense.defined() ? dense.add(tensors[next]) : tensors[next];
+      if (tensors[next].defined()) sum = sum.defined() ? sum.add(tensors[next]) : tensors[next];
     }
-    if (dense.defined()) dense = dense.div(replicas);
+    if (sum.defined()) defined.push_back(sum);
+    next += 1 + 2 * parts_of(variable);
+  }
+  defined = across.make_one({}, defined);  // one message for all of them
+  auto made = defined.begin();
+  for (at::Tensor& sum : sums) {
+    if (sum.defined()) sum = *made++;
+  }
+  return sums;
+}
+
+// The mean of what several replicas have. Rows that several of them have are one row.
+Gradients mean_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica,
+                  const AcrossWorkers& across) {
+  const double replicas = static_cast<double>(by_replica.size()) * across.size;
+  const std::vector<at::Tensor> sums = dense_sums(variables, by_replica, across);
+  Gradients mean;
+  size_t next = 0;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const Variable& variable = variables[i];
+    at::Tensor dense = sums[i].defined() ? sums[i].div(replicas) : at::Tensor();
     ++next;
     const size_t parts = parts_of(variable);
     RowGradient row{variable};
@@ -110,8 +131,10 @@ Gradients mean_of(const std::vector<Variable>& variables, const std::vector<Repl
         rows.push_back(tensors[next + parts]);
       }
       if (ids.empty()) continue;
-      auto [places, different] = rows::unique(at::cat(ids), {0, place_of(variable, p).sizes()[0]});
-      row.rows.push_back(rows::sum(at::cat(rows), places, different)[0].div(replicas));
+      const std::vector<at::Tensor> all =
+          across.make_one({.kind = CollectiveKind::kAllGather}, {at::cat(ids), at::cat(rows)});
+      auto [places, different] = rows::unique(all[0], {0, place_of(variable, p).sizes()[0]});
+      row.rows.push_back(rows::sum(all[1], places, different)[0].div(replicas));
       row.ids.push_back(different[0]);
     }
     next += parts;
@@ -134,9 +157,9 @@ void Optimizer::apply(const Gradients& gradients) const {
     std::vector<Variable> changed = slots();
     changed.insert(changed.end(), variables_.begin(), variables_.end());
     return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
-                          flat(variables_, gradients), [this](const auto& by_replica) {
+                          flat(variables_, gradients), [this, across = replica->across()](const auto& by_replica) {
                             c10::AutoGradMode no_gradients_either(false);
-                            apply(mean_of(variables_, by_replica));
+                            apply(mean_of(variables_, by_replica, across));
                           });
   }
   for (size_t i = 0; i < variables_.size(); ++i) {

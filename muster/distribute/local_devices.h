@@ -1,0 +1,16 @@
+// The devices of this process that a strategy is given.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/graph/device_spec.h"
+
+namespace muster {
+
+// Its full name. Throws Error{kInvalidArgument} for a device that this process has not.
+std::string known_device(const std::string& device);
+// Without any: all GPUs of this process, else all its CPU devices. Throws for one that is there twice, too.
+std::vector<std::string> known_devices(const std::vector<std::string>& wanted);
+
+}  // namespace muster

@@ -1,0 +1,149 @@
+#include "muster/distribute/multi_worker_mirrored_strategy.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <atomic>
+
+#include "muster/base/status.h"
+#include "muster/cluster/core_shares.h"
+#include "muster/cluster/roles.h"
+#include "muster/collective/task_group.h"
+#include "muster/distribute/local_devices.h"
+#include "muster/distribute/mirrored_variables.h"
+#include "muster/runtime/core_share.h"
+#include "muster/runtime/local_worker.h"
+
+namespace muster {
+namespace {
+
+// The server of this process and its group, as long as the strategy needs them.
+class Membership {
+ public:
+  Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options)
+      : cluster_(resolver.cluster_spec()), task_(own_task(resolver)), server_(server_of(cluster_, task_, options)) {
+    const int size = worker_count(cluster_, task_.job), rank = id_in_cluster(cluster_, task_);
+    across_ = {.group = 0, .rank = rank, .size = size};
+    if (const std::optional<int> cores = share_of_cores(cluster_, task_)) use_cores(*cores);
+    if (size == 1) return;
+    static std::atomic<uint64_t> groups{0};
+    across_.group = ++groups;
+    TaskGroupOptions group{.tasks = std::vector<std::string>(size),
+                           .addresses = std::vector<std::string>(size),
+                           .rank = rank,
+                           .start_timeout = options.start_timeout,
+                           .timeout = options.timeout};
+    for (const char* job : {"chief", "worker"}) {
+      if (!cluster_.contains(job)) continue;
+      for (const auto& [index, address] : cluster_.tasks(job)) {
+        const TaskId task{job, index};
+        const int place = id_in_cluster(cluster_, task);
+        group.tasks.at(place) = task.to_string();
+        group.addresses.at(place) = address;
+      }
+    }
+    local_worker().add_group(across_.group,
+                             std::make_shared<TaskGroup>(std::move(group), server_.worker().rendezvous(),
+                                                         server_.worker().incarnation(), server_.peers()));
+  }
+  ~Membership() {
+    if (!across_.alone()) local_worker().remove_group(across_.group);
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  const AcrossWorkers& across() const { return across_; }
+
+ private:
+  static TaskId own_task(const ClusterResolver& resolver) {
+    const std::optional<TaskId> task = resolver.task();
+    if (!task) {
+      throw invalid_argument(
+          "MultiWorkerMirroredStrategy: nobody says which task this process is; give \"task\" in TF_CONFIG, or "
+          "--task_type and --task_index");
+    }
+    return *task;
+  }
+  static ServerOptions server_of(const ClusterSpec& cluster, const TaskId& task, const MultiWorkerOptions& options) {
+    return {.cluster = cluster,
+            .task = task,
+            .credentials = options.credentials,
+            .insecure = options.insecure,
+            .connect_timeout = std::chrono::seconds(20)};
+  }
+
+  const ClusterSpec cluster_;
+  const TaskId task_;
+  Server server_;
+  AcrossWorkers across_;
+};
+
+// Makes variables as MirroredStrategy does, with the values of the first worker.
+class OnEachWorker : public VariableCreator {
+ public:
+  OnEachWorker(std::vector<std::string> devices, const AcrossWorkers& across)
+      : mirrored_(std::move(devices)), across_(across) {}
+  Authority authority() const override { return Authority::kStrategy; }
+  std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool split) override {
+    if (initial.rows_on_demand()) {
+      throw invalid_argument("variable \"", options.name,
+                             "\": rows that are made on demand are for parameter servers; every worker of "
+                             "MultiWorkerMirroredStrategy has the whole table, so give it whole values");
+    }
+    const at::Tensor first = across_.make_one({.kind = CollectiveKind::kBroadcast}, {initial.tensor()})[0];
+    return mirrored_.create(InitialValue(first), std::move(options), split);
+  }
+
+ private:
+  OnEachDevice mirrored_;
+  const AcrossWorkers across_;
+};
+
+// The first worker writes for all, and all read the same.
+class SavedByFirst : public SavedVariables {
+ public:
+  explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
+  std::vector<ShardEntry> save(const std::string& directory) const override { return here_->save(directory); }
+  void restore(Source source) override { here_->restore(std::move(source)); }
+  void end_filling() override { here_->end_filling(); }
+
+  bool writes() const override { return across_.rank == 0; }
+  Status agree_on_save(const Status& written) override {
+    const at::Tensor own = at::scalar_tensor(written.ok() ? 0 : 1, at::kLong);
+    const at::Tensor first = across_.make_one({.kind = CollectiveKind::kBroadcast}, {own})[0];
+    if (writes() || first.item<int64_t>() == 0) return written;
+    return Status(StatusCode::kAborted, "the first worker could not write the checkpoint; its own error says why");
+  }
+  void agree_on_step(int64_t step) override {
+    const at::Tensor own = at::scalar_tensor(step, at::kLong);
+    const auto least = across_.make_one({.reduction = Reduction::kMin}, {own})[0].item<int64_t>();
+    const auto most = across_.make_one({.reduction = Reduction::kMax}, {own})[0].item<int64_t>();
+    if (least == most) return;
+    throw failed_precondition("worker ", across_.rank, " has restored step ", step, ", others those from ", least,
+                              " to ", most, " (-1: none); all workers need to see the same directory");
+  }
+
+ private:
+  const std::shared_ptr<SavedVariables> here_ = variables_of_this_process();
+  const AcrossWorkers across_;
+};
+
+StrategyParts multi_worker(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
+  std::vector<std::string> devices = known_devices(options.devices);
+  if (options.devices.empty() && DeviceSpec::parse(devices[0]).type == "CPU") devices.resize(1);
+  const auto member = std::make_shared<Membership>(resolver, options);
+  const AcrossWorkers& across = member->across();
+  return {.variables = std::make_shared<OnEachWorker>(devices, across),
+          .replica_devices = devices,
+          .across = across,
+          .saved = std::make_shared<SavedByFirst>(across),
+          .membership = member};
+}
+
+}  // namespace
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const ClusterResolver& resolver, MultiWorkerOptions options)
+    : Strategy(multi_worker(resolver, options)) {}
+
+int MultiWorkerMirroredStrategy::worker() const { return across().rank; }
+
+}  // namespace muster

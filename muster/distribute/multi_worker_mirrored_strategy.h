@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "muster/cluster/cluster_resolver.h"
+#include "muster/cluster/server.h"
+#include "muster/distribute/strategy.h"
+
+namespace muster {
+
+struct MultiWorkerOptions {
+  // Of each process, as MirroredStrategy has them. Without: all its GPUs, else its first CPU device.
+  std::vector<std::string> devices{};
+  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // until all workers are there
+  // For what workers do together: so long one may be slower than the others, while it evaluates or saves.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  Credentials credentials{};  // of this task
+  bool insecure = false;      // listen beyond loopback without credentials
+};
+
+// Every worker of a cluster runs the same program, each a process with a copy of every variable on each of its devices;
+// a step is one of all of them. Gradients and what replicas write are put together over all workers, so all copies
+// stay equal, bit for bit. Variables begin with the values that the first worker has for them. The constructor starts
+// this worker's server and waits for the others, and says every few seconds for whom.
+//
+// All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
+// otherwise, hangs for longer than `timeout` or is lost, fails the step of all, with an error that names it; then the
+// job is started anew, and goes on from its last checkpoint. Only the chief writes checkpoints; save() is called by all
+// all the same, and returns when it is written.
+class MultiWorkerMirroredStrategy : public Strategy {
+ public:
+  // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.
+  // Throws Error{kInvalidArgument} if it does not, Error{kDeadlineExceeded} with the names of those that did not come.
+  explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver, MultiWorkerOptions options = {});
+
+  int worker() const;  // the rank of this process
+  bool is_chief() const { return worker() == 0; }
+};
+
+}  // namespace muster

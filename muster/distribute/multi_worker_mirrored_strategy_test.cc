@@ -1,0 +1,230 @@
+#include "muster/distribute/multi_worker_mirrored_strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/collective/task_group.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/trace/control_flow.h"
+#include "muster/trace/rows.h"
+
+namespace muster {
+namespace {
+
+using ::muster::testing_support::caught;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr CollectiveCall kSum{}, kGather{.kind = CollectiveKind::kAllGather},
+    kFirst{.kind = CollectiveKind::kBroadcast};
+
+std::string free_address() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return str_cat("127.0.0.1:", ntohs(address.sin_port));
+}
+
+// This process is the first worker. A thread of it stands for the second: it has a server of its own, and makes the
+// calls that the program of the first one makes.
+class TwoWorkers : public testing::Test {
+ protected:
+  using Second = std::function<void(TaskGroup&)>;
+
+  void train(const std::function<void(const MultiWorkerMirroredStrategy&)>& first, const Second& second,
+             MultiWorkerOptions options = {}) {
+    const std::jthread other([&] {
+      Server server({.cluster = spec_, .task = {"worker", 1}});
+      TaskGroup group({.tasks = {TaskId{"worker", 0}.to_string(), TaskId{"worker", 1}.to_string()}, .rank = 1},
+                      server.worker().rendezvous(), server.worker().incarnation(), server.peers());
+      second(group);
+    });
+    first(MultiWorkerMirroredStrategy(SimpleClusterResolver(spec_, {.task_type = "worker", .task_index = 0}), options));
+  }
+
+  const ClusterSpec spec_{{"worker", {free_address(), free_address()}}};
+};
+
+TEST_F(TwoWorkers, CountTheReplicasOfAll) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        EXPECT_EQ(strategy.num_replicas_in_sync(), 4);
+        EXPECT_EQ(strategy.worker(), 0);
+        EXPECT_TRUE(strategy.is_chief());
+      },
+      [](TaskGroup&) {}, {.devices = {"/device:CPU:0", "/device:CPU:1"}});
+}
+
+TEST_F(TwoWorkers, BeginWithTheValuesOfTheFirst) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        const auto v = strategy.make<Variable>(torch::tensor({1.0F, 2.0F}));
+        EXPECT_TRUE(v.value().equal(torch::tensor({1.0F, 2.0F})));
+      },
+      [](TaskGroup& group) {
+        EXPECT_TRUE(group.run(kFirst, {torch::zeros({2})})[0].equal(torch::tensor({1.0F, 2.0F})));
+      });
+}
+
+TEST_F(TwoWorkers, ReduceAndGatherOverAllReplicas) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto of_replica = function([](at::Tensor x) { return x * (replica_id() + 1); });
+        const auto values = strategy.run(of_replica, torch::ones({2}));
+        ASSERT_EQ(values.values.size(), 2u);
+
+        EXPECT_TRUE(strategy.reduce(ReduceOp::kSum, values).equal(torch::full({2}, 10.0F)));
+        EXPECT_TRUE(strategy.reduce(ReduceOp::kMean, values).equal(torch::full({2}, 2.5F)));
+        EXPECT_EQ(strategy.reduce(ReduceOp::kMean, values, 0).item<float>(), 22.0F / 8);
+        EXPECT_TRUE(strategy.gather(values).equal(torch::tensor({1.0F, 1.0F, 2.0F, 2.0F, 3.0F})));
+        auto inside =
+            function([&](at::Tensor x) { return strategy.reduce(ReduceOp::kSum, strategy.run(of_replica, x)); });
+        EXPECT_TRUE(inside(torch::ones({2})).equal(torch::full({2}, 10.0F)));
+      },
+      [](TaskGroup& group) {
+        for (int i = 0; i < 2; ++i) group.run(kSum, {torch::full({2}, 7.0F)});
+        group.run(kSum, {torch::full({}, 16.0F)});  // of four
+        group.run(kSum, {torch::full({}, 4)});
+        group.run(kGather, {torch::tensor({3.0F})});  // it need not have as many
+        group.run(kSum, {torch::full({2}, 7.0F)});
+      },
+      {.devices = {"/device:CPU:0", "/device:CPU:1"}});
+}
+
+TEST_F(TwoWorkers, MakeOneWriteOfWhatAllReplicasWrite) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto made = [&](Aggregation aggregation) {
+          auto scope = strategy.scope();
+          return Variable(torch::zeros({}), VariableOptions{.aggregation = aggregation});
+        };
+        Variable sum = made(Aggregation::kSum), mean = made(Aggregation::kMean),
+                 first = made(Aggregation::kOnlyFirstReplica);
+        auto write = function([&](at::Tensor x) {
+          sum.assign_add(x);
+          mean.assign_add(x);
+          first.assign_add(x);
+        });
+        strategy.run(write, torch::full({}, 1.0F));
+
+        EXPECT_EQ(sum.value().item<float>(), 4);
+        EXPECT_EQ(mean.value().item<float>(), 2);
+        EXPECT_EQ(first.value().item<float>(), 1);
+      },
+      [](TaskGroup& group) {
+        const at::Tensor zero = torch::zeros({}), three = torch::full({}, 3.0F);
+        for (int i = 0; i < 3; ++i) group.run(kFirst, {zero});
+        group.run(kSum, {three});
+        group.run(kSum, {three});
+        EXPECT_EQ(group.run(kFirst, {three})[0].item<float>(), 1);
+      });
+}
+
+TEST_F(TwoWorkers, ComputeTogetherInLoops) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        auto loop = function([&](at::Tensor x) {
+          return repeat(
+              3,
+              [&](const at::Tensor&, const at::Tensor& now) {
+                return strategy.reduce(ReduceOp::kSum, strategy.run(same, now));
+              },
+              x);
+        });
+        EXPECT_EQ(loop(torch::full({}, 1.0F)).item<float>(), 31);
+      },
+      [](TaskGroup& group) {
+        for (int i = 0; i < 3; ++i) group.run(kSum, {torch::full({}, 10.0F)});
+      });
+}
+
+TEST_F(TwoWorkers, GoOnWhileOthersAreWaitedFor) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        // What is written to after its sum was begun is summed as it was, and so is what comes in the wrong order.
+        auto both = function([&](at::Tensor x) {
+          at::Tensor own = x.clone();
+          at::Tensor first = strategy.reduce(ReduceOp::kSum, strategy.run(same, own));
+          own.mul_(100);
+          at::Tensor second = strategy.reduce(ReduceOp::kSum, strategy.run(same, x * 2));
+          return std::vector<at::Tensor>{second, first, own};
+        });
+        for (int i = 0; i < 20; ++i) {
+          const auto results = both(torch::full({3}, 1.0F));
+          EXPECT_EQ(results[0].max().item<float>(), 22);
+          EXPECT_EQ(results[1].max().item<float>(), 11);
+          EXPECT_EQ(results[2].max().item<float>(), 100);
+        }
+      },
+      [](TaskGroup& group) {
+        for (int i = 0; i < 20; ++i) {
+          group.run(kSum, {torch::full({3}, 10.0F)});
+          group.run(kSum, {torch::full({3}, 20.0F)});
+        }
+      });
+}
+
+TEST_F(TwoWorkers, FailWhenAnotherOneFailsAndSayWhy) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        auto sum = function([&](at::Tensor x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)); });
+        EXPECT_EQ(sum(torch::ones({})).item<float>(), 3);
+
+        EXPECT_THAT(caught([&] { sum(torch::ones({})); }).message(),
+                    AllOf(HasSubstr("rank 1 (/job:worker/replica:0/task:1 at 127.0.0.1:"), HasSubstr("float32[5]")));
+        EXPECT_THAT(caught([&] { sum(torch::ones({})); }).message(), HasSubstr("the group has failed before"));
+      },
+      [](TaskGroup& group) {
+        group.run(kSum, {torch::full({}, 2.0F)});
+        EXPECT_THROW(group.run(kSum, {torch::ones({5})}), Error);
+      });
+}
+
+TEST_F(TwoWorkers, RefuseProgramsWhoseStrategyIsGone) {
+  auto same = function([](at::Tensor x) { return x; });
+  std::optional<Strategy> kept;
+  auto sum = function([&](at::Tensor x) { return kept->reduce(ReduceOp::kSum, kept->run(same, x)); });
+  train(
+      [&](const MultiWorkerMirroredStrategy& strategy) {
+        kept = strategy;
+        sum(torch::ones({}));
+        kept.reset();
+      },
+      [](TaskGroup& group) { group.run(kSum, {torch::ones({})}); });
+
+  EXPECT_THAT(caught([&] { sum(torch::ones({})); }).message(), HasSubstr("its strategy is gone"));
+}
+
+TEST(MultiWorkerMirroredStrategy, IsMirroredIfThereIsOneWorker) {
+  const ClusterSpec spec{{"worker", {free_address()}}};
+  const MultiWorkerMirroredStrategy strategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = 0}));
+  auto same = function([](at::Tensor x) { return x; });
+
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
+  EXPECT_EQ(strategy.reduce(ReduceOp::kSum, strategy.run(same, torch::ones({}))).item<float>(), 1);
+}
+
+TEST(MultiWorkerMirroredStrategy, WantsToKnowWhichWorkerItIs) {
+  const ClusterSpec spec{{"worker", {"127.0.0.1:1", "127.0.0.1:2"}}};
+
+  EXPECT_THAT(caught([&] { MultiWorkerMirroredStrategy{SimpleClusterResolver(spec)}; }).message(),
+              HasSubstr("nobody says which task this process is"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,26 @@
+// The processes that take a step together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "muster/runtime/collectives.h"
+
+namespace muster {
+
+// A group of processes that trace and run the same functions, seen from one of them. A value.
+struct AcrossWorkers {
+  uint64_t group = 0;  // its number at the local worker
+  int rank = 0;
+  int size = 1;
+
+  bool alone() const { return size == 1; }
+  // Inside of a traced function an instruction of its program, else now. The values of all processes as one, as
+  // Collectives::run() has it; alone, those that were given.
+  std::vector<at::Tensor> make_one(const CollectiveCall& call, const std::vector<at::Tensor>& values) const;
+  at::Tensor sum(const at::Tensor& value) const { return make_one({}, {value})[0]; }
+};
+
+}  // namespace muster
