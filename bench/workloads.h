@@ -33,6 +33,8 @@ const Part* find_part(const Workload& workload, std::string_view name);
 void mlp_local(const Part& part, Bench& bench);
 void cnn_local(const Part& part, Bench& bench);
 void mirrored_mlp(const Part& part, Bench& bench);
+void allreduce(const Part& part, Bench& bench);
+void mwms_mlp(const Part& part, Bench& bench);
 void trace(const Part& part, Bench& bench);
 void session_run(const Part& part, Bench& bench);
 void startup(const Part& part, Bench& bench);
@@ -46,6 +48,8 @@ void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
 
+// What the other process of `allreduce` and `mwms_mlp` does.
+void in_step_member(const ClusterSpec& spec, const std::string& workload);
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);
 

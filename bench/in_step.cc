@@ -1,0 +1,163 @@
+// Two processes that compute in step: what a sum over both costs, and a training step. The first one measures; the
+// second does what the first is about to do.
+#include "bench/server_processes.h"
+#include "bench/training.h"
+#include "bench/workloads.h"
+#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/data/dataset.h"
+#include "muster/distribute/multi_worker_mirrored_strategy.h"
+#include "muster/trace/control_flow.h"
+#include "muster/train/optimizer.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr int kCalls = 300;
+
+MultiWorkerMirroredStrategy join(const ClusterSpec& spec, int index) {
+  return MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = index}));
+}
+
+// What both do, by number.
+using Works = std::vector<std::function<void()>>;
+
+int64_t tell(const Strategy& strategy, int64_t number) {
+  return strategy.reduce(ReduceOp::kSum, PerReplica<torch::Tensor>{{torch::tensor(number)}}).item<int64_t>();
+}
+
+void follow(const Strategy& strategy, const Works& works) {
+  while (true) {
+    const int64_t number = tell(strategy, 0);
+    if (number == 0) return;
+    works.at(static_cast<size_t>(number) - 1)();
+  }
+}
+
+std::function<void()> lead(const Strategy& strategy, const Works& works, size_t number) {
+  return [=] {
+    tell(strategy, static_cast<int64_t>(number) + 1);
+    works[number]();
+  };
+}
+
+// ---- Sums
+Works sums(const Strategy& strategy) {
+  auto same = function([](const torch::Tensor& x) { return x; });
+  // The factor keeps sums of sums finite.
+  auto halved = [=](const torch::Tensor& x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)).mul(0.5); };
+  auto whole = function([=](const torch::Tensor& x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)); });
+  auto once = function(halved);
+  auto often = function([=](const torch::Tensor& x) {
+    return repeat(kCalls, [=](const torch::Tensor&, const torch::Tensor& state) { return halved(state); }, x);
+  });
+  const torch::Tensor large = torch::ones({25'000'000}), small = torch::ones({256});
+  if (whole(large)[0].item<float>() != 2) throw internal("allreduce: wrong sum");
+  once(small);
+  often(small);
+  return {[=] { whole(large); },
+          [=] {
+            for (int i = 0; i < kCalls; ++i) once(small);
+          },
+          [=] { often(small); }};
+}
+
+// ---- Training
+struct Trained {
+  Trained(const Strategy& s, int index)
+      : strategy(s),
+        pool(make_pool()),
+        net(s.make<torch::nn::Sequential>(torch::nn::Linear(784, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10))),
+        sgd(net, {.learning_rate = kLearningRate}),
+        batches(s.distribute([&](const InputContext&) {
+          return Dataset::tensors({pool.x.roll(index, 0), pool.y.roll(index, 0)}).repeat();
+        })) {}
+
+  double loss() {
+    auto of = function([this](const torch::Tensor& x, const torch::Tensor& y) { return loss_of(net, x, y); });
+    return Batches(pool).mean([&](const torch::Tensor& x, const torch::Tensor& y) {
+      return of(x.contiguous(), y.contiguous()).item<double>();
+    });
+  }
+  Works works() {
+    auto step = function([this](Iterator& it) {
+      auto [x, y] = it.next();
+      sgd.minimize(loss_of(net, x, y));
+    });
+    auto ten = function([=, this](Iterator& it) { repeat(10, [&](at::Tensor) { strategy.run(step, it); }); });
+    auto one_by_one = [=, this] {
+      for (int i = 0; i < kCalls; ++i) strategy.run(step, batches);
+    };
+    auto ten_by_ten = [=, this] {
+      for (int i = 0; i < kCalls / 10; ++i) ten(batches);
+    };
+    strategy.run(step, batches);
+    ten(batches);
+    return {one_by_one, ten_by_ten};
+  }
+
+  Strategy strategy;
+  Pool pool;
+  torch::nn::Sequential net;
+  Sgd sgd;
+  Iterator batches;
+};
+
+// This process and another one.
+class Pair {
+ public:
+  explicit Pair(const std::string& workload)
+      : processes_(2, 0, /*start=*/false),
+        other_(start_self({"in-step-member", "--cluster", processes_.spec().to_json(), "--workload", workload})),
+        strategy(join(processes_.spec(), 0)) {}
+  // When the other one was told to end.
+  void end() const { wait_for(other_); }
+
+ private:
+  ServerProcesses processes_;  // only their addresses
+  const pid_t other_;
+
+ public:
+  const Strategy strategy;
+};
+
+}  // namespace
+
+void in_step_member(const ClusterSpec& spec, const std::string& workload) {
+  torch::set_num_threads(1);
+  const Strategy strategy = join(spec, 1);
+  if (workload == "allreduce") return follow(strategy, sums(strategy));
+  Trained trained(strategy, 1);
+  follow(strategy, trained.works());
+}
+
+// Between two processes of a machine tensors go from memory to memory; the part `network` has them sent.
+void allreduce(const Part& part, Bench& bench) {
+  const bool network = part.name == "network";
+  if (network) ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
+  const std::string suffix = network ? "_network" : "";
+  const Pair pair("allreduce");
+  const Works works = sums(pair.strategy);
+  bench.most({"algbw_100MB_ring" + suffix, "GB/s"}, [&] { return 0.1 / seconds(lead(pair.strategy, works, 0)); });
+  bench.least({"latency_1KB_per_call" + suffix, "us"},
+              [&] { return seconds(lead(pair.strategy, works, 1)) / kCalls * 1e6; });
+  bench.least({"latency_1KB_in_graph" + suffix, "us"},
+              [&] { return seconds(lead(pair.strategy, works, 2)) / kCalls * 1e6; });
+  tell(pair.strategy, 0);
+  pair.end();
+}
+
+void mwms_mlp(const Part&, Bench& bench) {
+  const Pair pair("mwms_mlp");
+  Trained trained(pair.strategy, 0);
+  const double first = trained.loss();
+  const Works works = trained.works();
+  for (size_t number : {0, 1}) {
+    bench.rate({str_cat("sync_2workers_", number == 0 ? 1 : 10, "steps_per_call"), "samples/s"}, 2.0 * kCalls * kBatch,
+               lead(pair.strategy, works, number));
+  }
+  tell(pair.strategy, 0);
+  pair.end();
+  check_fell("mwms_mlp", first, trained.loss());
+}
+
+}  // namespace muster::bench
