@@ -54,7 +54,7 @@ class Command(unittest.TestCase):
         done = muster("nosuch", "--flag")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn('there is no command "nosuch", only dump, bench, certs, server, status', done.stderr)
+        self.assertIn('there is no command "nosuch", only dump, bench, certs, run, server, status', done.stderr)
 
     def test_server_ends_its_help_with_an_example(self):
         done = muster("server", "--help")

@@ -10,6 +10,8 @@ void add_bench(CLI::App& muster);
 void add_certs(CLI::App& muster);
 void add_dump(CLI::App& muster);
 void add_first_result(CLI::App& muster);
+void add_in_step_member(CLI::App& muster);
+void add_run(CLI::App& muster);
 void add_server(CLI::App& muster);
 void add_simulate(CLI::App& bench);
 void add_simulated_workers(CLI::App& muster);

@@ -1,5 +1,6 @@
 // One training loop under several strategies: only make_strategy() knows which.
 //   any_strategy --strategy mirrored --devices /device:CPU:0,/device:CPU:1
+//   muster run --workers 2 any_strategy --strategy multi_worker
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -26,7 +27,11 @@ muster::Strategy make_strategy(const std::string& name, const std::vector<std::s
   if (name == "one_device") return muster::OneDeviceStrategy(devices.at(0));
   if (name == "mirrored") return muster::MirroredStrategy(devices);
   if (name == "central_storage") return muster::CentralStorageStrategy(devices);
-  throw std::invalid_argument("--strategy " + name + ": expected none, one_device, mirrored or central_storage");
+  if (name == "multi_worker") {
+    return muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), {.devices = devices});
+  }
+  throw std::invalid_argument("--strategy " + name +
+                              ": expected none, one_device, mirrored, central_storage or multi_worker");
 }
 
 // The share of digits that the strategy's net recognizes, of some that it has not seen.
@@ -62,8 +67,9 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{{"--strategy", ""}, {"--devices", "/device:CPU:0,/device:CPU:1"}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
-      std::cerr << "usage: any_strategy [--strategy none|one_device|mirrored|central_storage] [--devices NAME,NAME]\n"
-                   "without a strategy: one after the other\n";
+      std::cerr << "usage: any_strategy [--strategy none|one_device|mirrored|central_storage|multi_worker]\n"
+                   "                    [--devices NAME,NAME]\n"
+                   "without a strategy: those of one process, one after the other\n";
       return 2;
     }
     flags[argv[i]] = argv[i + 1];

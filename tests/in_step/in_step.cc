@@ -1,0 +1,105 @@
+// A program that trains in step with others, for in_step_test.py:
+//   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
+//           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
+// Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
+#include <torch/torch.h>
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "muster/muster.h"
+
+namespace {
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+int run(std::map<std::string, std::string>& flags) {
+  muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
+  const std::vector<std::string> devices = split(flags["--devices"]);
+  const bool alone = std::getenv("TF_CONFIG") == nullptr;
+  const muster::MultiWorkerOptions options{
+      .devices = devices, .start_timeout = std::chrono::milliseconds(std::stoi(flags["--start-timeout"]))};
+  const muster::Strategy strategy =
+      alone ? muster::Strategy(muster::MirroredStrategy(devices))
+            : muster::Strategy(muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), options));
+  std::cout << strategy.num_replicas_in_sync() << " replicas" << std::endl;
+
+  // What each begins with is its own; what counts is that of the first.
+  const muster::TfConfigClusterResolver resolver;
+  const int index = alone ? 0 : resolver.task_index().value_or(0);
+  torch::manual_seed(static_cast<uint64_t>(index) + 1);
+  auto net =
+      strategy.make<torch::nn::Sequential>(torch::nn::Linear(8, 300), torch::nn::ReLU(), torch::nn::Linear(300, 40),
+                                           torch::nn::ReLU(), torch::nn::Linear(40, 1));
+  auto table = strategy.make<muster::Variable>(torch::randn({std::stoi(flags["--table"]), 8}));
+  std::vector<muster::Variable> trained = muster::adopted(net).trainable();
+  trained.push_back(table);
+  std::unique_ptr<muster::Optimizer> optimizer;
+  if (flags["--optimizer"] == "adam") {
+    optimizer = std::make_unique<muster::Adam>(trained, muster::AdamOptions{.learning_rate = 0.01});
+  } else {
+    optimizer = std::make_unique<muster::Sgd>(trained, muster::SgdOptions{.learning_rate = 0.05, .momentum = 0.9});
+  }
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
+  const torch::Tensor x = torch::randn({64, 8}, generator), y = x.sum(1, true).sin();
+  auto batches = strategy.distribute(muster::Dataset::tensors({x, y}).batch(16).repeat());
+  auto step = muster::function([&](muster::Iterator& it) {
+    auto [inputs, targets] = it.next();
+    const torch::Tensor ids = inputs.select(1, 0).mul(10).to(torch::kLong).abs().remainder(table.sizes()[0]);
+    torch::Tensor loss = torch::mse_loss(net->forward(inputs + muster::lookup(table, ids)), targets);
+    optimizer->minimize(loss);
+    return loss;
+  });
+  auto other = muster::function([&](torch::Tensor value) { return value; });
+
+  std::optional<muster::Checkpoints> checkpoints;
+  int64_t done = 0;
+  if (!flags["--checkpoints"].empty()) {
+    checkpoints.emplace(strategy, muster::CheckpointsOptions{.directory = flags["--checkpoints"]});
+    done = checkpoints->restore().value_or(0);
+    std::cout << "restored " << done << std::endl;
+    for (int64_t i = 0; i < done; ++i) static_cast<void>(batches.next());
+  }
+  const int64_t steps = std::stoll(flags["--steps"]), differs_at = std::stoll(flags["--differs-at"]);
+  while (done < steps) {
+    if (done == differs_at && index == 1) {
+      static_cast<void>(strategy.reduce(muster::ReduceOp::kSum, strategy.run(other, torch::ones({3}))));
+    }
+    strategy.run(step, batches);
+    std::cout << "step " << ++done << std::endl;
+    if (checkpoints && done % 5 == 0) checkpoints->save(done);
+  }
+
+  if (flags["--weights"].empty()) return 0;
+  muster::adopted(net).write_back();
+  std::ofstream file(flags["--weights"] + "." + std::to_string(index), std::ios::binary);
+  std::vector<torch::Tensor> weights = net->parameters();
+  weights.push_back(table.value());
+  for (const torch::Tensor& weight : weights) {
+    const torch::Tensor bytes = weight.detach().contiguous();
+    file.write(static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::streamsize>(bytes.nbytes()));
+  }
+  return file.flush() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> flags{
+      {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"}, {"--weights", ""},
+      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},         {"--table", "50"}};
+  for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
+  try {
+    return run(flags);
+  } catch (const std::exception& error) {
+    std::cerr << "in_step: " << error.what() << std::endl;
+    return 1;
+  }
+}

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Workers that train in step, and what becomes of them when one is lost: in_step_test.py MUSTER IN_STEP. For a network of
+its own (own_network)."""
+import array
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from server_process import PATIENCE, wait_until
+
+MUSTER, IN_STEP = sys.argv[1:3]
+
+
+def free_ports(count):
+    import socket
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Worker:
+    """One process of a job."""
+
+    def __init__(self, addresses, index, *flags):
+        self.log = tempfile.NamedTemporaryFile(prefix="muster-in-step-", suffix=".log")
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        self.process = subprocess.Popen([IN_STEP, *flags], stdout=self.log, stderr=subprocess.STDOUT,
+                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1"})
+
+    def output(self):
+        return pathlib.Path(self.log.name).read_text()
+
+    def has_printed(self, words):
+        return lambda: words in self.output()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class Job:
+    """Two workers, of which the second may come later."""
+
+    def __init__(self, *flags, started=(0, 1)):
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self.flags = flags
+        self.workers = {index: self.start(index) for index in started}
+
+    def start(self, index):
+        return Worker(self.addresses, index, *self.flags)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for index, worker in self.workers.items():
+            worker.end()
+            if exception[0] is not None:
+                print(f"---- worker {index}:\n{worker.output()[-3000:]}", file=sys.stderr)
+
+    def expect_success(self):
+        for index, worker in self.workers.items():
+            code = worker.process.wait(PATIENCE * 2)
+            if code != 0:
+                raise AssertionError(f"worker {index} has ended with {code}")
+
+
+def floats(path):
+    values = array.array("f")
+    values.frombytes(pathlib.Path(path).read_bytes())
+    return values
+
+
+class InStep(unittest.TestCase):
+    def setUp(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="muster-in-step-")
+        self.addCleanup(self._directory.cleanup)
+        self.directory = pathlib.Path(self._directory.name)
+
+    def trained_alone(self, *flags):
+        path = self.directory / "alone"
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        subprocess.run([IN_STEP, *flags, "--weights", path], check=True, stdout=subprocess.DEVNULL,
+                       env={**environment, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE)
+        return floats(f"{path}.0")
+
+    def trained_together(self, *flags):
+        path = self.directory / "together"
+        with Job(*flags, "--weights", path) as job:
+            job.expect_success()
+        first, second = (pathlib.Path(f"{path}.{index}").read_bytes() for index in (0, 1))
+        self.assertEqual(first, second, "the workers' weights differ")
+        return floats(f"{path}.0")
+
+    def assert_close(self, some, others):
+        self.assertEqual(len(some), len(others))
+        self.assertLess(max(abs(a - b) for a, b in zip(some, others)), 2e-5)
+
+    def test_processes_and_devices_train_the_same_weights(self):
+        for optimizer in ("momentum", "adam"):
+            one = self.trained_alone("--optimizer", optimizer)
+            four = ",".join(f"/device:CPU:{number}" for number in range(4))
+            self.assert_close(one, self.trained_alone("--optimizer", optimizer, "--devices", four))
+            self.assert_close(one, self.trained_together("--optimizer", optimizer))
+            self.assert_close(one, self.trained_together("--optimizer", optimizer, "--devices",
+                                                         "/device:CPU:0,/device:CPU:1"))
+
+    def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(number), Job("--steps", "1000000") as job:
+                wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
+                job.workers[1].process.send_signal(number)
+                self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+                self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 \(/job:worker/replica:0/task:1 at 127.0.0.1:\d+\)")
+
+    def test_a_stopped_worker_does_not_hold_up_the_others_for_ever(self):
+        with Job("--steps", "1000000") as job:
+            wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
+            job.workers[1].process.send_signal(signal.SIGSTOP)
+            self.assertEqual(job.workers[0].process.wait(PATIENCE * 2), 1)
+            self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 ")
+            job.workers[1].process.send_signal(signal.SIGCONT)
+            self.assertEqual(job.workers[1].process.wait(PATIENCE * 2), 1)
+
+    def test_all_wait_for_a_worker_that_comes_late_and_say_so(self):
+        with Job(started=(0,)) as job:
+            wait_until(job.workers[0].has_printed("waits for rank 1 (/job:worker/replica:0/task:1 at "), what="a word")
+            job.workers[1] = job.start(1)
+            job.expect_success()
+
+    def test_a_worker_that_never_comes_is_named(self):
+        with Job("--start-timeout", "1000", started=(0,)) as job:
+            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+            self.assertRegex(job.workers[0].output(), r"have not come within 1 s: rank 1 \(/job:worker/replica:0/task:1 at ")
+
+    def test_a_worker_that_is_started_anew_before_the_first_step_is_waited_for(self):
+        with Job(started=(1,)) as job:
+            wait_until(job.workers[1].has_printed("waits for rank 0"), what="a word")
+            job.workers[1].end()
+            job.workers[0] = job.start(0)
+            job.workers[1] = job.start(1)
+            job.expect_success()
+
+    def test_workers_at_different_calls_are_both_named(self):
+        with Job("--differs-at", "3") as job:
+            for index in (0, 1):
+                self.assertEqual(job.workers[index].process.wait(PATIENCE), 1)
+                self.assertRegex(job.workers[index].output(), r"different calls: rank \d .* is at all_reduce\(sum\) of .*; rank \d .* is at all_reduce\(sum\) of ")
+
+    def test_a_job_that_is_started_anew_goes_on_where_it_was(self):
+        flags = ("--optimizer", "adam", "--steps", "40", "--checkpoints", self.directory / "checkpoints")
+        with Job(*flags) as job:
+            wait_until(job.workers[0].has_printed("step 12\n"), what="a step")
+            job.workers[1].process.kill()
+            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+        weights = self.trained_together(*flags)
+        self.assert_close(weights, self.trained_alone("--optimizer", "adam", "--steps", "40"))
+
+    def test_run_starts_workers_and_ends_with_the_code_of_the_one_that_fails(self):
+        done = subprocess.run([MUSTER, "run", "--workers", "2", IN_STEP, "--steps", "3"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        for index in (0, 1):
+            self.assertIn(f"[worker {index}] 2 replicas\n", done.stdout)
+            self.assertIn(f"[worker {index}] step 3\n", done.stdout)
+
+        script = 'case "$TF_CONFIG" in *\'"index":1\'*) exit 7;; esac; exec sleep 1000'
+        done = subprocess.run([MUSTER, "run", "--workers", "3", "--grace", "5", "sh", "-c", script],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 7, done.stdout)
+        self.assertIn("worker 1 has ended with 7", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

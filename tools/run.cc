@@ -1,0 +1,201 @@
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "muster/base/status.h"
+#include "tools/subcommands.h"
+
+namespace muster::tools {
+namespace {
+
+using RunClock = std::chrono::steady_clock;
+
+struct RunFlags {
+  int workers = 0;
+  double grace = 10;
+  std::vector<std::string> command;
+};
+
+volatile sig_atomic_t stop_signal = 0;
+
+// Ports of this machine that are free now. All are found before the first is let go, so they differ.
+std::vector<int> free_ports(int count) {
+  std::vector<int> sockets, ports;
+  for (int i = 0; i < count; ++i) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      throw unavailable("run: no free port: ", std::strerror(errno));
+    }
+    sockets.push_back(fd);
+    ports.push_back(ntohs(address.sin_port));
+  }
+  for (int fd : sockets) ::close(fd);
+  return ports;
+}
+
+// A process of the job, whose lines are shown with its name before them.
+struct Member {
+  std::string name;
+  pid_t pid = -1;
+  int output = -1;
+  std::string line{};
+  std::optional<int> code{};
+
+  void start(const std::vector<std::string>& command, const std::string& tf_config) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw internal("run: no pipe: ", std::strerror(errno));
+    std::vector<char*> words;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    pid = ::fork();
+    if (pid < 0) throw unavailable("run: no process: ", std::strerror(errno));
+    if (pid == 0) {
+      ::setpgid(0, 0);  // a signal of the terminal goes to all of them by way of this command, once
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::dup2(ends[1], STDERR_FILENO);
+      ::setenv("TF_CONFIG", tf_config.c_str(), 1);
+      ::execvp(words[0], words.data());
+      std::cerr << "muster run: " << words[0] << ": " << std::strerror(errno) << std::endl;
+      ::_exit(127);
+    }
+    ::close(ends[1]);
+    output = ends[0];
+  }
+
+  void show(std::string_view text) {
+    for (const char c : text) {
+      line += c;
+      if (c == '\n') flush();
+    }
+  }
+  void flush() {
+    if (line.empty()) return;
+    if (line.back() != '\n') line += '\n';
+    std::cout << "[" << name << "] " << line << std::flush;
+    line.clear();
+  }
+  void read_output() {
+    char bytes[4096];
+    const ssize_t got = ::read(output, bytes, sizeof bytes);
+    if (got > 0) return show({bytes, static_cast<size_t>(got)});
+    if (got < 0 && errno == EINTR) return;
+    flush();
+    ::close(output);
+    output = -1;
+  }
+  void look_whether_it_ended() {
+    int status = 0;
+    if (code || ::waitpid(pid, &status, WNOHANG) != pid) return;
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void signal(int number) const {
+    if (!code) ::kill(-pid, number);
+  }
+};
+
+class Job {
+ public:
+  Job(const RunFlags& flags) : grace_(std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1'000))) {
+    nlohmann::json addresses = nlohmann::json::array();
+    for (int port : free_ports(flags.workers)) addresses.push_back(str_cat("127.0.0.1:", port));
+    for (int index = 0; index < flags.workers; ++index) {
+      const nlohmann::json config{{"cluster", {{"worker", addresses}}},
+                                  {"task", {{"type", "worker"}, {"index", index}}}};
+      members_.push_back({.name = str_cat("worker ", index)});
+      members_.back().start(flags.command, config.dump());
+    }
+  }
+  ~Job() {
+    for (const Member& member : members_) member.signal(SIGKILL);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // The exit code of the first that failed, else 0.
+  int wait() {
+    int code = 0;
+    std::optional<RunClock::time_point> end;  // of those that are left
+    auto end_all = [&](int number) {
+      if (end) return;
+      end = RunClock::now() + grace_;
+      for (const Member& member : members_) member.signal(number);
+    };
+    while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.code || m.output >= 0; })) {
+      read_all();
+      if (stop_signal != 0) end_all(stop_signal);
+      for (Member& member : members_) {
+        const bool ran = !member.code;
+        member.look_whether_it_ended();
+        if (!ran || !member.code || *member.code == 0 || code != 0) continue;
+        code = *member.code;
+        std::cerr << "muster run: " << member.name << " has ended with " << code << "; the others are ended"
+                  << std::endl;
+        end_all(SIGTERM);
+      }
+      if (end && RunClock::now() > *end) {
+        for (const Member& member : members_) member.signal(SIGKILL);
+        end = RunClock::now() + std::chrono::hours(1);
+      }
+    }
+    return code != 0 ? code : (stop_signal != 0 ? 128 + stop_signal : 0);
+  }
+
+ private:
+  void read_all() {
+    std::vector<pollfd> waits;
+    std::vector<Member*> of;
+    for (Member& member : members_) {
+      if (member.output < 0) continue;
+      waits.push_back({member.output, POLLIN, 0});
+      of.push_back(&member);
+    }
+    if (::poll(waits.data(), waits.size(), /*timeout=*/50) <= 0) return;
+    for (size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].revents != 0) of[i]->read_output();
+    }
+  }
+
+  const std::chrono::milliseconds grace_;
+  std::vector<Member> members_;
+};
+
+}  // namespace
+
+void add_run(CLI::App& muster) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = muster.add_subcommand(
+      "run", "Start a program several times on this machine, as the workers of a cluster, each with its TF_CONFIG");
+  command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--grace", flags->grace, "Seconds that the others have to end when one has failed, or this is ended")
+      ->check(seconds_between(0, 24 * 3600))
+      ->capture_default_str();
+  command->prefix_command();  // what comes after the flags is the program and its arguments
+  command->footer(
+      "Example: muster run --workers 2 ./train --steps 100\n"
+      "It ends with the exit code of the first worker that fails.");
+  command->callback([flags, command] {
+    flags->command = command->remaining();
+    if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
+    for (int number : {SIGINT, SIGTERM}) ::signal(number, [](int got) { stop_signal = got; });
+    if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace muster::tools
