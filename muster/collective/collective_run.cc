@@ -11,13 +11,14 @@
 namespace muster {
 namespace {
 
-// Up to here everybody gets everything and adds it up: one message instead of two, one after the other.
+// Up to here everybody gets everything and adds it up: one hop instead of two. It goes with the first message.
 constexpr int64_t kSmallBytes = 32 << 10;
+// Two tasks send each other no more that way than in parts, but add up everything instead of half of it.
+constexpr int64_t kSmallBytesOfTwo = 4 << 20;
 constexpr int64_t kChunkBytes = 4 << 20;  // of a part: while one is summed the next ones travel
 
 // The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum
 // for all, and what was summed.
-constexpr int64_t kFirst = 0;
 int64_t part_to_sum(int64_t part) { return 1 + 2 * part; }
 int64_t part_summed(int64_t part) { return 2 + 2 * part; }
 
@@ -161,13 +162,12 @@ void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor) {
 
 // Everybody says what it does. Returns the messages.
 std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>& inlined, Mail& mail) {
-  const std::vector<size_t> questions = ask_all(mail, kFirst);
   std::vector<at::Tensor> messages(mail.size());
   messages[mail.rank()] = first_message(words, inlined);
-  leave_for_all(mail, kFirst, messages[mail.rank()]);
+  leave_for_all(mail, kFirstMessage, messages[mail.rank()]);
   for (int rank = 0; rank < mail.size(); ++rank) {
     if (rank == mail.rank()) continue;
-    messages[rank] = mail.wait(questions[rank]);
+    messages[rank] = mail.wait(mail.first_question(rank));
     check_agreement(messages[rank], words, rank, mail);
   }
   return messages;
@@ -193,6 +193,28 @@ std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vect
     }
     unpack(pack, reduced(call.reduction, by_rank), values, results);
     place += aligned(pack.flat.nbytes());
+  }
+  return results;
+}
+
+// The same for what is too large to be copied into a message.
+std::vector<at::Tensor> reduce_whole(const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                     const std::vector<Pack>& packs, Mail& mail) {
+  std::vector<std::vector<size_t>> questions;
+  for (size_t i = 0; i < packs.size(); ++i) {
+    questions.push_back(ask_all(mail, part_to_sum(static_cast<int64_t>(i))));
+    // The caller may write to its own before the others have fetched it.
+    const bool of_caller = packs[i].members.size() == 1;
+    leave_for_all(mail, part_to_sum(static_cast<int64_t>(i)), of_caller ? packs[i].flat.clone() : packs[i].flat);
+  }
+  agree(describe_call(call, values), {}, mail);
+  std::vector<at::Tensor> results(values.size());
+  for (size_t i = 0; i < packs.size(); ++i) {
+    std::vector<at::Tensor> by_rank;
+    for (int rank = 0; rank < mail.size(); ++rank) {
+      by_rank.push_back(rank == mail.rank() ? packs[i].flat : mail.wait(questions[i][rank]));
+    }
+    unpack(packs[i], reduced(call.reduction, by_rank), values, results);
   }
   return results;
 }
@@ -322,8 +344,10 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::ve
     case CollectiveKind::kAllReduce: break;
   }
   const std::vector<Pack> packs = packed(values);
-  return bytes_of(packs) <= kSmallBytes ? reduce_small(call, values, packs, mail)
-                                        : reduce_parts(call, values, packs, mail);
+  const int64_t bytes = bytes_of(packs);
+  if (bytes <= kSmallBytes) return reduce_small(call, values, packs, mail);
+  if (mail.size() == 2 && bytes <= kSmallBytesOfTwo) return reduce_whole(call, values, packs, mail);
+  return reduce_parts(call, values, packs, mail);
 }
 
 }  // namespace muster

@@ -21,10 +21,15 @@ class Mail {
   virtual void leave(int to, int64_t what, at::Tensor tensor) = 0;
   // Asks a task for what it leaves for this one, now or later. Returns the number of the question.
   virtual size_t ask(int from, int64_t what) = 0;
+  // The question for the first message of each task, which may have been asked before the call began.
+  virtual size_t first_question(int from) = 0;
   // The answer. Throws Error with the name of the task if there will be none.
   virtual at::Tensor wait(size_t question) = 0;
   virtual std::string name_of(int rank) const = 0;
 };
+
+// Of every call: the first message that a task leaves for each other one.
+inline constexpr int64_t kFirstMessage = 0;
 
 // What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call.
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);

@@ -39,17 +39,25 @@ std::string in_words(std::chrono::milliseconds time) { return str_cat(static_cas
 // The questions of one call and their answers. Shared: an answer may come when nobody waits for it any more.
 class CollectiveRun : public Mail {
  public:
-  CollectiveRun(TaskGroup& group, uint64_t number, const Cancellation* cancellation)
-      : group_(group),
-        number_(number),
-        timeout_(number == 0 ? group.options_.start_timeout : group.options_.timeout),
-        deadline_(GroupClock::now() + timeout_) {
-    if (cancellation == nullptr) return;
-    given_up_ = cancellation->on_cancel([answers = answers_](const Status& why) { answers->fail(why); });
+  // Asks for the first messages at once: whoever comes to the call later finds the question there, and whoever is there
+  // already has sent them.
+  CollectiveRun(TaskGroup& group, uint64_t number) : group_(group), number_(number), first_(group.size()) {
+    for (int from = 0; from < size(); ++from) {
+      if (from != rank()) first_[from] = ask(from, kFirstMessage);
+    }
   }
   ~CollectiveRun() override {
     given_up_.reset();
     answers_->cancellation.cancel(Status(StatusCode::kCancelled, "the collective has ended"));
+  }
+
+  uint64_t number() const { return number_; }
+  void begin(const Cancellation* cancellation) {
+    timeout_ = number_ == 0 ? group_.options_.start_timeout : group_.options_.timeout;
+    deadline_ = GroupClock::now() + timeout_;
+    if (cancellation == nullptr) return;
+    cancellation->throw_if_cancelled();
+    given_up_ = cancellation->on_cancel([answers = answers_](const Status& why) { answers->fail(why); });
   }
 
   int rank() const override { return group_.rank(); }
@@ -82,6 +90,8 @@ class CollectiveRun : public Mail {
                                    });
     return question;
   }
+
+  size_t first_question(int from) override { return first_[from]; }
 
   at::Tensor wait(size_t question) override {
     auto look = GroupClock::now() + kLookAfter;
@@ -146,10 +156,11 @@ class CollectiveRun : public Mail {
 
   TaskGroup& group_;
   const uint64_t number_;
-  const std::chrono::milliseconds timeout_;  // the first call waits for those that have just been started
-  const GroupClock::time_point deadline_;
+  std::chrono::milliseconds timeout_{};  // the first call waits for those that have just been started
+  GroupClock::time_point deadline_{};
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   Cancellation::Registration given_up_;
+  std::vector<size_t> first_;  // questions, by rank
 };
 
 TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers)
@@ -171,9 +182,11 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
       // Whoever was started anew meanwhile is one of the next generation.
       if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
       MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
+      std::shared_ptr<CollectiveRun> dropped;  // destroyed without the lock
       absl::MutexLock lock(&mu_);
       failure_ = Status();
       calls_ = 0;
+      dropped = std::move(next_);
     }
   }
   MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
@@ -239,9 +252,16 @@ uint64_t TaskGroup::find_generation() const {
   return hash | 1;
 }
 
-uint64_t TaskGroup::next_call() {
+std::shared_ptr<CollectiveRun> TaskGroup::next_call() {
   absl::MutexLock lock(&mu_);
-  return calls_++;
+  const uint64_t number = calls_++;
+  return next_ ? std::move(next_) : std::make_shared<CollectiveRun>(*this, number);
+}
+
+void TaskGroup::prepare_next() {
+  // Under the lock, though it asks: a call that came between would ask the same once more. It waits for nothing.
+  absl::MutexLock lock(&mu_);
+  if (!next_ && failure_.ok()) next_ = std::make_shared<CollectiveRun>(*this, calls_);
 }
 
 void TaskGroup::fail(const Status& why) {
@@ -256,9 +276,8 @@ void TaskGroup::fail(const Status& why) {
   }
 }
 
-std::vector<at::Tensor> TaskGroup::run_numbered(uint64_t number, const CollectiveCall& call,
-                                                const std::vector<at::Tensor>& values,
-                                                const Cancellation* cancellation) {
+std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveCall& call,
+                                          const std::vector<at::Tensor>& values, const Cancellation* cancellation) {
   {
     absl::MutexLock lock(&mu_);
     if (!failure_.ok()) {
@@ -268,11 +287,13 @@ std::vector<at::Tensor> TaskGroup::run_numbered(uint64_t number, const Collectiv
     }
   }
   try {
-    CollectiveRun mail(*this, number, cancellation);
-    return run_collective(call, values, mail);
+    mail.begin(cancellation);
+    std::vector<at::Tensor> results = run_collective(call, values, mail);
+    prepare_next();
+    return results;
   } catch (...) {
     const Status status = status_of(std::current_exception());
-    const Status why(status.code(), str_cat(call.to_string(), ", call ", number, ": ", status.message()),
+    const Status why(status.code(), str_cat(call.to_string(), ", call ", mail.number(), ": ", status.message()),
                      status.task());
     fail(why);
     throw Error(why);
@@ -281,7 +302,7 @@ std::vector<at::Tensor> TaskGroup::run_numbered(uint64_t number, const Collectiv
 
 std::vector<at::Tensor> TaskGroup::run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                        const Cancellation* cancellation) {
-  return run_numbered(next_call(), call, values, cancellation);
+  return run_as(*next_call(), call, values, cancellation);
 }
 
 void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
@@ -289,11 +310,11 @@ void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values
   for (at::Tensor& value : values) {
     if (value.defined()) value = value.clone();  // the caller may go on and write to it
   }
-  pool_.submit([this, number = next_call(), call, values = std::move(values), cancellation, done = std::move(done)] {
+  pool_.submit([this, mail = next_call(), call, values = std::move(values), cancellation, done = std::move(done)] {
     std::vector<at::Tensor> results;
     Status status;
     try {
-      results = run_numbered(number, call, values, cancellation);
+      results = run_as(*mail, call, values, cancellation);
     } catch (...) {
       status = status_of(std::current_exception());
     }

@@ -15,6 +15,8 @@
 
 namespace muster {
 
+class CollectiveRun;
+
 struct TaskGroupOptions {
   std::vector<std::string> tasks{};                                   // by rank, full names
   std::vector<std::string> addresses{};                               // likewise, for messages; may be left out
@@ -53,9 +55,12 @@ class TaskGroup : public Collectives {
   std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
   // That this call has failed, and so all that come.
   void fail(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  uint64_t next_call() ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<at::Tensor> run_numbered(uint64_t number, const CollectiveCall& call,
-                                       const std::vector<at::Tensor>& values, const Cancellation* cancellation);
+  // The next one, with the questions that have been asked ahead.
+  std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks for the first messages of the next call: so it takes one hop, not two.
+  void prepare_next() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                 const Cancellation* cancellation);
   std::string described(int rank) const;  // "rank 1 (/job:worker/replica:0/task:1 at host:2222)"
 
   const TaskGroupOptions options_;
@@ -68,7 +73,8 @@ class TaskGroup : public Collectives {
   absl::Mutex mu_;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   Status failure_ ABSL_GUARDED_BY(mu_);
-  ElasticPool pool_{"collective"};  // last: what it runs uses all of the above
+  std::shared_ptr<CollectiveRun> next_ ABSL_GUARDED_BY(mu_);  // is the call number calls_
+  ElasticPool pool_{"collective"};                            // last: what it runs uses all of the above
 };
 
 }  // namespace muster

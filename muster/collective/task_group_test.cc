@@ -90,22 +90,24 @@ TEST_F(TaskGroups, SumSmallAndLargeTensorsToTheSameBitsEverywhere) {
 }
 
 TEST_F(TaskGroups, SumManyTensorsOfSeveralTypesAtOnce) {
-  start_tasks(2);
+  for (const int tasks : {2, 3}) {
+    start_tasks(tasks);
 
-  expect_all_well(2, [&](TaskGroup& group) {
-    const int64_t r = group.rank();
-    for (const int64_t large : {1, 100'000}) {
-      const std::vector<torch::Tensor> sums =
-          group.run({}, {torch::full({2, 3}, r), torch::full({large}, r + 0.5), torch::full({}, 2 * r),
-                         torch::ones({3, 2}).t().mul(r), torch::full({2}, 256.0 + r, torch::kBFloat16)});
+    expect_all_well(tasks, [&](TaskGroup& group) {
+      const int64_t r = group.rank() % 2;
+      for (const int64_t large : {1, 100'000, 3'000'000}) {
+        const std::vector<torch::Tensor> sums =
+            group.run({}, {torch::full({2, 3}, r), torch::full({large}, r + 0.5), torch::full({}, 2 * r),
+                           torch::ones({3, 2}).t().mul(r), torch::full({2}, 256.0 + r, torch::kBFloat16)});
 
-      EXPECT_TRUE(sums[0].equal(torch::full({2, 3}, 1)));
-      EXPECT_TRUE(sums[1].equal(torch::full({large}, 2.0)));
-      EXPECT_TRUE(sums[2].equal(torch::full({}, 2)));
-      EXPECT_TRUE(sums[3].equal(torch::ones({2, 3})));
-      EXPECT_EQ(sums[4].scalar_type(), torch::kBFloat16);
-    }
-  });
+        EXPECT_TRUE(sums[0].equal(torch::full({2, 3}, 1)));
+        EXPECT_TRUE(sums[1].equal(torch::full({large}, tasks == 2 ? 2.0 : 2.5)));
+        EXPECT_TRUE(sums[2].equal(torch::full({}, 2)));
+        EXPECT_TRUE(sums[3].equal(torch::ones({2, 3})));
+        EXPECT_EQ(sums[4].scalar_type(), torch::kBFloat16);
+      }
+    });
+  }
 }
 
 TEST_F(TaskGroups, RoundHalfPrecisionOnceAtTheEnd) {

@@ -22,8 +22,10 @@ struct MultiWorkerOptions {
 
 // Every worker of a cluster runs the same program, each a process with a copy of every variable on each of its devices;
 // a step is one of all of them. Gradients and what replicas write are put together over all workers, so all copies
-// stay equal, bit for bit. Variables begin with the values that the first worker has for them. The constructor starts
-// this worker's server and waits for the others, and says every few seconds for whom.
+// stay equal, bit for bit; only what a module writes to its buffers in place, such as the running statistics of batch
+// norm, stays with each replica, and the first one of the first worker is saved. Variables begin with the values that
+// the first worker has for them. The constructor starts this worker's server and waits for the others, and says every
+// few seconds for whom.
 //
 // All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
 // otherwise, hangs for longer than `timeout` or is lost, fails the step of all, with an error that names it; then the

@@ -41,8 +41,8 @@ class Collectives {
   virtual int size() const = 0;
 
   // The tensors of all tasks as one: summed, after each other along their first dimension, or those of the root. They
-  // are the same bits everywhere, and share no memory with `values`. Throws Error: a call that has failed at one task
-  // has failed at all, and so have all after it.
+  // are the same bits everywhere, and share no memory with `values`. Throws Error: a call that fails at one task fails
+  // at all that have not ended it, and so do all after it.
   virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                       const Cancellation* cancellation = nullptr) = 0;
   // The same without waiting; its place among the calls is that of this one. `done` is called once, on any thread;
