@@ -173,7 +173,7 @@ class InStep(unittest.TestCase):
             self.assertIn(f"[worker {index}] step 3\n", done.stdout)
 
         script = 'case "$TF_CONFIG" in *\'"index":1\'*) exit 7;; esac; exec sleep 1000'
-        done = subprocess.run([MUSTER, "run", "--workers", "3", "--grace", "5", "sh", "-c", script],
+        done = subprocess.run([MUSTER, "run", "--workers", "3", "--grace", "1", "sh", "-c", script],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 7, done.stdout)
         self.assertIn("worker 1 has ended with 7", done.stdout)

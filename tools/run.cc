@@ -12,6 +12,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "muster/base/status.h"
 #include "tools/subcommands.h"
@@ -130,28 +131,28 @@ class Job {
   // The exit code of the first that failed, else 0.
   int wait() {
     int code = 0;
-    std::optional<RunClock::time_point> end;  // of those that are left
-    auto end_all = [&](int number) {
-      if (end) return;
-      end = RunClock::now() + grace_;
-      for (const Member& member : members_) member.signal(number);
+    // What those that are left get next, and when. They may have something to say of the one that has failed.
+    int next_signal = 0;
+    RunClock::time_point when;
+    bool stopped = false;
+    auto end_all_after = [&](int number, std::chrono::milliseconds time) {
+      next_signal = number;
+      when = RunClock::now() + time;
     };
     while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.code || m.output >= 0; })) {
       read_all();
-      if (stop_signal != 0) end_all(stop_signal);
+      if (stop_signal != 0 && !std::exchange(stopped, true)) end_all_after(stop_signal, {});
       for (Member& member : members_) {
         const bool ran = !member.code;
         member.look_whether_it_ended();
         if (!ran || !member.code || *member.code == 0 || code != 0) continue;
         code = *member.code;
-        std::cerr << "muster run: " << member.name << " has ended with " << code << "; the others are ended"
-                  << std::endl;
-        end_all(SIGTERM);
+        std::cerr << "muster run: " << member.name << " has ended with " << code << "" << std::endl;
+        if (next_signal == 0) end_all_after(SIGTERM, grace_);
       }
-      if (end && RunClock::now() > *end) {
-        for (const Member& member : members_) member.signal(SIGKILL);
-        end = RunClock::now() + std::chrono::hours(1);
-      }
+      if (next_signal == 0 || RunClock::now() < when) continue;
+      for (const Member& member : members_) member.signal(next_signal);
+      end_all_after(SIGKILL, grace_);
     }
     return code != 0 ? code : (stop_signal != 0 ? 128 + stop_signal : 0);
   }
@@ -183,7 +184,8 @@ void add_run(CLI::App& muster) {
       "run", "Start a program several times on this machine, as the workers of a cluster, each with its TF_CONFIG");
   command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
   command
-      ->add_option("--grace", flags->grace, "Seconds that the others have to end when one has failed, or this is ended")
+      ->add_option("--grace", flags->grace,
+                   "Seconds that the others have to end by themselves when one has failed, and again when told to")
       ->check(seconds_between(0, 24 * 3600))
       ->capture_default_str();
   command->prefix_command();  // what comes after the flags is the program and its arguments

@@ -50,7 +50,8 @@ double train(const muster::Strategy& strategy) {
   for (int i = 1; i <= kSteps; ++i) {
     auto loss = strategy.run(step, batches);
     if (i % 100 != 0) continue;
-    std::cout << "  step " << i << "  loss " << strategy.reduce(muster::ReduceOp::kMean, loss).item<float>() << "\n";
+    const float mean = strategy.reduce(muster::ReduceOp::kMean, loss).item<float>();
+    if (strategy.is_chief()) std::cout << "  step " << i << "  loss " << mean << "\n";
   }
 
   auto test = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(1'000).iterator();
@@ -80,9 +81,9 @@ int main(int argc, char** argv) {
   bool all_learned = true;
   for (const std::string& name : names) {
     const muster::Strategy strategy = make_strategy(name, split(flags["--devices"]));
-    std::cout << name << ", " << strategy.num_replicas_in_sync() << " replica(s)\n";
+    if (strategy.is_chief()) std::cout << name << ", " << strategy.num_replicas_in_sync() << " replica(s)\n";
     const double accuracy = train(strategy);
-    std::cout << "  recognizes " << 100 * accuracy << " % of digits that it has not seen\n";
+    if (strategy.is_chief()) std::cout << "  recognizes " << 100 * accuracy << " % of digits that it has not seen\n";
     all_learned = all_learned && accuracy > 0.9;
   }
   return all_learned ? EXIT_SUCCESS : EXIT_FAILURE;

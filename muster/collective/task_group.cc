@@ -189,7 +189,8 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
       dropped = std::move(next_);
     }
   }
-  MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
+  if (rank() == 0)
+    MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
 }
 
 TaskGroup::~TaskGroup() {

@@ -25,6 +25,7 @@ class Membership {
     across_ = {.group = 0, .rank = rank, .size = size};
     if (const std::optional<int> cores = share_of_cores(cluster_, task_)) use_cores(*cores);
     if (size == 1) return;
+    local_worker().set_replica(static_cast<uint64_t>(rank));
     static std::atomic<uint64_t> groups{0};
     across_.group = ++groups;
     TaskGroupOptions group{.tasks = std::vector<std::string>(size),
@@ -46,7 +47,9 @@ class Membership {
                                                          server_.worker().incarnation(), server_.peers()));
   }
   ~Membership() {
-    if (!across_.alone()) local_worker().remove_group(across_.group);
+    if (across_.alone()) return;
+    local_worker().set_replica(0);
+    local_worker().remove_group(across_.group);
   }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
@@ -58,8 +61,8 @@ class Membership {
     const std::optional<TaskId> task = resolver.task();
     if (!task) {
       throw invalid_argument(
-          "MultiWorkerMirroredStrategy: nobody says which task this process is; give \"task\" in TF_CONFIG, or "
-          "--task_type and --task_index");
+          "MultiWorkerMirroredStrategy: nobody says which task this process is: TF_CONFIG has no \"task\"; start the "
+          "program with `muster run --workers N`, or set it");
     }
     return *task;
   }

@@ -38,7 +38,6 @@ class MultiWorkerMirroredStrategy : public Strategy {
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver, MultiWorkerOptions options = {});
 
   int worker() const;  // the rank of this process
-  bool is_chief() const { return worker() == 0; }
 };
 
 }  // namespace muster

@@ -68,6 +68,10 @@ T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> a
       if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) {
         if (next == leaves.size()) leaves.emplace_back();
         leaves[next++].push_back(leaf);
+      } else {
+        throw invalid_argument(
+            "reduce: a value that is not a tensor is the same number in every run of a traced "
+            "function; return a tensor");
       }
     });
   }

@@ -74,6 +74,10 @@ class Strategy {
   // the number of the replica.
   template <class F, class... Args>
   auto run(const Function<F>& function, const Args&... args) const {
+    static_assert(
+        std::is_invocable_v<F&, typename replicas_internal::ShareOf<Args>::Type&...>,
+        "the traced function cannot take these arguments; a dataset goes in as what strategy.distribute(dataset) "
+        "returns");
     using Result = std::invoke_result_t<F&, typename replicas_internal::ShareOf<Args>::Type&...>;
     auto each = [&](const Args&... given) { return each_replica<Result>(function, given...); };
     if (tracing()) return each(args...);
@@ -97,6 +101,8 @@ class Strategy {
   // Those of all replicas after each other, along an axis that they have.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
 
+  // Whether this is the process that prints and writes for all.
+  bool is_chief() const { return parts_->across.rank == 0; }
   int num_replicas_in_sync() const { return num_replicas_here() * parts_->across.size; }
 
   // Begins a sequence of batches here, for run(): the replicas share each batch, by rows, or each takes one of its own

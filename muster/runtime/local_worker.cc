@@ -176,6 +176,7 @@ std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::T
   if (program.executor->takes_long()) about_to_block();
   RunOptions with_owner = options;
   with_owner.owner = program.owner;
+  if (with_owner.replica == 0) with_owner.replica = replica_.load(std::memory_order_relaxed);
   return program.executor->run(std::move(arguments), with_owner);
 }
 

@@ -104,6 +104,8 @@ class LocalWorker : public Worker {
 
   // To be called by each thread that is there to run its programs: gives it the worker's share of the cores.
   void prepare_thread() const;
+  // Which of several processes this is that run the same programs in step: their random ops draw different numbers.
+  void set_replica(uint64_t replica) { replica_ = replica; }
   const LocalDevices& devices() const { return devices_; }
   VariableStore& store() { return store_; }
   Rendezvous& rendezvous() { return rendezvous_; }
@@ -161,6 +163,7 @@ class LocalWorker : public Worker {
   LeaseTable leases_;                          // of those who leave something here
   const std::unique_ptr<LeaseHolder> holder_;  // of what is left for this worker's programs elsewhere
   std::atomic<bool> ending_{false};
+  std::atomic<uint64_t> replica_{0};
 
   mutable absl::Mutex mu_;
   // At random: a handle that another incarnation gave is unknown here.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/local_worker.h"
@@ -25,6 +26,22 @@ at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t rep
   return batch.narrow(0, first, std::min(share, rows - first));
 }
 
+namespace {
+
+// The mean over replicas is the mean over rows only if all have as many.
+void warn_of_shares(const std::vector<at::Tensor>& batch, const ReplicaContext& replica) {
+  const int64_t replicas = replica.num_replicas();
+  if (replica.id() != 0 || batch.empty() || batch[0].dim() == 0 || batch[0].size(0) % replicas == 0) return;
+  MUSTER_LOG(warning) << "a batch of " << batch[0].size(0) << " rows for " << replicas
+                      << " replicas: the last ones get "
+                      << (batch[0].size(0) <= (replicas - 1) * ((batch[0].size(0) + replicas - 1) / replicas)
+                              ? "none, and the mean of nothing is not a number"
+                              : "fewer, and each replica counts alike, however many rows it has")
+                      << "; take a multiple, and batch(n, /*drop_remainder=*/true)";
+}
+
+}  // namespace
+
 std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   ReplicaContext* replica = ReplicaContext::current();
   if (replica == nullptr || !dealt) return take(count);
@@ -32,6 +49,7 @@ std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
     DeviceScope from_host("/device:CPU:0");
     return take(count);
   });
+  warn_of_shares(rows, *replica);
   for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, replica->id(), replica->num_replicas());
   return rows;
 }

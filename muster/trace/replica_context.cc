@@ -67,7 +67,9 @@ void ReplicaContext::check_readable(const Variable::State& variable) const {
   if (std::find(changed_.begin(), changed_.end(), &variable) == changed_.end()) return;
   throw failed_precondition(
       "variable \"", variable.options.name, "\" is read by replica ", id(), " after it has written to it; what the ",
-      num_replicas(), " replicas write is put together when all of them have ended: read it after strategy.run()");
+      num_replicas(),
+      " replicas write is put together when all of them have ended: read it after strategy.run(), and for several "
+      "steps in one call put the loop around it: repeat(10, [&] { strategy.run(step, it); })");
 }
 
 void for_each_replica(const std::vector<std::string>& devices, const AcrossWorkers& across,
