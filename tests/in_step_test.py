@@ -153,7 +153,7 @@ class InStep(unittest.TestCase):
         with Job("--differs-at", "3") as job:
             for index in (0, 1):
                 self.assertEqual(job.workers[index].process.wait(PATIENCE), 1)
-                self.assertRegex(job.workers[index].output(), r"different calls: rank \d .* is at all_reduce\(sum\) of .*; rank \d .* is at all_reduce\(sum\) of ")
+                self.assertRegex(job.workers[index].output(), r"different calls: rank \d .* is at all_reduce\(sum\) for .* tensors: .*; rank \d .* is at all_reduce\(sum\) for .* tensors: ")
 
     def test_a_job_that_is_started_anew_goes_on_where_it_was(self):
         flags = ("--optimizer", "adam", "--steps", "40", "--checkpoints", self.directory / "checkpoints")
@@ -177,6 +177,23 @@ class InStep(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 7, done.stdout)
         self.assertIn("worker 1 has ended with 7", done.stdout)
+
+    def test_run_leaves_nothing_behind(self):
+        def left(seconds):
+            return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0
+
+        # What a worker has started holds its output.
+        done = subprocess.run([MUSTER, "run", "--workers", "2", "sh", "-c", "sleep 10771 & exit 0"], timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0)
+        wait_until(lambda: not left(10771), what="the end of what workers have started")
+
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+            with self.subTest(number):
+                run = subprocess.Popen([MUSTER, "run", "--workers", "2", "--grace", "1", "sleep", "10772"])
+                wait_until(lambda: left(10772), what="a worker")
+                run.send_signal(number)
+                run.wait(PATIENCE)
+                wait_until(lambda: not left(10772), what="the end of the workers")
 
 
 if __name__ == "__main__":

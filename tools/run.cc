@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@ namespace muster::tools {
 namespace {
 
 using RunClock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLastWords{500};  // of what a process has started and not ended
 
 struct RunFlags {
   int workers = 0;
@@ -67,7 +70,8 @@ struct Member {
     pid = ::fork();
     if (pid < 0) throw unavailable("run: no process: ", std::strerror(errno));
     if (pid == 0) {
-      ::setpgid(0, 0);  // a signal of the terminal goes to all of them by way of this command, once
+      ::setpgid(0, 0);                     // a signal of the terminal goes to all of them by way of this command, once
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody is left behind, however this command ends
       ::dup2(ends[1], STDOUT_FILENO);
       ::dup2(ends[1], STDERR_FILENO);
       ::setenv("TF_CONFIG", tf_config.c_str(), 1);
@@ -105,8 +109,10 @@ struct Member {
     if (code || ::waitpid(pid, &status, WNOHANG) != pid) return;
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  bool is_over() const { return code && output < 0; }
+  // What it has started, too, also when it has ended itself.
   void signal(int number) const {
-    if (!code) ::kill(-pid, number);
+    if (!is_over()) ::kill(-pid, number);
   }
 };
 
@@ -139,7 +145,7 @@ class Job {
       next_signal = number;
       when = RunClock::now() + time;
     };
-    while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.code || m.output >= 0; })) {
+    while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.is_over(); })) {
       read_all();
       if (stop_signal != 0 && !std::exchange(stopped, true)) end_all_after(stop_signal, {});
       for (Member& member : members_) {
@@ -150,9 +156,13 @@ class Job {
         std::cerr << "muster run: " << member.name << " has ended with " << code << "" << std::endl;
         if (next_signal == 0) end_all_after(SIGTERM, grace_);
       }
+      // What they have left behind may keep their output open.
+      const bool ended = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.code; });
+      if (ended && next_signal != SIGKILL) end_all_after(SIGKILL, std::min(grace_, kLastWords));
+      if (ended && next_signal == SIGKILL && RunClock::now() > when + kLastWords) break;
       if (next_signal == 0 || RunClock::now() < when) continue;
       for (const Member& member : members_) member.signal(next_signal);
-      end_all_after(SIGKILL, grace_);
+      if (!ended) end_all_after(SIGKILL, grace_);
     }
     return code != 0 ? code : (stop_signal != 0 ? 128 + stop_signal : 0);
   }
@@ -195,7 +205,7 @@ void add_run(CLI::App& muster) {
   command->callback([flags, command] {
     flags->command = command->remaining();
     if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
-    for (int number : {SIGINT, SIGTERM}) ::signal(number, [](int got) { stop_signal = got; });
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, [](int got) { stop_signal = got; });
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });
 }

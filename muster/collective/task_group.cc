@@ -22,6 +22,7 @@ using GroupClock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are waited for: are they still who they were?
 constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
+constexpr std::chrono::milliseconds kHeardWithin{200};
 
 // Everything that one task leaves for another in one call has a number of its own.
 int64_t edge_of(uint64_t call, int64_t what, int to) {
@@ -31,6 +32,9 @@ int64_t edge_of(uint64_t call, int64_t what, int to) {
   return static_cast<int64_t>(((call & kCalls) * kParts + static_cast<uint64_t>(what)) * kRanks +
                               static_cast<uint64_t>(to));
 }
+
+// Whoever fails puts its name before what it says; whoever hears of it says the same.
+bool names_a_rank(const Status& status) { return status.message().starts_with("rank "); }
 
 std::string in_words(std::chrono::milliseconds time) { return str_cat(static_cast<double>(time.count()) / 1000, " s"); }
 
@@ -140,7 +144,8 @@ class CollectiveRun : public Mail {
     const Status why = answers_->failure;
     if (answers_->failed_at < 0) throw Error(why);
     throw Error(Status(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
-                       str_cat(name_of(answers_->failed_at), ": ", why.message()), why.task()));
+                       names_a_rank(why) ? why.message() : str_cat(name_of(answers_->failed_at), ": ", why.message()),
+                       why.task()));
   }
 
   // A process that was started anew knows nothing of this call, and would be waited for in vain.
@@ -194,6 +199,13 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
 }
 
 TaskGroup::~TaskGroup() {
+  bool failed = false;
+  {
+    absl::MutexLock lock(&mu_);
+    failed = !failure_.ok();
+  }
+  // Whoever owns this may end its server next, and the others would hear of that instead of the reason.
+  if (failed) std::this_thread::sleep_for(kHeardWithin);
   // The last words of the last call.
   const auto deadline = GroupClock::now() + kFetchedWithin;
   while (here_.values_of(generation_) > 0 && GroupClock::now() < deadline) {
@@ -271,9 +283,11 @@ void TaskGroup::fail(const Status& why) {
     if (!failure_.ok()) return;
     failure_ = why;
   }
-  here_.abort(generation_, why);
+  const Status told(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
+                    names_a_rank(why) ? why.message() : str_cat(described(rank()), ": ", why.message()), why.task());
+  here_.abort(generation_, told);
   for (const auto& worker : workers_) {
-    if (worker) worker->abort(generation_, why);
+    if (worker) worker->abort(generation_, told);
   }
 }
 
@@ -294,10 +308,9 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
     return results;
   } catch (...) {
     const Status status = status_of(std::current_exception());
-    const Status why(status.code(), str_cat(call.to_string(), ", call ", mail.number(), ": ", status.message()),
-                     status.task());
-    fail(why);
-    throw Error(why);
+    fail(status);
+    throw Error(Status(status.code(), str_cat(call.to_string(), ", call ", mail.number(), ": ", status.message()),
+                       status.task()));
   }
 }
 

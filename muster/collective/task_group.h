@@ -44,6 +44,7 @@ class TaskGroup : public Collectives {
                               const Cancellation* cancellation = nullptr) override;
   void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
              CollectiveDone done) override;
+  void fail(const Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
 
   // Another one for each set of processes, and each group that they form.
   uint64_t generation() const { return generation_; }
@@ -53,8 +54,6 @@ class TaskGroup : public Collectives {
 
   uint64_t find_generation() const;
   std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
-  // That this call has failed, and so all that come.
-  void fail(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // The next one, with the questions that have been asked ahead.
   std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
   // Asks for the first messages of the next call: so it takes one hop, not two.

@@ -1,5 +1,6 @@
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace {
 // The server of this process and its group, as long as the strategy needs them.
 class Membership {
  public:
-  Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options)
+  Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options, size_t devices)
       : cluster_(resolver.cluster_spec()), task_(own_task(resolver)), server_(server_of(cluster_, task_, options)) {
     const int size = worker_count(cluster_, task_.job), rank = id_in_cluster(cluster_, task_);
     across_ = {.group = 0, .rank = rank, .size = size};
@@ -45,6 +46,12 @@ class Membership {
     local_worker().add_group(across_.group,
                              std::make_shared<TaskGroup>(std::move(group), server_.worker().rendezvous(),
                                                          server_.worker().incarnation(), server_.peers()));
+    try {
+      check_devices(static_cast<int64_t>(devices));
+    } catch (...) {
+      local_worker().remove_group(across_.group);
+      throw;
+    }
   }
   ~Membership() {
     if (across_.alone()) return;
@@ -57,6 +64,17 @@ class Membership {
   const AcrossWorkers& across() const { return across_; }
 
  private:
+  // Batches and means are for as many replicas here as anywhere.
+  void check_devices(int64_t devices) const {
+    const at::Tensor all = across_.make_one({.kind = CollectiveKind::kAllGather, .purpose = "the number of devices"},
+                                            {at::full({1}, devices, at::kLong)})[0];
+    for (int rank = 0; rank < across_.size; ++rank) {
+      const auto theirs = all[rank].item<int64_t>();
+      if (theirs == devices) continue;
+      throw failed_precondition("MultiWorkerMirroredStrategy: worker ", rank, " has ", theirs, " devices, this one (",
+                                across_.rank, ") has ", devices, "; all need as many");
+    }
+  }
   static TaskId own_task(const ClusterResolver& resolver) {
     const std::optional<TaskId> task = resolver.task();
     if (!task) {
@@ -92,7 +110,9 @@ class OnEachWorker : public VariableCreator {
                              "\": rows that are made on demand are for parameter servers; every worker of "
                              "MultiWorkerMirroredStrategy has the whole table, so give it whole values");
     }
-    const at::Tensor first = across_.make_one({.kind = CollectiveKind::kBroadcast}, {initial.tensor()})[0];
+    const at::Tensor first =
+        across_.make_one({.kind = CollectiveKind::kBroadcast, .purpose = str_cat("variable \"", options.name, "\"")},
+                         {initial.tensor()})[0];
     return mirrored_.create(InitialValue(first), std::move(options), split);
   }
 
@@ -110,16 +130,17 @@ class SavedByFirst : public SavedVariables {
   void end_filling() override { here_->end_filling(); }
 
   bool writes() const override { return across_.rank == 0; }
-  Status agree_on_save(const Status& written) override {
+  Status agree_on_save(int64_t step, const Status& written) override {
     const at::Tensor own = at::scalar_tensor(written.ok() ? 0 : 1, at::kLong);
-    const at::Tensor first = across_.make_one({.kind = CollectiveKind::kBroadcast}, {own})[0];
+    const at::Tensor first = across_.make_one(
+        {.kind = CollectiveKind::kBroadcast, .purpose = str_cat("checkpoint of step ", step)}, {own})[0];
     if (writes() || first.item<int64_t>() == 0) return written;
     return Status(StatusCode::kAborted, "the first worker could not write the checkpoint; its own error says why");
   }
   void agree_on_step(int64_t step) override {
     const at::Tensor own = at::scalar_tensor(step, at::kLong);
-    const auto least = across_.make_one({.reduction = Reduction::kMin}, {own})[0].item<int64_t>();
-    const auto most = across_.make_one({.reduction = Reduction::kMax}, {own})[0].item<int64_t>();
+    const auto least = across_.make_one({.reduction = Reduction::kMin, .purpose = "restore"}, {own})[0].item<int64_t>();
+    const auto most = across_.make_one({.reduction = Reduction::kMax, .purpose = "restore"}, {own})[0].item<int64_t>();
     if (least == most) return;
     throw failed_precondition("worker ", across_.rank, " has restored step ", step, ", others those from ", least,
                               " to ", most, " (-1: none); all workers need to see the same directory");
@@ -133,7 +154,7 @@ class SavedByFirst : public SavedVariables {
 StrategyParts multi_worker(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
   std::vector<std::string> devices = known_devices(options.devices);
   if (options.devices.empty() && DeviceSpec::parse(devices[0]).type == "CPU") devices.resize(1);
-  const auto member = std::make_shared<Membership>(resolver, options);
+  const auto member = std::make_shared<Membership>(resolver, options, devices.size());
   const AcrossWorkers& across = member->across();
   return {.variables = std::make_shared<OnEachWorker>(devices, across),
           .replica_devices = devices,

@@ -7,11 +7,13 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <latch>
 #include <thread>
 
 #include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/rows.h"
 
@@ -22,8 +24,14 @@ using ::muster::testing_support::caught;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr CollectiveCall kSum{}, kGather{.kind = CollectiveKind::kAllGather},
-    kFirst{.kind = CollectiveKind::kBroadcast};
+CollectiveCall sum_for(const std::string& purpose) { return {.purpose = purpose}; }
+CollectiveCall gather_for(const std::string& purpose) {
+  return {.kind = CollectiveKind::kAllGather, .purpose = purpose};
+}
+CollectiveCall first_for(const std::string& purpose) {
+  return {.kind = CollectiveKind::kBroadcast, .purpose = purpose};
+}
+const CollectiveCall kSum = sum_for("reduce(sum)");
 
 std::string free_address() {
   sockaddr_in address{};
@@ -49,6 +57,8 @@ class TwoWorkers : public testing::Test {
       Server server({.cluster = spec_, .task = {"worker", 1}});
       TaskGroup group({.tasks = {TaskId{"worker", 0}.to_string(), TaskId{"worker", 1}.to_string()}, .rank = 1},
                       server.worker().rendezvous(), server.worker().incarnation(), server.peers());
+      const auto devices = static_cast<int64_t>(std::max<size_t>(options.devices.size(), 1));
+      group.run(gather_for("the number of devices"), {torch::full({1}, devices)});
       second(group);
     });
     first(MultiWorkerMirroredStrategy(SimpleClusterResolver(spec_, {.task_type = "worker", .task_index = 0}), options));
@@ -70,11 +80,11 @@ TEST_F(TwoWorkers, CountTheReplicasOfAll) {
 TEST_F(TwoWorkers, BeginWithTheValuesOfTheFirst) {
   train(
       [](const MultiWorkerMirroredStrategy& strategy) {
-        const auto v = strategy.make<Variable>(torch::tensor({1.0F, 2.0F}));
+        const auto v = strategy.make<Variable>(torch::tensor({1.0F, 2.0F}), VariableOptions{.name = "v"});
         EXPECT_TRUE(v.value().equal(torch::tensor({1.0F, 2.0F})));
       },
       [](TaskGroup& group) {
-        EXPECT_TRUE(group.run(kFirst, {torch::zeros({2})})[0].equal(torch::tensor({1.0F, 2.0F})));
+        EXPECT_TRUE(group.run(first_for("variable \"v\""), {torch::zeros({2})})[0].equal(torch::tensor({1.0F, 2.0F})));
       });
 }
 
@@ -94,10 +104,11 @@ TEST_F(TwoWorkers, ReduceAndGatherOverAllReplicas) {
         EXPECT_TRUE(inside(torch::ones({2})).equal(torch::full({2}, 10.0F)));
       },
       [](TaskGroup& group) {
-        for (int i = 0; i < 2; ++i) group.run(kSum, {torch::full({2}, 7.0F)});
-        group.run(kSum, {torch::full({}, 16.0F)});  // of four
-        group.run(kSum, {torch::full({}, 4)});
-        group.run(kGather, {torch::tensor({3.0F})});  // it need not have as many
+        group.run(kSum, {torch::full({2}, 7.0F)});
+        group.run(sum_for("reduce(mean)"), {torch::full({2}, 7.0F)});
+        group.run(sum_for("reduce(mean)"), {torch::full({}, 16.0F)});  // of four
+        group.run(sum_for("the number of rows of reduce(mean)"), {torch::full({}, 4)});
+        group.run(gather_for("gather"), {torch::tensor({3.0F})});  // it need not have as many
         group.run(kSum, {torch::full({2}, 7.0F)});
       },
       {.devices = {"/device:CPU:0", "/device:CPU:1"}});
@@ -106,12 +117,12 @@ TEST_F(TwoWorkers, ReduceAndGatherOverAllReplicas) {
 TEST_F(TwoWorkers, MakeOneWriteOfWhatAllReplicasWrite) {
   train(
       [](const MultiWorkerMirroredStrategy& strategy) {
-        auto made = [&](Aggregation aggregation) {
+        auto made = [&](const std::string& name, Aggregation aggregation) {
           auto scope = strategy.scope();
-          return Variable(torch::zeros({}), VariableOptions{.aggregation = aggregation});
+          return Variable(torch::zeros({}), VariableOptions{.name = name, .aggregation = aggregation});
         };
-        Variable sum = made(Aggregation::kSum), mean = made(Aggregation::kMean),
-                 first = made(Aggregation::kOnlyFirstReplica);
+        Variable sum = made("sum", Aggregation::kSum), mean = made("mean", Aggregation::kMean),
+                 first = made("first", Aggregation::kOnlyFirstReplica);
         auto write = function([&](at::Tensor x) {
           sum.assign_add(x);
           mean.assign_add(x);
@@ -125,10 +136,12 @@ TEST_F(TwoWorkers, MakeOneWriteOfWhatAllReplicasWrite) {
       },
       [](TaskGroup& group) {
         const at::Tensor zero = torch::zeros({}), three = torch::full({}, 3.0F);
-        for (int i = 0; i < 3; ++i) group.run(kFirst, {zero});
-        group.run(kSum, {three});
-        group.run(kSum, {three});
-        EXPECT_EQ(group.run(kFirst, {three})[0].item<float>(), 1);
+        for (const char* name : {"sum", "mean", "first"}) {
+          group.run(first_for(str_cat("variable \"", name, "\"")), {zero});
+        }
+        group.run(sum_for("a write to variable \"sum\""), {three});
+        group.run(sum_for("a write to variable \"mean\""), {three});
+        EXPECT_EQ(group.run(first_for("a write to variable \"first\""), {three})[0].item<float>(), 1);
       });
 }
 
@@ -186,13 +199,61 @@ TEST_F(TwoWorkers, FailWhenAnotherOneFailsAndSayWhy) {
         EXPECT_EQ(sum(torch::ones({})).item<float>(), 3);
 
         EXPECT_THAT(caught([&] { sum(torch::ones({})); }).message(),
-                    AllOf(HasSubstr("rank 1 (/job:worker/replica:0/task:1 at 127.0.0.1:"), HasSubstr("float32[5]")));
+                    AllOf(HasSubstr("rank 1 (/job:worker/replica:0/task:1"), HasSubstr("float32[5]")));
         EXPECT_THAT(caught([&] { sum(torch::ones({})); }).message(), HasSubstr("the group has failed before"));
       },
       [](TaskGroup& group) {
         group.run(kSum, {torch::full({}, 2.0F)});
         EXPECT_THROW(group.run(kSum, {torch::ones({5})}), Error);
       });
+}
+
+TEST_F(TwoWorkers, FailTogetherWhenAStepFailsBesideItsSums) {
+  std::latch told(1);
+  train(
+      [&](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        auto step = function([&](at::Tensor x, at::Tensor index) {
+          return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)).index_select(0, index);
+        });
+        step(torch::ones({2}), torch::tensor({1}));
+        EXPECT_THAT(caught([&] { step(torch::ones({2}), torch::tensor({7})); }).message(), HasSubstr("index_select"));
+        told.wait();
+      },
+      [&](TaskGroup& group) {
+        for (int i = 0; i < 2; ++i) group.run(kSum, {torch::ones({2})});
+        EXPECT_THAT(caught([&] { group.run(kSum, {torch::ones({2})}); }).message(),
+                    AllOf(HasSubstr("rank 0 (/job:worker/replica:0/task:0"), HasSubstr("index_select")));
+        told.count_down();
+      });
+}
+
+TEST_F(TwoWorkers, NeedAsManyDevices) {
+  const std::jthread other([&] {
+    Server server({.cluster = spec_, .task = {"worker", 1}});
+    TaskGroup group({.tasks = {TaskId{"worker", 0}.to_string(), TaskId{"worker", 1}.to_string()}, .rank = 1},
+                    server.worker().rendezvous(), server.worker().incarnation(), server.peers());
+    group.run(gather_for("the number of devices"), {torch::full({1}, 2)});
+  });
+
+  EXPECT_THAT(caught([&] {
+                MultiWorkerMirroredStrategy(SimpleClusterResolver(spec_, {.task_type = "worker", .task_index = 0}));
+              }).message(),
+              HasSubstr("worker 1 has 2 devices, this one (0) has 1"));
+}
+
+TEST_F(TwoWorkers, DrawDifferentRandomNumbers) {
+  auto draw = function([](at::Tensor x) { return torch::rand_like(x); });
+  const at::Tensor x = torch::zeros({8});
+  RunOptions first{.step = 5};
+  const at::Tensor alone = draw.run(first, x);
+
+  local_worker().set_replica(1);
+  const at::Tensor other = draw.run(first, x);
+  local_worker().set_replica(0);
+
+  EXPECT_FALSE(alone.equal(other));
+  EXPECT_TRUE(alone.equal(draw.run(first, x)));
 }
 
 TEST_F(TwoWorkers, RefuseProgramsWhoseStrategyIsGone) {

@@ -18,10 +18,11 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
     count += axis ? value.size(*axis) : 1;
     sum = sum.defined() ? sum.add(own) : own;
   }
-  sum = across.sum(sum);
+  sum = across.sum(sum, op == ReduceOp::kSum ? "reduce(sum)" : "reduce(mean)");
   if (op == ReduceOp::kSum) return sum;
   // Others may have more along the axis.
-  if (!across.alone() && axis) return sum.div(across.sum(at::scalar_tensor(count, at::kLong)));
+  if (!across.alone() && axis)
+    return sum.div(across.sum(at::scalar_tensor(count, at::kLong), "the number of rows of reduce(mean)"));
   return sum.div(count * across.size);
 }
 

@@ -32,7 +32,7 @@ class SavedVariables {
   // Of several processes with the same variables one writes. All call the others, when it has written or could not, and
   // when they have restored a step (-1: none).
   virtual bool writes() const { return true; }
-  virtual Status agree_on_save(const Status& written) { return written; }
+  virtual Status agree_on_save([[maybe_unused]] int64_t step, const Status& written) { return written; }
   virtual void agree_on_step([[maybe_unused]] int64_t step) {}
 };
 

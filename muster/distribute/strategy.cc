@@ -20,7 +20,8 @@ class RunHere : public StepRunner {
 
 uint64_t seed_of_first(const AcrossWorkers& across) {
   const at::Tensor own = at::scalar_tensor(static_cast<int64_t>(random_id()), at::kLong);
-  return static_cast<uint64_t>(across.make_one({.kind = CollectiveKind::kBroadcast}, {own})[0].item<int64_t>());
+  return static_cast<uint64_t>(
+      across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = "distribute"}, {own})[0].item<int64_t>());
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   const at::Tensor own = at::cat(values.values, axis);
   if (parts_->across.alone()) return own;
   const at::Tensor rows_first = own.movedim(axis, 0);
-  return parts_->across.make_one({.kind = CollectiveKind::kAllGather}, {rows_first})[0].movedim(0, axis);
+  return parts_->across.make_one({.kind = CollectiveKind::kAllGather, .purpose = "gather"}, {rows_first})[0].movedim(
+      0, axis);
 }
 
 Iterator Strategy::distribute(const Dataset& dataset) const {

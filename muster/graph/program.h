@@ -160,6 +160,6 @@ inline constexpr ControlOp kSend{"muster::send", "muster::send(Tensor value, int
 inline constexpr ControlOp kReceive{"muster::receive", "muster::receive(int edge, str task) -> Tensor"};
 inline constexpr ControlOp kCollective{
     "muster::collective",
-    "muster::collective(Tensor[] values, int group, int kind, int reduction, int root) -> Tensor[]"};
+    "muster::collective(Tensor[] values, int group, int kind, int reduction, int root, str purpose) -> Tensor[]"};
 
 }  // namespace muster

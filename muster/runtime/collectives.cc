@@ -2,13 +2,15 @@
 
 namespace muster {
 
-std::string CollectiveCall::to_string() const {
-  switch (kind) {
+namespace {
+
+std::string name_of(const CollectiveCall& call) {
+  switch (call.kind) {
     case CollectiveKind::kAllReduce: break;
     case CollectiveKind::kAllGather: return "all_gather";
-    case CollectiveKind::kBroadcast: return str_cat("broadcast(from rank ", root, ")");
+    case CollectiveKind::kBroadcast: return str_cat("broadcast(from rank ", call.root, ")");
   }
-  switch (reduction) {
+  switch (call.reduction) {
     case Reduction::kSum: return "all_reduce(sum)";
     case Reduction::kMin: return "all_reduce(min)";
     case Reduction::kMax: return "all_reduce(max)";
@@ -16,14 +18,20 @@ std::string CollectiveCall::to_string() const {
   return "";
 }
 
-CollectiveCall CollectiveCall::from_numbers(int64_t kind, int64_t reduction, int64_t root) {
+}  // namespace
+
+std::string CollectiveCall::to_string() const {
+  return purpose.empty() ? name_of(*this) : str_cat(name_of(*this), " for ", purpose);
+}
+
+CollectiveCall CollectiveCall::from_numbers(int64_t kind, int64_t reduction, int64_t root, std::string purpose) {
   if (kind < 0 || kind > static_cast<int64_t>(CollectiveKind::kBroadcast)) {
     throw invalid_argument("there is no collective with number ", kind);
   }
   if (reduction < 0 || reduction > static_cast<int64_t>(Reduction::kMax)) {
     throw invalid_argument("there is no reduction with number ", reduction);
   }
-  return {static_cast<CollectiveKind>(kind), static_cast<Reduction>(reduction), root};
+  return {static_cast<CollectiveKind>(kind), static_cast<Reduction>(reduction), root, std::move(purpose)};
 }
 
 }  // namespace muster

@@ -22,11 +22,12 @@ struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Reduction reduction = Reduction::kSum;  // of kAllReduce
   int64_t root = 0;                       // of kBroadcast: whose values they all get
+  std::string purpose{};                  // in words: calls for different ones are different calls
 
-  // "all_reduce(sum)".
+  // "all_reduce(sum) for gradients".
   std::string to_string() const;
   // Of an instruction kCollective. Throws Error{kInvalidArgument} for numbers that name nothing.
-  static CollectiveCall from_numbers(int64_t kind, int64_t reduction, int64_t root);
+  static CollectiveCall from_numbers(int64_t kind, int64_t reduction, int64_t root, std::string purpose);
 };
 
 using CollectiveDone = std::function<void(const Status&, std::vector<at::Tensor>)>;
@@ -49,6 +50,9 @@ class Collectives {
   // `cancellation` lives until then. Throws nothing.
   virtual void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
                      CollectiveDone done) = 0;
+
+  // This task cannot go on with what all do together: no call ends well any more, at any task. Throws nothing.
+  virtual void fail(const Status& why) = 0;
 };
 
 // The group with this number, as instructions name it. Throws Error{kNotFound}.

@@ -23,12 +23,6 @@
 #include "muster/runtime/tensors.h"
 
 namespace muster {
-namespace {
-
-// Who waits for others says so when it does.
-constexpr auto kLongRun = std::chrono::microseconds(100), kLongRunWithOthers = std::chrono::microseconds(1'000);
-
-}  // namespace
 
 // One run of a plan in a frame; bodies of control flow are runs of their own.
 class Executor::Run {
@@ -542,6 +536,11 @@ void Executor::return_frame(std::unique_ptr<Frame> frame) {
   idle_frames_.push_back(std::move(frame));
 }
 
+// The others of a group would take this task's next step for the one that has failed.
+void Executor::fail_groups() const {
+  for (int64_t group : plan_->groups) links_.group(static_cast<uint64_t>(group))->fail(status_of_op_failure());
+}
+
 std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const RunOptions& options) {
   const Program& program = plan_->program;
   check_arguments(program, arguments);
@@ -575,7 +574,12 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     frame->first_elements = elements.use();
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
-    run.execute(trial ? &*trial : nullptr);
+    try {
+      run.execute(trial ? &*trial : nullptr);
+    } catch (...) {
+      fail_groups();
+      throw;
+    }
     outputs = frame->outputs();
     held.complete(frame->values);
     frame->clear();

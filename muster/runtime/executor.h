@@ -6,6 +6,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -55,9 +56,13 @@ class Executor {
   bool takes_long() const { return takes_long_.load(std::memory_order_relaxed); }
 
  private:
+  // Who waits for others says so when it does.
+  static constexpr std::chrono::microseconds kLongRun{100}, kLongRunWithOthers{1'000};
+
   struct Frame;
   class Run;
 
+  void fail_groups() const;  // REQUIRES: an exception is being handled
   std::unique_ptr<Frame> take_frame() ABSL_LOCKS_EXCLUDED(mu_);
   void return_frame(std::unique_ptr<Frame> frame) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -82,7 +82,8 @@ void prepare_control(Step& step, const Instruction& instruction) {
   }
   if (step.kind != Step::Kind::kCollective) return;
   step.number = step.stack[1].toInt();
-  step.collective = CollectiveCall::from_numbers(step.stack[2].toInt(), step.stack[3].toInt(), step.stack[4].toInt());
+  step.collective =
+      CollectiveCall::from_numbers(step.stack[2].toInt(), step.stack[3].toInt(), step.stack[4].toInt(), step.task);
 }
 
 Step::Kind kind_of(const std::string& op) {
@@ -136,6 +137,7 @@ class Planner {
       plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, kernels_, &parts_,
                                                     aliases_.argument_classes(body)));
       plan_.random = plan_.random || plan_.bodies.back()->random;
+      plan_.groups.merge(std::set(plan_.bodies.back()->groups));
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) add_step(i);
     if (plan_.lanes.empty()) lane_of(program_.devices.size() > 1 ? program_.devices[1] : devices_.default_name());
@@ -301,7 +303,10 @@ class Planner {
     // The parts of one task run in turn: what one reads, a later one may write. So do collectives: every task of a
     // group makes the same calls in the same order.
     if (step.kind == Step::Kind::kRemote) take_turn(step, parts_[step.number].task);
-    if (step.kind == Step::Kind::kCollective) take_turn(step, kCollectives);
+    if (step.kind == Step::Kind::kCollective) {
+      take_turn(step, kCollectives);
+      plan_.groups.insert(step.number);
+    }
     if (!step.bodies.empty()) take_turn_with_parts(step);
     for (const auto& values : step.results) {
       for (ValueId value : values) {

@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,7 @@ struct Plan {
   std::vector<bool> output_unordered{};  // as Step::unordered, for outputs
   std::vector<bool> output_constant{};   // the receiver may write to it, so it gets a copy
   std::vector<const Step*> receives{};   // of all lanes, not counting bodies
+  std::set<int64_t> groups{};            // that it computes with, bodies included
   int32_t num_events = 0;
   bool random = false;        // has a random op, bodies included
   bool communicates = false;  // has a kRemote, kSend, kReceive or kCollective, not counting bodies

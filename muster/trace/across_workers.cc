@@ -32,7 +32,8 @@ std::vector<at::Tensor> AcrossWorkers::make_one(const CollectiveCall& call,
                            {static_cast<int64_t>(group)},
                            {static_cast<int64_t>(call.kind)},
                            {static_cast<int64_t>(call.reduction)},
-                           {call.root}},
+                           {call.root},
+                           {call.purpose}},
                           {results}, {});
   return results;
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "muster/runtime/collectives.h"
@@ -20,7 +21,9 @@ struct AcrossWorkers {
   // Inside of a traced function an instruction of its program, else now. The values of all processes as one, as
   // Collectives::run() has it; alone, those that were given.
   std::vector<at::Tensor> make_one(const CollectiveCall& call, const std::vector<at::Tensor>& values) const;
-  at::Tensor sum(const at::Tensor& value) const { return make_one({}, {value})[0]; }
+  at::Tensor sum(const at::Tensor& value, const std::string& purpose) const {
+    return make_one({.purpose = purpose}, {value})[0];
+  }
 };
 
 }  // namespace muster

@@ -365,13 +365,13 @@ void write_here(at::Tensor target, Write how, const at::Tensor& value) {
 void write(const Variable& variable, Write how, const at::Tensor& value);
 
 at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica,
-                      const AcrossWorkers& across) {
+                      const AcrossWorkers& across, const std::string& purpose) {
   at::Tensor sum = by_replica[0][0];
   if (aggregation == Aggregation::kOnlyFirstReplica) {
-    return across.make_one({.kind = CollectiveKind::kBroadcast}, {sum})[0];
+    return across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = purpose}, {sum})[0];
   }
   for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
-  sum = across.sum(sum);
+  sum = across.sum(sum, purpose);
   if (aggregation == Aggregation::kSum) return sum;
   const auto replicas = static_cast<int64_t>(by_replica.size()) * across.size;
   return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
@@ -391,7 +391,8 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
       str_cat("a write to variable \"", variable.name(), "\""), {variable}, {own},
       [variable, how, aggregation, across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
         c10::AutoGradMode no_gradients(false);
-        write(variable, how, aggregated(aggregation, by_replica, across));
+        write(variable, how,
+              aggregated(aggregation, by_replica, across, str_cat("a write to variable \"", variable.name(), "\"")));
       });
 }
 

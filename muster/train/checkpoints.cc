@@ -25,7 +25,7 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
   } catch (...) {
     written = status_of(std::current_exception());
   }
-  written = variables.agree_on_save(written);
+  written = variables.agree_on_save(step, written);
   if (!written.ok()) throw Error(written);
   variables.end_filling();
   return variables.writes() ? path : directory_.path_of(step);

@@ -102,7 +102,8 @@ std::vector<at::Tensor> dense_sums(const std::vector<Variable>& variables,
     if (sum.defined()) defined.push_back(sum);
     next += 1 + 2 * parts_of(variable);
   }
-  defined = across.make_one({}, defined);  // one message for all of them
+  const std::string purpose = str_cat("gradients of variable \"", variables[0].name(), "\" and others");
+  defined = across.make_one({.purpose = purpose}, defined);  // one message for all of them
   auto made = defined.begin();
   for (at::Tensor& sum : sums) {
     if (sum.defined()) sum = *made++;
@@ -131,8 +132,9 @@ Gradients mean_of(const std::vector<Variable>& variables, const std::vector<Repl
         rows.push_back(tensors[next + parts]);
       }
       if (ids.empty()) continue;
-      const std::vector<at::Tensor> all =
-          across.make_one({.kind = CollectiveKind::kAllGather}, {at::cat(ids), at::cat(rows)});
+      const std::vector<at::Tensor> all = across.make_one(
+          {.kind = CollectiveKind::kAllGather, .purpose = str_cat("rows of variable \"", variable.name(), "\"")},
+          {at::cat(ids), at::cat(rows)});
       auto [places, different] = rows::unique(all[0], {0, place_of(variable, p).sizes()[0]});
       row.rows.push_back(rows::sum(all[1], places, different)[0].div(replicas));
       row.ids.push_back(different[0]);

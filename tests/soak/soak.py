@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--chiefs", type=int, default=100)
     parser.add_argument("--functions", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=3600)
-    parser.add_argument("--lease", type=float, default=5)
+    parser.add_argument("--lease", type=float, default=20)
     flags = parser.parse_args()
     with Cluster(flags.muster, flags.lease) as cluster:
 
