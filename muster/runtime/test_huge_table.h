@@ -6,7 +6,7 @@
 namespace muster::testing_support {
 
 #ifdef __SANITIZE_THREAD__
-inline constexpr int64_t kHugeTableGiB = 10;  // it has taken most addresses for itself
+inline constexpr int64_t kHugeTableGiB = 4;  // it has taken most addresses for itself
 #else
 inline constexpr int64_t kHugeTableGiB = 100;
 #endif
