@@ -11,18 +11,9 @@ import sys
 import tempfile
 import unittest
 
-from server_process import PATIENCE, wait_until
+from server_process import PATIENCE, free_ports, wait_until
 
 MUSTER, IN_STEP = sys.argv[1:3]
-
-
-def free_ports(count):
-    import socket
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Worker:

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import queue
+import socket
 import subprocess
 import tempfile
 import threading
@@ -20,6 +21,14 @@ def wait_until(condition, seconds=PATIENCE, what="it"):
             raise AssertionError(f"{what} did not happen within {seconds} s")
         time.sleep(0.02)
     return found
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def cluster_json(**jobs):

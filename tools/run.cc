@@ -153,7 +153,7 @@ class Job {
         member.look_whether_it_ended();
         if (!ran || !member.code || *member.code == 0 || code != 0) continue;
         code = *member.code;
-        std::cerr << "muster run: " << member.name << " has ended with " << code << "" << std::endl;
+        std::cerr << "muster run: " << member.name << " has ended with " << code << std::endl;
         if (next_signal == 0) end_all_after(SIGTERM, grace_);
       }
       // What they have left behind may keep their output open.

@@ -160,6 +160,15 @@ void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor) {
   }
 }
 
+// By rank: what this one has, and the answers of the others.
+std::vector<at::Tensor> of_all(Mail& mail, const at::Tensor& own, const std::vector<size_t>& questions) {
+  std::vector<at::Tensor> by_rank;
+  for (int rank = 0; rank < mail.size(); ++rank) {
+    by_rank.push_back(rank == mail.rank() ? own : mail.wait(questions[rank]));
+  }
+  return by_rank;
+}
+
 // Everybody says what it does. Returns the messages.
 std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>& inlined, Mail& mail) {
   std::vector<at::Tensor> messages(mail.size());
@@ -210,11 +219,7 @@ std::vector<at::Tensor> reduce_whole(const CollectiveCall& call, const std::vect
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results(values.size());
   for (size_t i = 0; i < packs.size(); ++i) {
-    std::vector<at::Tensor> by_rank;
-    for (int rank = 0; rank < mail.size(); ++rank) {
-      by_rank.push_back(rank == mail.rank() ? packs[i].flat : mail.wait(questions[i][rank]));
-    }
-    unpack(packs[i], reduced(call.reduction, by_rank), values, results);
+    unpack(packs[i], reduced(call.reduction, of_all(mail, packs[i].flat, questions[i])), values, results);
   }
   return results;
 }
@@ -271,12 +276,8 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
   }
   agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
   for (const Part& part : parts) {
-    std::vector<at::Tensor> by_rank;
-    for (int rank = 0; rank < size; ++rank) {
-      by_rank.push_back(rank == here ? part.of_rank(given, here) : mail.wait(part.to_sum[rank]));
-    }
     // In memory of its own: others may still be fetching it when the caller writes to the result.
-    const at::Tensor sum = reduced(call.reduction, by_rank);
+    const at::Tensor sum = reduced(call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
     leave_for_all(mail, part_summed(part.number), sum);
     part.of_rank(made, here).copy_(sum);
   }
@@ -302,11 +303,7 @@ std::vector<at::Tensor> all_gather(const CollectiveCall& call, const std::vector
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < values.size(); ++i) {
-    std::vector<at::Tensor> by_rank;
-    for (int rank = 0; rank < mail.size(); ++rank) {
-      by_rank.push_back(rank == mail.rank() ? own[i] : mail.wait(questions[i][rank]));
-    }
-    results.push_back(at::cat(by_rank).to(values[i].device()));
+    results.push_back(at::cat(of_all(mail, own[i], questions[i])).to(values[i].device()));
   }
   return results;
 }

@@ -1,13 +1,10 @@
 // One call of a collective, at one task of the group.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "muster/runtime/collectives.h"
-#include "muster/runtime/rendezvous.h"
 
 namespace muster {
 

@@ -1,7 +1,6 @@
 #include "muster/collective/task_group.h"
 
 #include <absl/container/flat_hash_map.h>
-#include <absl/hash/hash.h>
 #include <absl/strings/str_join.h>
 
 #include <algorithm>

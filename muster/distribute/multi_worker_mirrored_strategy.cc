@@ -26,7 +26,6 @@ class Membership {
     across_ = {.group = 0, .rank = rank, .size = size};
     if (const std::optional<int> cores = share_of_cores(cluster_, task_)) use_cores(*cores);
     if (size == 1) return;
-    local_worker().set_replica(static_cast<uint64_t>(rank));
     static std::atomic<uint64_t> groups{0};
     across_.group = ++groups;
     TaskGroupOptions group{.tasks = std::vector<std::string>(size),
@@ -52,6 +51,7 @@ class Membership {
       local_worker().remove_group(across_.group);
       throw;
     }
+    local_worker().set_replica(static_cast<uint64_t>(rank));
   }
   ~Membership() {
     if (across_.alone()) return;

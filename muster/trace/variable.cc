@@ -387,13 +387,13 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
   }
   // As the variable has it, so that the mean of whole numbers need not be one.
   const at::Tensor own = value.to(variable.dtype());
-  replica.merge(
-      str_cat("a write to variable \"", variable.name(), "\""), {variable}, {own},
-      [variable, how, aggregation, across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
-        c10::AutoGradMode no_gradients(false);
-        write(variable, how,
-              aggregated(aggregation, by_replica, across, str_cat("a write to variable \"", variable.name(), "\"")));
-      });
+  const std::string what = str_cat("a write to variable \"", variable.name(), "\"");
+  replica.merge(what, {variable}, {own},
+                [variable, how, aggregation, what,
+                 across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
+                  c10::AutoGradMode no_gradients(false);
+                  write(variable, how, aggregated(aggregation, by_replica, across, what));
+                });
 }
 
 void write(const Variable& variable, Write how, const at::Tensor& value) {

@@ -7,27 +7,18 @@ grown by more than 5 %. Usage: soak.py MUSTER SOAK [--chiefs 100] [--functions 1
 import argparse
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from server_process import ServerProcess, wait_until  # noqa: E402
+from server_process import ServerProcess, free_ports, wait_until  # noqa: E402
 
 ALLOWED = 0.05
 MOST_ROUNDS = 10
 THREADS_STAY = 10  # seconds without work, as the pools of a task have it
 # What a process needs to be alive may differ by as much as this, whatever its size: a thread more or a buffer of malloc.
 SLACK = {"memory MiB": 8, "descriptors": 4, "threads": 4, "programs": 0, "variables": 0}
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Cluster:
