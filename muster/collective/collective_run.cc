@@ -117,7 +117,7 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 at::Tensor first_message(const std::string& words, const std::vector<Pack>& inlined) {
   size_t bytes = aligned(sizeof(uint64_t) + words.size());
   for (const Pack& pack : inlined) bytes += aligned(pack.flat.nbytes());
-  at::Tensor message = at::zeros({static_cast<int64_t>(bytes)}, at::kByte);
+  at::Tensor message = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
   auto* to = message.mutable_data_ptr<uint8_t>();
   const uint64_t length = words.size();
   std::memcpy(to, &length, sizeof length);
@@ -154,9 +154,14 @@ std::vector<size_t> ask_all(Mail& mail, int64_t what) {
   return questions;
 }
 
-void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor) {
+enum class Whose { kOwn, kOfCaller };  // who may write to it before the others have fetched it
+
+void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor, Whose whose) {
+  at::Tensor kept;
   for (int rank = 0; rank < mail.size(); ++rank) {
-    if (rank != mail.rank()) mail.leave(rank, what, tensor);
+    if (rank == mail.rank() || mail.send(rank, what, tensor)) continue;
+    if (!kept.defined()) kept = whose == Whose::kOfCaller ? tensor.clone() : tensor;
+    mail.leave(rank, what, kept);
   }
 }
 
@@ -173,7 +178,7 @@ std::vector<at::Tensor> of_all(Mail& mail, const at::Tensor& own, const std::vec
 std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>& inlined, Mail& mail) {
   std::vector<at::Tensor> messages(mail.size());
   messages[mail.rank()] = first_message(words, inlined);
-  leave_for_all(mail, kFirstMessage, messages[mail.rank()]);
+  leave_for_all(mail, kFirstMessage, messages[mail.rank()], Whose::kOwn);
   for (int rank = 0; rank < mail.size(); ++rank) {
     if (rank == mail.rank()) continue;
     messages[rank] = mail.wait(mail.first_question(rank));
@@ -212,9 +217,8 @@ std::vector<at::Tensor> reduce_whole(const CollectiveCall& call, const std::vect
   std::vector<std::vector<size_t>> questions;
   for (size_t i = 0; i < packs.size(); ++i) {
     questions.push_back(ask_all(mail, part_to_sum(static_cast<int64_t>(i))));
-    // The caller may write to its own before the others have fetched it.
-    const bool of_caller = packs[i].members.size() == 1;
-    leave_for_all(mail, part_to_sum(static_cast<int64_t>(i)), of_caller ? packs[i].flat.clone() : packs[i].flat);
+    const Whose whose = packs[i].members.size() == 1 ? Whose::kOfCaller : Whose::kOwn;
+    leave_for_all(mail, part_to_sum(static_cast<int64_t>(i)), packs[i].flat, whose);
   }
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results(values.size());
@@ -271,14 +275,16 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
   // Without a copy: who sends its sum of a part has got this rank's piece of it, and this call waits for all sums.
   for (const Part& part : parts) {
     for (int rank = 0; rank < size; ++rank) {
-      if (rank != here) mail.leave(rank, part_to_sum(part.number), part.of_rank(given, rank));
+      if (rank == here) continue;
+      const at::Tensor piece = part.of_rank(given, rank);
+      if (!mail.send(rank, part_to_sum(part.number), piece)) mail.leave(rank, part_to_sum(part.number), piece);
     }
   }
   agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
   for (const Part& part : parts) {
     // In memory of its own: others may still be fetching it when the caller writes to the result.
     const at::Tensor sum = reduced(call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
-    leave_for_all(mail, part_summed(part.number), sum);
+    leave_for_all(mail, part_summed(part.number), sum, Whose::kOwn);
     part.of_rank(made, here).copy_(sum);
   }
   for (const Part& part : parts) {
@@ -298,7 +304,7 @@ std::vector<at::Tensor> all_gather(const CollectiveCall& call, const std::vector
     const int64_t what = part_to_sum(static_cast<int64_t>(i));
     questions.push_back(ask_all(mail, what));
     own.push_back(values[i].to(at::kCPU).contiguous());
-    leave_for_all(mail, what, own[i].clone());  // the caller may write to its own before the others have fetched it
+    leave_for_all(mail, what, own[i], Whose::kOfCaller);
   }
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results;
@@ -317,7 +323,7 @@ std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<
   for (size_t i = 0; i < values.size(); ++i) {
     const int64_t what = part_to_sum(static_cast<int64_t>(i));
     if (mail.rank() == root) {
-      leave_for_all(mail, what, values[i].to(at::kCPU).contiguous().clone());
+      leave_for_all(mail, what, values[i].to(at::kCPU).contiguous(), Whose::kOfCaller);
     } else {
       questions.push_back(mail.ask(root, what));
     }
@@ -325,7 +331,8 @@ std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < values.size(); ++i) {
-    results.push_back((mail.rank() == root ? values[i].clone() : mail.wait(questions[i])).to(values[i].device()));
+    const at::Tensor of_root = mail.rank() == root ? values[i] : mail.wait(questions[i]);
+    results.push_back(of_root.to(values[i].device()).clone());
   }
   return results;
 }

@@ -12,6 +12,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/collective/collective_run.h"
+#include "muster/collective/near_ranks.h"
 
 namespace muster {
 namespace {
@@ -22,6 +23,7 @@ constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are wai
 constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
+constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
 
 // Everything that one task leaves for another in one call has a number of its own.
 int64_t edge_of(uint64_t call, int64_t what, int to) {
@@ -60,12 +62,25 @@ class CollectiveRun : public Mail {
     deadline_ = GroupClock::now() + timeout_;
     if (cancellation == nullptr) return;
     cancellation->throw_if_cancelled();
-    given_up_ = cancellation->on_cancel([answers = answers_](const Status& why) { answers->fail(why); });
+    given_up_ = cancellation->on_cancel([this](const Status& why) {
+      answers_->fail(why);
+      group_.wake_posts();
+    });
   }
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   std::string name_of(int rank) const override { return group_.described(rank); }
+
+  bool send(int to, int64_t what, const at::Tensor& tensor) override {
+    NearPost* post = group_.posts_[to].get();
+    if (post == nullptr) return false;
+    try {
+      return post->send(edge_of(number_, what, to), tensor, deadline_);
+    } catch (const Error& error) {
+      throw of_rank(to, error.status());
+    }
+  }
 
   void leave(int to, int64_t what, at::Tensor tensor) override {
     group_.here_.send(group_.generation_, edge_of(number_, what, to), std::move(tensor));
@@ -76,8 +91,9 @@ class CollectiveRun : public Mail {
     {
       absl::MutexLock lock(&answers_->mu);
       question = answers_->slots.size();
-      answers_->slots.push_back({.from = from});
+      answers_->slots.push_back({.from = from, .edge = edge_of(number_, what, rank())});
     }
+    if (group_.posts_[from]) return question;  // which sends it, or says that it is to be asked for
     group_.workers_[from]->receive(group_.generation_, edge_of(number_, what, rank()),
                                    {.cancellation = &answers_->cancellation},
                                    [answers = answers_, question](const Status& status, at::Tensor tensor) {
@@ -100,20 +116,24 @@ class CollectiveRun : public Mail {
     auto look = GroupClock::now() + kLookAfter;
     while (true) {
       int from = 0;
+      int64_t edge = 0;
       {
         absl::MutexLock lock(&answers_->mu);
-        Slot& slot = answers_->slots[question];
-        while (!slot.tensor.defined() && answers_->failure.ok() && GroupClock::now() < std::min(look, deadline_)) {
-          answers_->changed.wait_for(answers_->mu, absl::FromChrono(std::min(look, deadline_) - GroupClock::now()));
-        }
-        if (slot.tensor.defined()) return std::move(slot.tensor);
-        if (!answers_->failure.ok()) throw_failure();
+        const Slot& slot = answers_->slots[question];
+        if (!answers_->failure.ok() && !slot.tensor.defined()) throw_failure();
         from = slot.from;
+        edge = slot.edge;
+      }
+      const auto until = std::min(look, deadline_);
+      NearPost* post = group_.posts_[from].get();
+      if (std::optional<at::Tensor> tensor = post != nullptr ? take(*post, from, edge, until) : take(question, until)) {
+        return *std::move(tensor);
       }
       if (GroupClock::now() >= deadline_) {
         throw deadline_exceeded(name_of(from), " did not come to call ", number_, " of the group within ",
                                 in_words(timeout_));
       }
+      if (GroupClock::now() < look) continue;
       check_alive(from);
       look = GroupClock::now() + kLookAfter;
     }
@@ -122,6 +142,7 @@ class CollectiveRun : public Mail {
  private:
   struct Slot {
     int from = 0;
+    int64_t edge = 0;
     at::Tensor tensor{};
   };
   struct Answers {
@@ -138,6 +159,29 @@ class CollectiveRun : public Mail {
       changed.signal_all();
     }
   };
+
+  std::optional<at::Tensor> take(NearPost& post, int from, int64_t edge, GroupClock::time_point until) const {
+    try {
+      return post.take(edge, until);
+    } catch (const Error& error) {
+      throw of_rank(from, error.status());
+    }
+  }
+
+  std::optional<at::Tensor> take(size_t question, GroupClock::time_point until) {
+    absl::MutexLock lock(&answers_->mu);
+    Slot& slot = answers_->slots[question];
+    while (!slot.tensor.defined() && answers_->failure.ok() && GroupClock::now() < until) {
+      answers_->changed.wait_for(answers_->mu, absl::FromChrono(until - GroupClock::now()));
+    }
+    return slot.tensor.defined() ? std::optional(std::move(slot.tensor)) : std::nullopt;
+  }
+
+  // What it says itself, or what is said of it.
+  Error of_rank(int rank, const Status& status) const {
+    if (names_a_rank(status)) return Error(status);
+    return Error(Status(status.code(), str_cat(name_of(rank), " ", status.message()), status.task()));
+  }
 
   [[noreturn]] void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_->mu) {
     const Status why = answers_->failure;
@@ -168,7 +212,11 @@ class CollectiveRun : public Mail {
 };
 
 TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers)
-    : options_(std::move(options)), here_(here), incarnation_(incarnation) {
+    : options_(std::move(options)),
+      here_(here),
+      incarnation_(incarnation),
+      posts_(options_.tasks.size()),
+      fetches_(std::make_shared<Cancellation>()) {
   if (options_.rank < 0 || options_.rank >= size()) {
     throw invalid_argument("a group of ", size(), " tasks has no rank ", options_.rank);
   }
@@ -181,20 +229,53 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
     generation_ = find_generation();
     try {
       run({}, {});  // of no tensors: when it has ended, all are here
+      if (options_.near_memory) meet_near_ranks();
       break;
     } catch (const Error& error) {
       // Whoever was started anew meanwhile is one of the next generation.
       if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
       MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
-      std::shared_ptr<CollectiveRun> dropped;  // destroyed without the lock
       absl::MutexLock lock(&mu_);
       failure_ = Status();
       calls_ = 0;
-      dropped = std::move(next_);
     }
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    formed_ = true;
   }
   if (rank() == 0)
     MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
+}
+
+void TaskGroup::meet_near_ranks() {
+  std::vector<std::shared_ptr<NearPost>> posts = muster::meet_near_ranks(*this, generation_);
+  const auto near = static_cast<size_t>(size()) - std::count(posts.begin(), posts.end(), nullptr) + 1;
+  // Those that compute in step wait at the same time: who has a core for itself need not sleep.
+  const bool cores_are_free = std::thread::hardware_concurrency() >= 2 * near;
+  posts_ = std::move(posts);
+  for (int rank = 0; rank < size(); ++rank) {
+    NearPost* post = posts_[rank].get();
+    if (post == nullptr) continue;
+    post->open([=, this](int64_t edge) { fetch_for(rank, edge); },
+               cores_are_free ? kLookOut : std::chrono::microseconds(0));
+  }
+}
+
+void TaskGroup::fetch_for(int rank, int64_t edge) {
+  workers_[rank]->receive(
+      generation_, edge, {.cancellation = fetches_.get()},
+      [to = posts_[rank], edge, fetches = fetches_, name = described(rank)](const Status& status, at::Tensor tensor) {
+        const bool named = status.ok() || names_a_rank(status);
+        to->deliver(edge, named ? status : Status(status.code(), str_cat(name, ": ", status.message()), status.task()),
+                    std::move(tensor));
+      });
+}
+
+void TaskGroup::wake_posts() const {
+  for (const auto& post : posts_) {
+    if (post) post->wake();
+  }
 }
 
 TaskGroup::~TaskGroup() {
@@ -210,6 +291,7 @@ TaskGroup::~TaskGroup() {
   while (here_.values_of(generation_) > 0 && GroupClock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  fetches_->cancel(Status(StatusCode::kCancelled, "the group has ended"));
 }
 
 std::string TaskGroup::described(int rank) const {
@@ -273,7 +355,7 @@ std::shared_ptr<CollectiveRun> TaskGroup::next_call() {
 void TaskGroup::prepare_next() {
   // Under the lock, though it asks: a call that came between would ask the same once more. It waits for nothing.
   absl::MutexLock lock(&mu_);
-  if (!next_ && failure_.ok()) next_ = std::make_shared<CollectiveRun>(*this, calls_);
+  if (formed_ && !next_ && failure_.ok()) next_ = std::make_shared<CollectiveRun>(*this, calls_);
 }
 
 void TaskGroup::fail(const Status& why) {
@@ -285,6 +367,11 @@ void TaskGroup::fail(const Status& why) {
   const Status told(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
                     names_a_rank(why) ? why.message() : str_cat(described(rank()), ": ", why.message()), why.task());
   here_.abort(generation_, told);
+  for (const auto& post : posts_) {
+    if (!post) continue;
+    post->fail(told);
+    post->deliver(0, told, {});  // to those who wait here
+  }
   for (const auto& worker : workers_) {
     if (worker) worker->abort(generation_, told);
   }

@@ -16,6 +16,7 @@
 namespace muster {
 
 class CollectiveRun;
+class NearPost;
 
 struct TaskGroupOptions {
   std::vector<std::string> tasks{};                                   // by rank, full names
@@ -24,6 +25,7 @@ struct TaskGroupOptions {
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // until all are there
   // For one call. What a task waits for is the slowest of the others, which may be saving a checkpoint.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  bool near_memory = true;  // between processes of one machine; the same at all of them
 };
 
 // Tasks leave what they have for others in their own rendezvous, and the others ask for it before it is there: it
@@ -56,6 +58,9 @@ class TaskGroup : public Collectives {
   std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
   // The next one, with the questions that have been asked ahead.
   std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
+  void meet_near_ranks();
+  void fetch_for(int rank, int64_t edge);
+  void wake_posts() const;
   // Asks for the first messages of the next call: so it takes one hop, not two.
   void prepare_next() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
@@ -68,10 +73,13 @@ class TaskGroup : public Collectives {
   std::vector<std::shared_ptr<Worker>> workers_;  // by rank; null for this one
   std::vector<uint64_t> incarnations_;            // by rank
   uint64_t generation_ = 0;
+  std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
+  const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
 
   absl::Mutex mu_;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   Status failure_ ABSL_GUARDED_BY(mu_);
+  bool formed_ ABSL_GUARDED_BY(mu_) = false;  // who is near is known: nobody is asked before for what it would send
   std::shared_ptr<CollectiveRun> next_ ABSL_GUARDED_BY(mu_);  // is the call number calls_
   ElasticPool pool_{"collective"};                            // last: what it runs uses all of the above
 };

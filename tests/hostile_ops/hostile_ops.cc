@@ -98,8 +98,7 @@ bool survives(const c10::OperatorHandle& op, const Options& options, const Calls
     const bool sanitized = dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;  // has terabytes of addresses
     if (!sanitized) setrlimit(RLIMIT_DATA, &memory);
     // LAPACK and libtorch say what they think of it.
-    std::freopen("/dev/null", "w", stdout);
-    std::freopen("/dev/null", "w", stderr);
+    if (!std::freopen("/dev/null", "w", stdout) || !std::freopen("/dev/null", "w", stderr)) _exit(3);
     alarm(kSeconds);
     call_often(op, options, honest, allocator, board);
     _exit(0);

@@ -1,0 +1,16 @@
+// Which ranks of a group are processes of this machine.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "muster/near/near_post.h"
+#include "muster/runtime/collectives.h"
+
+namespace muster {
+
+// By rank; null for this one and for those that are elsewhere. Both of two ranks have it, or neither. Every rank of the
+// group calls this at the same time; `token` is the same at all of them.
+std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, uint64_t token);
+
+}  // namespace muster

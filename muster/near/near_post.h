@@ -1,0 +1,99 @@
+// Tensors between two processes of one machine that wait for each other often.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/base/deadline_timer.h"
+#include "muster/base/status.h"
+#include "muster/near/near_tray.h"
+
+namespace muster {
+
+// What is small goes with a message on a Unix socket, what is larger lies in memory that both see, and what is too
+// large for that is fetched another way, which the message says. Whoever waits reads the socket itself: nobody has to
+// be woken but the process that waits. Thread-safe.
+class NearPost {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMost = size_t{1} << 20;  // bytes of a tensor
+
+  // Fetches a tensor that the other one has said it has, and hands it to `deliver`. Waits for nothing.
+  using Fetch = std::function<void(int64_t edge)>;
+
+  NearPost(Descriptor socket, SharedMemory ours, SharedMemory theirs);
+  ~NearPost();
+
+  // Before the first message. `look_out`: how long a thread that waits looks before it sleeps.
+  void open(Fetch fetch, std::chrono::microseconds look_out);
+
+  // Copies the tensor. False: it is too large, or there is no room for it, and the other one fetches it: the caller
+  // leaves it where that is done. Throws Error{kUnavailable} if the other one is gone, {kDeadlineExceeded} if it reads
+  // nothing until then.
+  bool send(int64_t edge, const at::Tensor& tensor, Clock::time_point deadline) ABSL_LOCKS_EXCLUDED(send_mu_, mu_);
+  // What the other one has sent under this number: to be read, not written. Nothing: it was not there until then, or
+  // somebody has called `wake`. Throws Error{kUnavailable} if the other one is gone, or what it has failed with.
+  std::optional<at::Tensor> take(int64_t edge, Clock::time_point until) ABSL_LOCKS_EXCLUDED(mu_);
+  // What was fetched. A failure is one of all that is waited for.
+  void deliver(int64_t edge, const Status& status, at::Tensor tensor) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whoever waits looks whether it still wants to.
+  void wake() ABSL_LOCKS_EXCLUDED(mu_);
+  // The other one gets this for all that it waits for. Throws nothing.
+  void fail(const Status& why) ABSL_LOCKS_EXCLUDED(send_mu_, mu_);
+
+ private:
+  struct Letter;
+  struct Arrived {
+    int64_t edge;
+    at::Tensor tensor;  // none: to be fetched
+  };
+
+  // Reads what comes until then, and puts it where it belongs. Another thread may be doing so: then it waits for that.
+  void read(Clock::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // By the thread that reads. What was sent; nothing: not until then, or the bell has rung. Throws Error.
+  std::optional<Arrived> next(Clock::time_point until);
+  Arrived opened(std::span<const char> message);
+  at::Tensor tensor_of(const Letter& letter, std::span<const char> inlined);
+  void write(const Letter& letter, std::span<const char> inlined, Clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mu_);
+
+  const Descriptor socket_, bell_;
+  const std::shared_ptr<NearTrays> trays_;  // outlives the tensors in them
+  Fetch fetch_;
+  std::chrono::microseconds look_out_{};
+  std::vector<char> buffer_;  // of the thread that reads
+
+  absl::Mutex send_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  absl::Mutex mu_;
+  SteadyCondVar changed_;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at the socket
+  uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
+  Status ended_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<int64_t, at::Tensor> inbox_ ABSL_GUARDED_BY(mu_);
+};
+
+// How two processes come to have one. The one that listens tells the other the name over a connection that both trust;
+// the token says that they mean the same. Nothing waits.
+struct PostCaller {
+  Descriptor socket;
+  NearProcess process;
+  SharedMemory memory;
+};
+std::optional<PostCaller> call_at(const std::string& name, uint64_t token, int rank);
+// Answers those who have called. Their ranks, and their posts.
+std::vector<std::pair<int, std::unique_ptr<NearPost>>> answer_callers(const Descriptor& listener, uint64_t token);
+// When the other one has answered; null if it has not.
+std::unique_ptr<NearPost> finish(PostCaller caller, uint64_t token);
+
+}  // namespace muster
