@@ -40,3 +40,4 @@
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizer.h"
+#include "muster/train/preemption.h"

@@ -5,6 +5,7 @@ import array
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -38,10 +39,10 @@ class Worker:
 
 
 class Job:
-    """Two workers, of which the second may come later."""
+    """Two workers or more, of which some may come later."""
 
-    def __init__(self, *flags, started=(0, 1)):
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    def __init__(self, *flags, started=(0, 1), size=2):
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
         self.flags = flags
         self.workers = {index: self.start(index) for index in started}
 
@@ -154,6 +155,28 @@ class InStep(unittest.TestCase):
             self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
         weights = self.trained_together(*flags)
         self.assert_close(weights, self.trained_alone("--optimizer", "adam", "--steps", "40"))
+
+    def test_a_job_of_which_one_worker_is_told_to_end_saves_and_goes_on_later(self):
+        everybody = range(4)
+        flags = ("--optimizer", "adam", "--checkpoints", self.directory / "checkpoints", "--preemption", "yes",
+                 "--save-every", "1000000")
+        with Job(*flags, "--steps", "1000000", started=everybody, size=4) as job:
+            for worker in job.workers.values():
+                wait_until(worker.has_printed("step 12\n"), what="a step")
+            job.workers[2].process.send_signal(signal.SIGTERM)
+            for index in everybody:
+                self.assertEqual(job.workers[index].process.wait(PATIENCE), 42)
+            last = {re.findall(r"^step (\d+)$", worker.output(), re.MULTILINE)[-1] for worker in job.workers.values()}
+            self.assertEqual(len(last), 1, "workers have ended after different steps")
+            done = int(last.pop())
+        steps = ("--steps", str(done + 3))
+        with Job(*flags, *steps, "--weights", self.directory / "later", started=everybody, size=4) as job:
+            job.expect_success()
+            for worker in job.workers.values():
+                self.assertIn(f"restored {done}\n", worker.output())
+        with Job("--optimizer", "adam", *steps, "--weights", self.directory / "at-once", started=everybody, size=4) as job:
+            job.expect_success()
+        self.assertEqual((self.directory / "later.3").read_bytes(), (self.directory / "at-once.0").read_bytes())
 
     def test_run_starts_workers_and_ends_with_the_code_of_the_one_that_fails(self):
         done = subprocess.run([MUSTER, "run", "--workers", "2", IN_STEP, "--steps", "3"], stdout=subprocess.PIPE,

@@ -125,10 +125,10 @@ class Strategy {
 
   // For Checkpoints.
   const std::shared_ptr<SavedVariables>& saved() const { return parts_->saved; }
+  const AcrossWorkers& across() const { return parts_->across; }
 
  protected:
   explicit Strategy(StrategyParts parts);
-  const AcrossWorkers& across() const { return parts_->across; }
 
  private:
   struct Parts : StrategyParts {

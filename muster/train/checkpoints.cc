@@ -28,6 +28,10 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
   written = variables.agree_on_save(step, written);
   if (!written.ok()) throw Error(written);
   variables.end_filling();
+  {
+    absl::MutexLock lock(&mu_);
+    newest_ = step;
+  }
   return variables.writes() ? path : directory_.path_of(step);
 }
 
@@ -67,7 +71,14 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
+  absl::MutexLock lock(&mu_);
+  newest_ = step;
   return step;
+}
+
+std::optional<int64_t> Checkpoints::newest() const {
+  absl::MutexLock lock(&mu_);
+  return newest_;
 }
 
 std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) {

@@ -1,6 +1,9 @@
 // Saves and restores the variables of a strategy, whichever it is.
 #pragma once
 
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
 #include <map>
 #include <optional>
 #include <string>
@@ -48,6 +51,9 @@ class Checkpoints {
   // some changed and some not, and the error says so: restore again.
   std::optional<int64_t> restore(const RestoreOptions& options = {});
 
+  // The step that was last saved or restored by this; nothing before.
+  std::optional<int64_t> newest() const ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   std::string write(int64_t step, const std::map<std::string, std::string>& metadata);
   std::optional<int64_t> restore_here(const RestoreOptions& options);
@@ -58,6 +64,8 @@ class Checkpoints {
   const Strategy strategy_;
   const CheckpointsOptions options_;
   CheckpointDirectory directory_;
+  mutable absl::Mutex mu_;
+  std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

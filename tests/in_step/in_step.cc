@@ -1,6 +1,7 @@
 // A program that trains in step with others, for in_step_test.py:
 //   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
+//           [--save-every STEPS] [--preemption yes]
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
@@ -67,6 +68,8 @@ int run(std::map<std::string, std::string>& flags) {
     std::cout << "restored " << done << std::endl;
     for (int64_t i = 0; i < done; ++i) static_cast<void>(batches.next());
   }
+  std::optional<muster::Preemption> preemption;
+  if (checkpoints && flags["--preemption"] == "yes") preemption.emplace(strategy, *checkpoints);
   const int64_t steps = std::stoll(flags["--steps"]), differs_at = std::stoll(flags["--differs-at"]);
   while (done < steps) {
     if (done == differs_at && index == 1) {
@@ -74,7 +77,8 @@ int run(std::map<std::string, std::string>& flags) {
     }
     strategy.run(step, batches);
     std::cout << "step " << ++done << std::endl;
-    if (checkpoints && done % 5 == 0) checkpoints->save(done);
+    if (checkpoints && done % std::stoll(flags["--save-every"]) == 0) checkpoints->save(done);
+    if (preemption && preemption->after_step(done)) return muster::kPreempted;
   }
 
   if (flags["--weights"].empty()) return 0;
@@ -94,7 +98,8 @@ int run(std::map<std::string, std::string>& flags) {
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{
       {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"}, {"--weights", ""},
-      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},         {"--table", "50"}};
+      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},         {"--table", "50"},
+      {"--save-every", "5"}, {"--preemption", ""}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
     return run(flags);
