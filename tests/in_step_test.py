@@ -105,6 +105,10 @@ class InStep(unittest.TestCase):
             self.assert_close(one, self.trained_together("--optimizer", optimizer, "--devices",
                                                          "/device:CPU:0,/device:CPU:1"))
 
+    def test_gradients_in_many_packs_are_those_in_one(self):
+        self.assertEqual(self.trained_together("--optimizer", "adam", "--bytes-per-pack", "1"),
+                         self.trained_together("--optimizer", "adam"))
+
     def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
             with self.subTest(number), Job("--steps", "1000000") as job:

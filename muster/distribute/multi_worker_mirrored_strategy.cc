@@ -23,7 +23,11 @@ class Membership {
   Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options, size_t devices)
       : cluster_(resolver.cluster_spec()), task_(own_task(resolver)), server_(server_of(cluster_, task_, options)) {
     const int size = worker_count(cluster_, task_.job), rank = id_in_cluster(cluster_, task_);
-    across_ = {.group = 0, .rank = rank, .size = size};
+    if (options.communication.bytes_per_pack <= 0) {
+      throw invalid_argument("MultiWorkerMirroredStrategy: communication.bytes_per_pack is ",
+                             options.communication.bytes_per_pack, ", expected at least 1");
+    }
+    across_ = {.group = 0, .rank = rank, .size = size, .bytes_per_pack = options.communication.bytes_per_pack};
     if (const std::optional<int> cores = share_of_cores(cluster_, task_)) use_cores(*cores);
     if (size == 1) return;
     static std::atomic<uint64_t> groups{0};
@@ -32,7 +36,7 @@ class Membership {
                            .addresses = std::vector<std::string>(size),
                            .rank = rank,
                            .start_timeout = options.start_timeout,
-                           .timeout = options.timeout};
+                           .timeout = options.communication.timeout};
     for (const char* job : {"chief", "worker"}) {
       if (!cluster_.contains(job)) continue;
       for (const auto& [index, address] : cluster_.tasks(job)) {

@@ -10,12 +10,18 @@
 
 namespace muster {
 
+struct CommunicationOptions {
+  // Gradients are summed over the workers in packs of so many bytes, each as soon as the backward pass has made it.
+  int64_t bytes_per_pack = int64_t{8} << 20;
+  // For what workers do together: so long one may be slower than the others, while it evaluates or saves.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
 struct MultiWorkerOptions {
   // Of each process, as MirroredStrategy has them. Without: all its GPUs, else its first CPU device.
   std::vector<std::string> devices{};
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // until all workers are there
-  // For what workers do together: so long one may be slower than the others, while it evaluates or saves.
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  CommunicationOptions communication{};
   Credentials credentials{};  // of this task
   bool insecure = false;      // listen beyond loopback without credentials
 };
@@ -28,9 +34,9 @@ struct MultiWorkerOptions {
 // few seconds for whom.
 //
 // All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
-// otherwise, hangs for longer than `timeout` or is lost, fails the step of all, with an error that names it; then the
-// job is started anew, and goes on from its last checkpoint. Only the chief writes checkpoints; save() is called by all
-// all the same, and returns when it is written.
+// otherwise, hangs for longer than `communication.timeout` or is lost, fails the step of all, with an error that names
+// it; then the job is started anew, and goes on from its last checkpoint. Only the chief writes checkpoints; save() is
+// called by all all the same, and returns when it is written.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.

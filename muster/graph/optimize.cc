@@ -5,7 +5,7 @@ namespace muster {
 
 std::string PassReport::to_string() const {
   return str_cat(dead, " dead, ", views, " views, ", pooled, " pooled, ", repeated, " repeated, ", folded, " folded, ",
-                 fused, " fused, ", contracted, " contracted");
+                 fused, " fused, ", contracted, " contracted, ", early, " early");
 }
 
 PassReport optimize(Program& program, const PassOptions& options, const Evaluate& evaluate,
@@ -19,6 +19,7 @@ PassReport optimize(Program& program, const PassOptions& options, const Evaluate
   if (options.pool) report.pooled += pool_first(program);
   if (options.contract) report.contracted += contract_updates(program, schema_of);
   if (options.fuse) report.fused += fuse_updates(program, schema_of);
+  if (options.early) report.early += collect_early(program);
   // Constants and inputs that nobody needs any more.
   if (options.dead) report.dead += eliminate_dead(program);
   return report;

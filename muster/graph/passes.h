@@ -52,6 +52,10 @@ int contract_updates(Program& program, const SchemaLookup& schema_of);
 // fraction of the elements. Returns the number of pairs that changed places.
 int pool_first(Program& program);
 
+// Lets what tasks do together begin when its operands are there, in the order in which it was, so that it goes on while
+// the rest of a backward pass is computed. Returns the number of instructions that moved.
+int collect_early(Program& program);
+
 struct PassOptions {
   bool dead = true;
   bool views = true;
@@ -59,6 +63,7 @@ struct PassOptions {
   bool repeated = true;
   bool fold = true;
   bool fuse = true;
+  bool early = true;
   bool contract = false;
   int64_t fold_max_bytes = 65536;
 };
@@ -71,8 +76,9 @@ struct PassReport {
   int folded = 0;
   int fused = 0;
   int contracted = 0;
+  int early = 0;
 
-  std::string to_string() const;  // "3 dead, 2 views, 1 pooled, 2 repeated, 1 folded, 4 fused, 0 contracted"
+  std::string to_string() const;  // "3 dead, 2 views, 1 pooled, 2 repeated, 1 folded, 4 fused, 0 contracted, 1 early"
   bool operator==(const PassReport&) const = default;
 };
 

@@ -547,7 +547,7 @@ TEST(Optimize, RunsEachPassUnlessItIsSwitchedOff) {
                                 eight_bytes, schema_of);
   PassReport both = optimize(contracted, {.contract = true}, eight_bytes, schema_of);
 
-  EXPECT_EQ(report.to_string(), "1 dead, 0 views, 0 pooled, 1 repeated, 1 folded, 1 fused, 0 contracted");
+  EXPECT_EQ(report.to_string(), "1 dead, 0 views, 0 pooled, 1 repeated, 1 folded, 1 fused, 0 contracted, 0 early");
   EXPECT_EQ(nothing, PassReport{});
   EXPECT_EQ(none.instructions.size(), make().instructions.size());
   EXPECT_EQ(both.contracted, 2);

@@ -66,6 +66,7 @@ inline const std::map<std::string, std::string>& schemas() {
              kLoop.schema,
              kLoopGradient.schema,
              kCopy.schema,
+             kCollective.schema,
          }) {
       std::string text = schema;
       (*map)[text.substr(0, text.find('('))] = text;

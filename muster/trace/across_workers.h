@@ -16,6 +16,7 @@ struct AcrossWorkers {
   uint64_t group = 0;  // its number at the local worker
   int rank = 0;
   int size = 1;
+  int64_t bytes_per_pack = int64_t{8} << 20;  // what is summed in a backward pass goes in pieces of about this size
 
   bool alone() const { return size == 1; }
   // Inside of a traced function an instruction of its program, else now. The values of all processes as one, as

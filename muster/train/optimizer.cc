@@ -88,26 +88,42 @@ std::vector<at::Tensor> flat(const std::vector<Variable>& variables, const Gradi
   return tensors;
 }
 
+// A message for many of them. A backward pass comes to the last variables first, and their sums need not wait for it.
+void sum_in_packs(const std::vector<Variable>& variables, std::vector<at::Tensor>& gradients,
+                  const AcrossWorkers& across) {
+  std::vector<at::Tensor> pack;
+  std::vector<size_t> places;
+  int64_t bytes = 0;
+  for (size_t i = gradients.size(); i-- > 0;) {
+    if (gradients[i].defined()) {
+      pack.push_back(gradients[i]);
+      places.push_back(i);
+      bytes += static_cast<int64_t>(gradients[i].nbytes());
+    }
+    if (pack.empty() || (i > 0 && bytes < across.bytes_per_pack)) continue;
+    const std::string purpose = str_cat("gradients of variable \"", variables[places[0]].name(), "\" and others");
+    const std::vector<at::Tensor> sums = across.make_one({.purpose = purpose}, pack);
+    for (size_t k = 0; k < places.size(); ++k) gradients[places[k]] = sums[k];
+    pack.clear();
+    places.clear();
+    bytes = 0;
+  }
+}
+
 // The sums of the dense gradients over all replicas, by variable; undefined where there is none.
 std::vector<at::Tensor> dense_sums(const std::vector<Variable>& variables,
                                    const std::vector<ReplicaContext::Tensors>& by_replica,
                                    const AcrossWorkers& across) {
-  std::vector<at::Tensor> sums, defined;
+  std::vector<at::Tensor> sums;
   size_t next = 0;
   for (const Variable& variable : variables) {
     at::Tensor& sum = sums.emplace_back();
     for (const ReplicaContext::Tensors& tensors : by_replica) {
       if (tensors[next].defined()) sum = sum.defined() ? sum.add(tensors[next]) : tensors[next];
     }
-    if (sum.defined()) defined.push_back(sum);
     next += 1 + 2 * parts_of(variable);
   }
-  const std::string purpose = str_cat("gradients of variable \"", variables[0].name(), "\" and others");
-  defined = across.make_one({.purpose = purpose}, defined);  // one message for all of them
-  auto made = defined.begin();
-  for (at::Tensor& sum : sums) {
-    if (sum.defined()) sum = *made++;
-  }
+  sum_in_packs(variables, sums, across);
   return sums;
 }
 

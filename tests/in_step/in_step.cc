@@ -1,7 +1,7 @@
 // A program that trains in step with others, for in_step_test.py:
 //   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
-//           [--save-every STEPS] [--preemption yes]
+//           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N]
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
@@ -26,7 +26,9 @@ int run(std::map<std::string, std::string>& flags) {
   const std::vector<std::string> devices = split(flags["--devices"]);
   const bool alone = std::getenv("TF_CONFIG") == nullptr;
   const muster::MultiWorkerOptions options{
-      .devices = devices, .start_timeout = std::chrono::milliseconds(std::stoi(flags["--start-timeout"]))};
+      .devices = devices,
+      .start_timeout = std::chrono::milliseconds(std::stoi(flags["--start-timeout"])),
+      .communication = {.bytes_per_pack = std::stoll(flags["--bytes-per-pack"])}};
   const muster::Strategy strategy =
       alone ? muster::Strategy(muster::MirroredStrategy(devices))
             : muster::Strategy(muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), options));
@@ -99,7 +101,7 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{
       {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"}, {"--weights", ""},
       {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},         {"--table", "50"},
-      {"--save-every", "5"}, {"--preemption", ""}};
+      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
     return run(flags);
