@@ -105,6 +105,11 @@ class InStep(unittest.TestCase):
             self.assert_close(one, self.trained_together("--optimizer", optimizer, "--devices",
                                                          "/device:CPU:0,/device:CPU:1"))
 
+    def test_strategies_are_made_anew_in_the_same_processes(self):
+        for size in (2, 4):
+            with Job("--rounds", "20", started=range(size), size=size) as job:
+                job.expect_success()
+
     def test_gradients_in_many_packs_are_those_in_one(self):
         self.assertEqual(self.trained_together("--optimizer", "adam", "--bytes-per-pack", "1"),
                          self.trained_together("--optimizer", "adam"))

@@ -2,6 +2,7 @@
 //   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
 //           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N]
+//   in_step --rounds N
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
@@ -21,7 +22,41 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("not so: " + what);
+}
+
+// One strategy after the other in the same processes: what they reduce, gather and begin with.
+int make_anew(int rounds) {
+  for (int round = 1; round <= rounds; ++round) {
+    const muster::MultiWorkerMirroredStrategy strategy{muster::TfConfigClusterResolver()};
+    const int size = strategy.num_replicas_in_sync(), rank = strategy.worker();
+    const std::vector<int64_t> ones(static_cast<size_t>(round), 1);
+    const auto variable = strategy.make<muster::Variable>(rank == 0 ? torch::ones(ones) : torch::zeros(ones));
+    expect(variable.value().equal(torch::ones(ones)), "a variable begins with the value of the first worker");
+
+    auto same = muster::function([](torch::Tensor x) { return x; });
+    auto mean = [&](const torch::Tensor& x) { return strategy.reduce(muster::ReduceOp::kMean, strategy.run(same, x)); };
+    auto sum = [&](const torch::Tensor& x) { return strategy.reduce(muster::ReduceOp::kSum, strategy.run(same, x)); };
+    expect(mean(torch::tensor(static_cast<double>(rank))).item<double>() == (size - 1) / 2.0, "the mean of the ranks");
+    expect(sum(torch::tensor(rank + 1)).item<int64_t>() == size * (size + 1) / 2, "the sum of 1, 2, …");
+    const torch::Tensor pair = torch::tensor({2 * rank + 1, 2 * rank + 2});
+    expect(sum(pair).equal(torch::tensor({size * size, size * (size + 1)})), "the sum of [1, 2], [3, 4], …");
+    expect(sum(torch::ones({})).item<float>() == static_cast<float>(size), "the sum of ones");
+    const torch::Tensor cube = torch::tensor({{{1, 2}, {1, 2}}});
+    for (int64_t axis = 0; axis < 3; ++axis) {
+      expect(strategy.gather(strategy.run(same, cube), axis)
+                 .equal(torch::cat(std::vector<torch::Tensor>(static_cast<size_t>(size), cube), axis)),
+             "what is gathered along an axis");
+    }
+  }
+  std::cout << "all " << rounds << " rounds" << std::endl;
+  return 0;
+}
+
 int run(std::map<std::string, std::string>& flags) {
+  if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
+
   muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   const std::vector<std::string> devices = split(flags["--devices"]);
   const bool alone = std::getenv("TF_CONFIG") == nullptr;
@@ -99,9 +134,9 @@ int run(std::map<std::string, std::string>& flags) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{
-      {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"}, {"--weights", ""},
-      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},         {"--table", "50"},
-      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}};
+      {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"},  {"--weights", ""},
+      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},          {"--table", "50"},
+      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}, {"--rounds", "0"}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
     return run(flags);
