@@ -36,6 +36,13 @@ bool is_image(const c10::IValue& value) {
 
 std::vector<int64_t> integers(const c10::IValue& value) { return value.toIntVector(); }
 
+// One number stands for both dimensions.
+std::vector<int64_t> of_two(const c10::IValue& value) {
+  std::vector<int64_t> both = integers(value);
+  if (both.size() == 1) both.push_back(both[0]);
+  return both;
+}
+
 bool all_equal(const std::vector<int64_t>& values, int64_t expected) {
   for (int64_t value : values) {
     if (value != expected) return false;
@@ -57,7 +64,7 @@ at::Tensor in_channels_last_order(const at::Tensor& image) {
 void multiply_patches(std::vector<c10::IValue>& stack) {
   const at::Tensor gradient = in_channels_last_order(stack[0].toTensor());
   const at::Tensor& weights = stack[2].toTensor();
-  const std::vector<int64_t> stride = integers(stack[4]), padding = integers(stack[5]);
+  const std::vector<int64_t> stride = of_two(stack[4]), padding = of_two(stack[5]);
   const auto wanted = stack[10].toBoolList();
   at::Tensor input = stack[1].toTensor();
   if (!all_equal(padding, 0)) {
@@ -146,7 +153,6 @@ bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
 bool KernelChoice::patches_fit(const std::vector<c10::IValue>& stack) const {
   constexpr int64_t kLargestPatch = 64;  // each element of the input is copied for almost every element of a patch
   return rule_.images.size() == 2 && native_fits(stack) && !stack[10].toBoolList()[0] && is_image(stack[1]) &&
-         integers(stack[4]).size() == 2 && integers(stack[5]).size() == 2 &&
          stack[2].toTensor().numel() / stack[2].toTensor().size(0) <= kLargestPatch;
 }
 
@@ -164,9 +170,11 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, boo
 void KernelChoice::call_native(std::vector<c10::IValue>& stack) const {
   std::vector<c10::IValue> native;
   if (rule_.images.size() == 1) {
-    native = {stack[0], stack[1], stack[1].toTensor().sizes().slice(2).vec(), stack[2], stack[3], stack[4]};
+    native = {stack[0], stack[1],         stack[1].toTensor().sizes().slice(2).vec(),
+              stack[2], of_two(stack[3]), of_two(stack[4])};
   } else {
-    native = {stack[0], stack[1], stack[2], stack[2].toTensor().sizes().slice(2).vec(), stack[4], stack[5], stack[10]};
+    native = {stack[0],         stack[1],         stack[2], stack[2].toTensor().sizes().slice(2).vec(),
+              of_two(stack[4]), of_two(stack[5]), stack[10]};
   }
   native_->callBoxed(native);
   stack = std::move(native);

@@ -54,6 +54,30 @@ TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
   }
 }
 
+TEST(KernelChoice, TakesOneNumberForBothDimensions) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
+  const at::Tensor expected = torch::conv2d(x, w, b, 2, 1);
+  std::vector<c10::IValue> given = convolution_stack(x, w, b);
+  given[3] = std::vector<int64_t>{2};
+  given[4] = given[5] = std::vector<int64_t>{1};
+  given[7] = std::vector<int64_t>{0};
+
+  for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
+    KernelTable table;
+    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto stack = given;
+    choice->call(stack);  // measures
+    KernelTable told;
+    told.remember(table.all().at(0).first, kernel);
+    auto other = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+    stack = given;
+    other->call(stack);
+
+    EXPECT_TRUE(torch::allclose(stack[0].toTensor(), expected, 1e-4, 1e-5));
+  }
+}
+
 TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   PlainTensors plain;
   torch::manual_seed(1);
