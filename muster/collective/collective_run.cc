@@ -34,19 +34,6 @@ std::string describe_call(const CollectiveCall& call, const std::vector<at::Tens
   return words;
 }
 
-void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
-  for (const at::Tensor& value : values) {
-    if (!value.defined()) throw invalid_argument(call.to_string(), ": a tensor is not defined");
-    if (call.kind == CollectiveKind::kAllGather && value.dim() == 0) {
-      throw invalid_argument(call.to_string(), ": a scalar has no rows; unsqueeze it");
-    }
-    if (call.kind == CollectiveKind::kAllReduce && call.reduction == Reduction::kSum &&
-        value.scalar_type() == at::kBool) {
-      throw invalid_argument(call.to_string(), " of bool: min is whether all are true, max whether any is");
-    }
-  }
-}
-
 bool sums_in_float(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
 // In the order of the ranks, so that it is the same everywhere. Half precision is rounded once, at the end.
@@ -339,8 +326,20 @@ std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<
 
 }  // namespace
 
+void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
+  for (const at::Tensor& value : values) {
+    if (!value.defined()) throw invalid_argument(call.to_string(), ": a tensor is not defined");
+    if (call.kind == CollectiveKind::kAllGather && value.dim() == 0) {
+      throw invalid_argument(call.to_string(), ": a scalar has no rows; unsqueeze it");
+    }
+    if (call.kind == CollectiveKind::kAllReduce && call.reduction == Reduction::kSum &&
+        value.scalar_type() == at::kBool) {
+      throw invalid_argument(call.to_string(), " of bool: min is whether all are true, max whether any is");
+    }
+  }
+}
+
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
-  check_values(call, values);
   c10::AutoGradMode no_gradients(false);
   switch (call.kind) {
     case CollectiveKind::kAllGather: return all_gather(call, values, mail);

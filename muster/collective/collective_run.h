@@ -30,7 +30,11 @@ class Mail {
 // Of every call: the first message that a task leaves for each other one.
 inline constexpr int64_t kFirstMessage = 0;
 
+// Throws Error{kInvalidArgument} for tensors that there is no such call of. Nobody else need know.
+void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values);
+
 // What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call.
+// REQUIRES: check_values().
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
 
 }  // namespace muster

@@ -402,11 +402,17 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
 
 std::vector<at::Tensor> TaskGroup::run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                        const Cancellation* cancellation) {
+  check_values(call, values);  // before it is one of the calls: who gets this wrong has not failed the group
   return run_as(*next_call(), call, values, cancellation);
 }
 
 void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
                       CollectiveDone done) {
+  try {
+    check_values(call, values);
+  } catch (const Error& error) {
+    return done(error.status(), {});
+  }
   for (at::Tensor& value : values) {
     if (value.defined()) value = value.clone();  // the caller may go on and write to it
   }

@@ -232,6 +232,20 @@ TEST_P(TaskGroups, SayWhoIsAtWhatWhenTheirCallsDiffer) {
   }
 }
 
+TEST_P(TaskGroups, GoOnAfterACallThatThereIsNot) {
+  start_tasks(2);
+
+  expect_all_well(2, [&](TaskGroup& group) {
+    const Status failure = failure_of([&] { group.run({}, {torch::tensor({true})}); });
+    EXPECT_EQ(failure.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2);
+    group.start({}, {torch::tensor({true})}, nullptr, [](const Status& status, const std::vector<at::Tensor>&) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    });
+    EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2);
+  });
+}
+
 TEST_P(TaskGroups, FailTogetherAndStayFailed) {
   start_tasks(3);
 

@@ -117,7 +117,9 @@ class OnEachWorker : public VariableCreator {
     const at::Tensor first =
         across_.make_one({.kind = CollectiveKind::kBroadcast, .purpose = str_cat("variable \"", options.name, "\"")},
                          {initial.tensor()})[0];
-    return mirrored_.create(InitialValue(first), std::move(options), split);
+    std::shared_ptr<Variable::State> made = mirrored_.create(InitialValue(first), std::move(options), split);
+    made->in_step = !across_.alone();
+    return made;
   }
 
  private:

@@ -11,6 +11,10 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
   at::Tensor sum;
   int64_t count = 0;
   for (const at::Tensor& value : values) {
+    if (value.scalar_type() == at::kBool) {
+      throw invalid_argument(
+          "reduce of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat)");
+    }
     if (axis && (*axis < -value.dim() || *axis >= value.dim())) {
       throw invalid_argument("reduce: axis ", *axis, " of ", spec_of(value).to_string());
     }

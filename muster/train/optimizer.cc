@@ -177,9 +177,18 @@ void Optimizer::apply(const Gradients& gradients) const {
     return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
                           flat(variables_, gradients), [this, across = replica->across()](const auto& by_replica) {
                             c10::AutoGradMode no_gradients_either(false);
-                            apply(mean_of(variables_, by_replica, across));
+                            apply_here(mean_of(variables_, by_replica, across));
                           });
   }
+  for (const Variable& variable : variables_) {
+    if (!variable.state()->in_step) continue;
+    throw failed_precondition("an optimizer of variable \"", variable.name(),
+                              "\" takes a step outside of strategy.run(): every worker would change its own copy only");
+  }
+  apply_here(gradients);
+}
+
+void Optimizer::apply_here(const Gradients& gradients) const {
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
     at::Tensor dense = gradients.dense[i];

@@ -63,6 +63,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = default;
 
  private:
+  void apply_here(const Gradients& gradients) const;
+
   // Tensors of one variable or part, where it lives: the value and its slots, to be written in place.
   virtual void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const = 0;
   virtual void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,

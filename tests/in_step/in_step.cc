@@ -26,6 +26,15 @@ void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("not so: " + what);
 }
 
+bool fails(const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const muster::Error&) {
+    return true;
+  }
+  return false;
+}
+
 // One strategy after the other in the same processes: what they reduce, gather and begin with.
 int make_anew(int rounds) {
   for (int round = 1; round <= rounds; ++round) {
@@ -43,6 +52,11 @@ int make_anew(int rounds) {
     const torch::Tensor pair = torch::tensor({2 * rank + 1, 2 * rank + 2});
     expect(sum(pair).equal(torch::tensor({size * size, size * (size + 1)})), "the sum of [1, 2], [3, 4], …");
     expect(sum(torch::ones({})).item<float>() == static_cast<float>(size), "the sum of ones");
+    expect(fails([&] { sum(torch::tensor({true})); }), "a sum of bool is refused, and the group goes on");
+    const muster::Sgd sgd({variable}, {.learning_rate = 1});
+    auto alone = muster::function([&](torch::Tensor x) { sgd.minimize((variable.value() * x).sum()); });
+    expect(fails([&] { alone(torch::ones({})); }), "one worker does not take a step alone");
+    expect(variable.value().equal(torch::ones(ones)), "the variable is what it was");
     const torch::Tensor cube = torch::tensor({{{1, 2}, {1, 2}}});
     for (int64_t axis = 0; axis < 3; ++axis) {
       expect(strategy.gather(strategy.run(same, cube), axis)
