@@ -40,6 +40,10 @@ void Signature::add(const SharedMemory& shared) {
 
 void Signature::add(const at::Tensor& tensor) {
   if (!tensor.defined()) throw invalid_argument("a tensor passed to a traced function is undefined");
+  if (tensor.is_conj() || tensor.is_neg()) {
+    throw invalid_argument("a tensor passed to a traced function is a view that conjugates or negates what it shows; ",
+                           "pass ", tensor.is_conj() ? "resolve_conj()" : "resolve_neg()", " of it");
+  }
   const bool contiguous = tensor.is_contiguous();
   words_.push_back(kTensor);
   words_.push_back(static_cast<int64_t>(tensor.scalar_type()) << 32 |

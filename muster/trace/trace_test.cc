@@ -138,6 +138,43 @@ TEST(ReadWhileTracing, OfLengthsThatAreDataIsRejectedByPacking) {
               HasSubstr("aten::_pack_padded_sequence depends on the data"));
 }
 
+// libtorch takes the elements out of memory, where no op is seen.
+TEST(ReadWhileTracing, ByOpsThatTakeLengthsFromTensorsIsRejected) {
+  auto ctc =
+      function([](at::Tensor x, at::Tensor y, at::Tensor in, at::Tensor out) { return at::ctc_loss(x, y, in, out); });
+  auto split = function([](at::Tensor x, at::Tensor at) { return x.tensor_split(at)[0] * 1; });
+  auto pad = function(
+      [](at::Tensor x, at::Tensor sizes) { return std::get<0>(at::_pad_packed_sequence(x, sizes, false, 0, -1)); });
+  const at::Tensor weights = torch::randn({6, 2}), bias = torch::randn({6});
+  auto gru = function([&](at::Tensor x, at::Tensor sizes) {
+    return std::get<0>(
+        at::gru(x, sizes, torch::zeros({1, 2, 2}), {weights, weights, bias, bias}, true, 1, 0, false, false));
+  });
+
+  EXPECT_THAT(error_of([&] {
+                ctc(torch::randn({4, 1, 3}).log_softmax(2), torch::tensor({{1, 2}}), torch::tensor({4}),
+                    torch::tensor({2}));
+              }),
+              HasSubstr("aten::ctc_loss.Tensor reads the elements of its operand \"input_lengths\""));
+  EXPECT_THAT(error_of([&] { split(torch::ones({4}), torch::tensor({1, 2})); }), HasSubstr("reads the elements"));
+  EXPECT_THAT(error_of([&] { pad(torch::ones({3, 2}), torch::tensor({2, 1})); }), HasSubstr("\"batch_sizes\""));
+  EXPECT_THAT(error_of([&] { gru(torch::ones({3, 2}), torch::tensor({2, 1})); }), HasSubstr("\"batch_sizes\""));
+}
+
+TEST(ReadWhileTracing, OfLengthsThatTheFunctionMakesOfNumbersIsFine) {
+  auto split = function([](at::Tensor x) { return x.tensor_split(torch::tensor({1, 3}))[1] * 2; });
+
+  split(torch::ones({4}));
+
+  EXPECT_TRUE(same_bits(torch::tensor({2.0f, 4.0f}), split(torch::arange(4).to(torch::kFloat))));
+}
+
+TEST(ReadWhileTracing, OfHowManyDifferentElementsThereAreIsRejected) {
+  auto different = function([](at::Tensor x) { return std::get<0>(at::_unique(x)); });
+
+  EXPECT_THAT(error_of([&] { different(torch::tensor({1, 2, 1})); }), HasSubstr("aten::_unique depends on the data"));
+}
+
 TEST(Check, OfAnOpThatReturnsNothingIsMadeInEveryRun) {
   auto root = function([](at::Tensor x) { return torch::linalg_cholesky(x); });
 

@@ -361,10 +361,17 @@ std::vector<at::Tensor> TracedFunction::run(Entry& entry, std::vector<at::Tensor
     }
     handle = *entry.handle;
   }
+  std::vector<at::Tensor> written;
   for (size_t i = 0; i < tensors.size(); ++i) {
+    if (entry.traced.written[i]) written.push_back(tensors[i]);
     if (entry.traced.compact[i] && tensors[i].storage_offset() != 0) tensors[i] = from_its_start(tensors[i]);
   }
-  return worker.run(handle, std::move(tensors), options);
+  std::vector<at::Tensor> results = worker.run(handle, std::move(tensors), options);
+  // As libtorch's own ops do: autograd and whoever has captured it look whether it is what it was.
+  for (const at::Tensor& tensor : written) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  return results;
 }
 
 }  // namespace muster

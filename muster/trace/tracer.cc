@@ -330,7 +330,8 @@ bool Tracer::constant(at::ArrayRef<c10::IValue> inputs) const {
 void Tracer::check_replayable(const KnownOp& op, const c10::OperatorHandle& handle,
                               at::ArrayRef<c10::IValue> inputs) const {
   const bool packs = op.name == kPack;  // into as many rows as the lengths add up to, though libtorch does not say so
-  if (!packs && !handle.hasTag(at::Tag::dynamic_output_shape)) return;
+  const bool untold = packs || op.name == "aten::_unique";
+  if (!untold && !handle.hasTag(at::Tag::dynamic_output_shape)) return;
   if (packs ? constant(inputs[1].toTensor()) : constant(inputs)) return;
   if (op.name == "aten::_ctc_loss") return;  // its lengths are plain numbers
   if (op.name == "aten::index.Tensor") {     // by integers it has a fixed shape; only a mask depends on its elements
@@ -345,6 +346,17 @@ void Tracer::check_replayable(const KnownOp& op, const c10::OperatorHandle& hand
                          " depends on the data, so it cannot be part of a program",
                          caller.empty() ? "" : str_cat(" (called in ", caller, ")"),
                          "; use an op with a fixed shape, such as torch::where or a mask that multiplies");
+}
+
+// The caller has another handle of the same memory, which keeps its shape.
+void Tracer::refuse_new_shape(const std::string& op, const c10::IValue& changed) {
+  if (!changed.isTensor() || !changes_shape_in_place(op)) return;
+  if (op.find("resize") != std::string::npos || op == "aten::detach_") return;  // the caller sees that, or need not
+  const auto& arguments = root().argument_handles_;
+  const auto found = std::find(arguments.begin(), arguments.end(), changed.toTensor().unsafeGetTensorImpl());
+  if (found == arguments.end()) return;
+  throw invalid_argument(options_.name, ": op ", op, " changes the shape of argument ", found - arguments.begin(),
+                         " in place, which its caller would not see; use the op without the underscore");
 }
 
 // A value that C++ has read from a tensor is fixed in the program. That is harmless only if it does not change the
@@ -417,6 +429,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   Instruction instruction{.device = program_.intern_device(op_device())};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = op.schema.arguments[i].written;
+    if (written && i == 0) refuse_new_shape(op.name, inputs[i]);
     if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { before_write(op.name, tensor); });
     const bool reads = !written && op.schema.arguments[i].aliases.empty() && !reads_no_elements(name);
     instruction.arguments.push_back(argument(inputs[i], reads));
@@ -481,6 +494,7 @@ Program Tracer::trace_function(const TensorFunction& function, const std::vector
     program_.arguments.push_back({program_.new_value(), spec_of(argument), 0});
     values_.bind(argument, program_.arguments.back().value);
     argument_storages_.push_back(ValueTable::storage_of(argument));
+    argument_handles_.push_back(argument.unsafeGetTensorImpl());
     arguments.push_back(std::move(argument));
   }
   c10::AutoGradMode gradients(true);
@@ -489,7 +503,14 @@ Program Tracer::trace_function(const TensorFunction& function, const std::vector
     ~Restore() { tracer.restore_variables(); }
   } restore{*this};
   Active active(*this);
-  return finish(function(arguments));
+  const std::vector<at::Tensor> outputs = function(arguments);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].defined()) continue;
+    throw invalid_argument(options_.name, ": result ", i,
+                           " is an undefined tensor; a gradient by what the loss does not ",
+                           "depend on is one: return zeros in its place");
+  }
+  return finish(outputs);
 }
 
 Program Tracer::finish(const std::vector<at::Tensor>& outputs) {

@@ -96,6 +96,7 @@ class Tracer {
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, std::vector<c10::IValue>& stack);
   const KnownOp& known(const c10::OperatorHandle& op);
   void answer_read(const std::string& op, c10::IValue& answer);
+  void refuse_new_shape(const std::string& op, const c10::IValue& changed);
   void check_replayable(const KnownOp& op, const c10::OperatorHandle& handle, at::ArrayRef<c10::IValue> inputs) const;
   bool constant(const at::Tensor& tensor) const;
   bool constant(at::ArrayRef<c10::IValue> inputs) const;
@@ -130,10 +131,10 @@ class Tracer {
   std::map<uint64_t, std::string> device_at_sequence_number_;
   std::vector<at::Tensor> captures_;  // of a body
   std::vector<at::Tensor> differentiable_;
-  uint64_t first_sequence_number_ = 0;          // of autograd nodes made since this trace began
-  ValueId own_arguments_ = 0;                   // of a body: its first values, the others are captures
-  std::vector<std::string> reads_;              // data-dependent reads, "aten::_local_scalar_dense at main"
-  std::vector<const void*> argument_storages_;  // of the outermost trace
+  uint64_t first_sequence_number_ = 0;  // of autograd nodes made since this trace began
+  ValueId own_arguments_ = 0;           // of a body: its first values, the others are captures
+  std::vector<std::string> reads_;      // data-dependent reads, "aten::_local_scalar_dense at main"
+  std::vector<const void*> argument_storages_, argument_handles_;  // of the outermost trace
   std::vector<size_t> compact_arguments_;
   std::vector<CapturedTensor> captured_;
   std::string optimizer_;  // of libtorch that wrote to a variable: "torch::optim::Adam::step"
