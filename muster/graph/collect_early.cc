@@ -22,7 +22,8 @@ class EarlyCollectives {
       const Instruction& instruction = program_.instructions[i];
       places[i] = i;
       if (program_.op_of(instruction).name == kCollective.name) {
-        places[i] = last_ = std::max(last_, earliest(instruction));
+        places[i] = std::max(last_, earliest(instruction));
+        last_ = places[i] == i ? i + 1 : places[i];  // what shares a place with one that moved comes after it
         if (places[i] < others) ++moved;
       } else {
         others = i + 1;

@@ -53,6 +53,15 @@ TEST_F(CollectEarly, KeepsTheOrderOfSums) {
   check(program);
 }
 
+TEST_F(CollectEarly, KeepsTheOrderOfSumsWhenTheFirstStaysWhereItIs) {
+  const ValueId x = b.argument(), early = b.relu(x), late = b.add(early, x);
+  Program program = b.finish({sum(late, "one"), sum(early, "two"), sum(x, "three")});
+
+  EXPECT_EQ(collect_early(program), 0);
+
+  EXPECT_THAT(order_of(program), ElementsAre("relu", "add.Tensor", "one", "two", "three"));
+}
+
 TEST_F(CollectEarly, WaitsForTheLastWriteToWhatItSums) {
   const ValueId x = b.argument(), buffer = b.relu(x), view = b.op("aten::t", {ref(buffer)});
   b.add_(view, x);
