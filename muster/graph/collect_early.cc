@@ -8,21 +8,26 @@
 namespace muster {
 namespace {
 
-class EarlyCollectives {
+// Moves the instructions of one op up to where their operands are there.
+class EarlyInstructions {
  public:
-  EarlyCollectives(Program& program, const Aliases& aliases)
-      : program_(program), aliases_(aliases), ready_(aliases.num_groups(), 0), made_(program.num_values, 0) {}
+  EarlyInstructions(Program& program, const Aliases& aliases, const ControlOp& moves)
+      : program_(program),
+        aliases_(aliases),
+        in_order_(moves.name == kCollective.name),
+        ready_(aliases.num_groups(), 0),
+        made_(program.num_values, 0) {}
 
   int run() {
     const size_t count = program_.instructions.size();
     std::vector<size_t> places(count);  // before which of the old instructions each one comes
     int moved = 0;
-    size_t others = 0;  // the first place after all that is no collective
+    size_t others = 0;  // the first place after all that stays
     for (size_t i = 0; i < count; ++i) {
       const Instruction& instruction = program_.instructions[i];
       places[i] = i;
-      if (program_.op_of(instruction).name == kCollective.name) {
-        places[i] = std::max(last_, earliest(instruction));
+      if (moves(program_.op_of(instruction).name)) {
+        places[i] = in_order_ ? std::max(last_, earliest(instruction)) : earliest(instruction);
         last_ = places[i] == i ? i + 1 : places[i];  // what shares a place with one that moved comes after it
         if (places[i] < others) ++moved;
       } else {
@@ -42,6 +47,11 @@ class EarlyCollectives {
   }
 
  private:
+  // What is copied may be a view, which is made where its memory is.
+  bool moves(const std::string& op) const {
+    return in_order_ ? op == kCollective.name : op == kCopy.name || is_view(op);
+  }
+
   size_t earliest(const Instruction& instruction) const {
     size_t place = 0;
     for (const Argument& argument : instruction.arguments) {
@@ -64,23 +74,25 @@ class EarlyCollectives {
 
   Program& program_;
   const Aliases& aliases_;
+  const bool in_order_;  // among themselves: the tasks of a group make their calls in one order
   // Numbers of old instructions: what may be done before one of them when all before it was done.
   std::vector<size_t> ready_;  // by group: after the last write so far
   std::vector<size_t> made_;   // by value
-  size_t last_ = 0;            // collective so far: the tasks of a group make them in one order
+  size_t last_ = 0;            // place so far, of those in order
 };
 
-int run_early(Program& program, const std::vector<int>& argument_classes) {
+int run_early(Program& program, const std::vector<int>& argument_classes, const ControlOp& moves) {
   const Aliases aliases(program, argument_classes);
   int moved = 0;
   for (size_t i = 0; i < program.bodies.size(); ++i) {
-    moved += run_early(program.bodies[i], aliases.argument_classes(i));
+    moved += run_early(program.bodies[i], aliases.argument_classes(i), moves);
   }
-  return moved + EarlyCollectives(program, aliases).run();
+  return moved + EarlyInstructions(program, aliases, moves).run();
 }
 
 }  // namespace
 
-int collect_early(Program& program) { return run_early(program, {}); }
+int collect_early(Program& program) { return run_early(program, {}, kCollective); }
+int copy_early(Program& program) { return run_early(program, {}, kCopy); }
 
 }  // namespace muster

@@ -84,6 +84,29 @@ TEST_F(CollectEarly, PutsNothingBeforeASumThatItNeeds) {
   check(program);
 }
 
+TEST_F(CollectEarly, LetsCopiesBeginWhenTheirSourceIsThereInAnyOrder) {
+  const ValueId x = b.argument(), w = b.variable("w"), late = b.relu(x);
+  b.add_(w, x);
+  const ValueId copy_of_late = b.op(kCopy.name, {ref(late)}), copy_of_x = b.op(kCopy.name, {ref(x)}),
+                copy_of_w = b.op(kCopy.name, {ref(w)});
+  Program program = b.finish({copy_of_late, copy_of_x, copy_of_w});
+
+  EXPECT_EQ(copy_early(program), 2);
+
+  EXPECT_THAT(order_of(program), ElementsAre("::copy", "relu", "::copy", "add_.Tensor", "::copy"));
+  EXPECT_EQ(program.instructions[0].results[0][0], copy_of_x);
+  EXPECT_EQ(program.instructions[2].results[0][0], copy_of_late);
+}
+
+TEST_F(CollectEarly, LetsCopiesOfViewsBeginWithTheirViews) {
+  const ValueId x = b.argument(), w = b.variable("w"), made = b.relu(x);
+  Program program = b.finish({made, b.op(kCopy.name, {ref(b.op("aten::t", {ref(w)}))})});
+
+  EXPECT_EQ(copy_early(program), 2);
+
+  EXPECT_THAT(order_of(program), ElementsAre("t", "::copy", "relu"));
+}
+
 TEST_F(CollectEarly, LeavesAProgramWithoutSumsAlone) {
   const ValueId x = b.argument();
   Program program = b.finish({b.relu(b.add(x, x))});

@@ -56,6 +56,10 @@ int pool_first(Program& program);
 // the rest of a backward pass is computed. Returns the number of instructions that moved.
 int collect_early(Program& program);
 
+// The same for copies to other devices, and views, of a program that is placed: a device works in the order of its
+// instructions, and one that waits for a copy would wait for all that its source has to do before its first reader.
+int copy_early(Program& program);
+
 struct PassOptions {
   bool dead = true;
   bool views = true;

@@ -130,6 +130,7 @@ std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
                                    .default_device = devices_.default_name(),
                                    .soft_placement = options_.soft_placement,
                                    .log_placement = options_.log_device_placement});
+  if (options_.passes.early) copy_early(ready);
   ready.parts = program.parts;
   ExecutorLinks links{.rendezvous = &rendezvous_};
   links.source = [this](uint64_t number) { return source(number); };
