@@ -25,20 +25,22 @@ class EarlyInstructions {
     size_t others = 0;  // the first place after all that stays
     for (size_t i = 0; i < count; ++i) {
       const Instruction& instruction = program_.instructions[i];
+      const std::string& op = program_.op_of(instruction).name;
       places[i] = i;
-      if (moves(program_.op_of(instruction).name)) {
+      if (moves(op)) {
         places[i] = in_order_ ? std::max(last_, earliest(instruction)) : earliest(instruction);
-        last_ = places[i] == i ? i + 1 : places[i];  // what shares a place with one that moved comes after it
         if (places[i] < others) ++moved;
       } else {
         others = i + 1;
-        const bool may_have_some = !instruction.bodies.empty() || is_communication(program_.op_of(instruction).name);
-        if (may_have_some) last_ = others;
       }
-      for (int group : aliases_.written_groups(i)) ready_[group] = places[i] + 1;
+      // What shares a place with one that moved comes after it.
+      const size_t after = places[i] == i ? i + 1 : places[i];
+      const bool may_have_some = !instruction.bodies.empty() || is_communication(op);
+      if (moves(op) || may_have_some) last_ = after;
+      for (int group : aliases_.written_groups(i)) ready_[group] = after;
       for (const auto& result : instruction.results) {
         for (ValueId value : result) {
-          if (value != kNoValue) made_[value] = places[i] + 1;
+          if (value != kNoValue) made_[value] = after;
         }
       }
     }
