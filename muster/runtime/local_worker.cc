@@ -25,6 +25,9 @@
 namespace muster {
 namespace {
 
+// After an owner or a program has gone: threads that served it stay for some seconds, answers that it may ask for again
+// for a minute.
+constexpr std::chrono::minutes kHolesAppear{2};
 constexpr size_t kOwnersPerProgram = 1'000;  // at most, of which each has a handle
 
 struct LocalWorkerSlot {
@@ -40,8 +43,13 @@ LocalWorkerSlot& local_worker_slot() {
   return slot;
 }
 
+std::chrono::steady_clock::time_point end_of_holes(std::chrono::milliseconds lease) {
+  return std::chrono::steady_clock::now() + lease + kHolesAppear;
+}
+
 // Owners that come and go leave holes between what stays, and malloc keeps their pages: ten MiB in a quarter of an hour
-// of sessions. It takes milliseconds, so not for each of them.
+// of sessions. It takes milliseconds, so not for each of them, but every few seconds while they leave and then for a
+// while.
 void give_free_memory_back() {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -164,8 +172,12 @@ LocalWorker::Runnable LocalWorker::runnable(ProgramHandle handle) const {
 void LocalWorker::deregister_program(ProgramHandle handle) {
   if (ending_) return;  // a program that goes with the rest has parts here
   const Runnable last = runnable(handle);
-  absl::MutexLock lock(&mu_);
-  programs_.erase(handle.id);
+  {
+    absl::MutexLock lock(&mu_);
+    programs_.erase(handle.id);
+    holes_until_ = end_of_holes(options_.lease);
+  }
+  wait_for_tick();
 }
 
 std::vector<at::Tensor> LocalWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
@@ -395,7 +407,7 @@ std::shared_ptr<LeaseTable::Entry> LocalWorker::lease_of(const Owner& owner) {
 
 void LocalWorker::wait_for_tick() {
   absl::MutexLock lock(&mu_);
-  if (tick_ || ending_ || (leases_.size() == 0 && !left_holes_)) return;
+  if (tick_ || ending_ || (leases_.size() == 0 && !has_holes())) return;
   tick_.emplace(timer_.after(absl::FromChrono(options_.lease) / LeaseTable::kTicks, [this] {
     {
       absl::MutexLock lock(&mu_);
@@ -406,8 +418,13 @@ void LocalWorker::wait_for_tick() {
   }));
 }
 
+bool LocalWorker::has_holes() const { return std::chrono::steady_clock::now() < holes_until_; }
+
 void LocalWorker::look_at_leases() {
-  if (left_holes_.exchange(false)) pool_.submit(give_free_memory_back);
+  {
+    absl::MutexLock lock(&mu_);
+    if (has_holes()) pool_.submit(give_free_memory_back);
+  }
   for (Lease& lease : leases_.tick()) {
     // Its programs may have parts at tasks that do not answer.
     pool_.submit([this, lease = std::move(lease)] {
@@ -451,7 +468,10 @@ std::string LocalWorker::drop(const Lease& lease) {
   for (const OpenSequence& sequence : sources) sequence.source->close();
   sources.clear();
   MemoryPool::instance().let_go();  // what their steps needed; those of others ask for it anew
-  left_holes_ = true;
+  {
+    absl::MutexLock lock(&mu_);
+    holes_until_ = end_of_holes(options_.lease);
+  }
   wait_for_tick();
   return words;
 }

@@ -134,6 +134,7 @@ class LocalWorker : public Worker {
   // The lease of the owner. From the first one on, a timer looks at them.
   std::shared_ptr<LeaseTable::Entry> lease_of(const Owner& owner) ABSL_LOCKS_EXCLUDED(mu_);
   void wait_for_tick() ABSL_LOCKS_EXCLUDED(mu_);
+  bool has_holes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Drops what an owner has left. Returns what that was, in words; nothing if there was nothing.
   std::string drop(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
   size_t drop_containers(const std::vector<std::string>& containers) ABSL_LOCKS_EXCLUDED(mu_);
@@ -175,9 +176,10 @@ class LocalWorker : public Worker {
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> left_holes_ = false;  // in malloc's memory: somebody has left since the last tick
-  ElasticPool pool_{"worker"};            // what it runs uses all of the above
-  DeadlineTimer timer_;                   // last: it gives the pool work
+  // Until then, holes appear in malloc's memory: somebody has left, and what was kept for them goes bit by bit.
+  std::chrono::steady_clock::time_point holes_until_ ABSL_GUARDED_BY(mu_){};
+  ElasticPool pool_{"worker"};  // what it runs uses all of the above
+  DeadlineTimer timer_;         // last: it gives the pool work
 };
 
 // The worker that functions run on when they are called directly. It is made at the first use, with one CPU device and

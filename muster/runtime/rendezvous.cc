@@ -9,13 +9,42 @@ namespace {
 
 constexpr size_t kAbortedRemembered = 1024;
 
+template <class Characters>
+std::string text(const Characters& characters) {
+  return {characters.begin(), characters.end()};
+}
+
 }  // namespace
+
+bool AbortedSteps::add(uint64_t step, const Status& why) {
+  if (entries_.empty()) {
+    entries_.resize(kAbortedRemembered);
+    places_.reserve(kAbortedRemembered + 1);
+  }
+  if (!places_.emplace(step, next_).second) return false;
+  Entry& entry = entries_[next_];
+  if (entry.code != StatusCode::kOk) places_.erase(entry.step);
+  entry.step = step;
+  entry.code = why.code();
+  entry.message.assign(why.message().begin(), why.message().end());
+  entry.task.assign(why.task().begin(), why.task().end());
+  entry.detail.assign(why.detail().begin(), why.detail().end());
+  next_ = (next_ + 1) % entries_.size();
+  return true;
+}
+
+std::optional<Status> AbortedSteps::find(uint64_t step) const {
+  auto place = places_.find(step);
+  if (place == places_.end()) return std::nullopt;
+  const Entry& entry = entries_[place->second];
+  return Status(entry.code, text(entry.message), text(entry.task), text(entry.detail));
+}
 
 void Rendezvous::send(uint64_t step, int64_t edge, at::Tensor value, uint64_t owner) {
   ReceiveDone waiter;
   {
     absl::MutexLock lock(&mu_);
-    if (auto aborted = aborted_.find(step); aborted != aborted_.end()) throw Error(aborted->second);
+    if (auto aborted = aborted_.find(step)) throw Error(*aborted);
     Step& edges = steps_[step];
     auto [it, is_new] = edges.try_emplace(edge);
     if (is_new) {
@@ -36,8 +65,8 @@ uint64_t Rendezvous::receive(uint64_t step, int64_t edge, ReceiveDone done) {
   at::Tensor value;
   {
     absl::MutexLock lock(&mu_);
-    if (auto aborted = aborted_.find(step); aborted != aborted_.end()) {
-      status = aborted->second;
+    if (auto aborted = aborted_.find(step)) {
+      status = *aborted;
     } else {
       Step& edges = steps_[step];
       auto [it, is_new] = edges.try_emplace(edge);
@@ -78,12 +107,7 @@ void Rendezvous::abort(uint64_t step, const Status& why) {
   Step edges;
   {
     absl::MutexLock lock(&mu_);
-    if (!aborted_.emplace(step, why).second) return;
-    aborted_order_.push_back(step);
-    if (aborted_order_.size() > kAbortedRemembered) {
-      aborted_.erase(aborted_order_.front());
-      aborted_order_.pop_front();
-    }
+    if (!aborted_.add(step, why)) return;
     if (auto it = steps_.find(step); it != steps_.end()) {
       edges = std::move(it->second);
       steps_.erase(it);

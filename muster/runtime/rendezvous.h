@@ -4,11 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <absl/base/thread_annotations.h>
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/synchronization/mutex.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,27 @@
 namespace muster {
 
 using ReceiveDone = std::function<void(const Status&, at::Tensor)>;
+
+// The last steps that were aborted, and why. What stays for long among what comes and goes keeps pages of malloc from
+// being given back, so the memory of all of them is one block.
+class AbortedSteps {
+ public:
+  bool add(uint64_t step, const Status& why);  // false if it is known
+  std::optional<Status> find(uint64_t step) const;
+
+ private:
+  struct Entry {
+    uint64_t step = 0;
+    StatusCode code = StatusCode::kOk;
+    absl::InlinedVector<char, 232> message{};
+    absl::InlinedVector<char, 64> task{};
+    absl::InlinedVector<char, 16> detail{};
+  };
+
+  std::vector<Entry> entries_{};  // a ring, in the order of their coming
+  size_t next_ = 0;
+  absl::flat_hash_map<uint64_t, size_t> places_{};  // by step
+};
 
 // Holds the tensors of steps that wait for their reader, or readers that wait for their tensor.
 // Invariant: an edge of a step is either a value or a waiter, never both; what is fetched is gone.
@@ -52,9 +74,7 @@ class Rendezvous {
   mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
   uint64_t waiters_ ABSL_GUARDED_BY(mu_) = 0;  // so far
-  // The last steps that were aborted: their parts may be under way to this task.
-  absl::flat_hash_map<uint64_t, Status> aborted_ ABSL_GUARDED_BY(mu_);
-  std::deque<uint64_t> aborted_order_ ABSL_GUARDED_BY(mu_);
+  AbortedSteps aborted_ ABSL_GUARDED_BY(mu_);  // their parts may be under way to this task
 };
 
 }  // namespace muster

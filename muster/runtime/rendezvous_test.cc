@@ -1,6 +1,7 @@
 #include "muster/runtime/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <torch/torch.h>
 
 #include <optional>
@@ -57,6 +58,35 @@ TEST(Rendezvous, TellsEverybodyWhyAStepWasAborted) {
   EXPECT_EQ(later.value().status, why);
   EXPECT_EQ(rendezvous.waiting_values(), 0u);
   EXPECT_THROW(rendezvous.send(1, 3, torch::ones({2})), Error);
+}
+
+TEST(Rendezvous, ForgetsTheFirstOfManyStepsThatWereAborted) {
+  Rendezvous rendezvous;
+  const std::string words(2000, 'x');
+
+  for (uint64_t step = 1; step <= 3000; ++step) {
+    rendezvous.abort(step, Status(StatusCode::kInternal, str_cat(step, words), "/job:ps/task:0", "detail"));
+  }
+
+  std::optional<Got> first, last;
+  rendezvous.receive(1, 0, into(first));
+  rendezvous.receive(3000, 0, into(last));
+  EXPECT_FALSE(first);
+  EXPECT_EQ(last.value().status, Status(StatusCode::kInternal, str_cat(3000, words), "/job:ps/task:0", "detail"));
+}
+
+// Small blocks that stay keep the pages around them.
+TEST(Rendezvous, KeepsNoBlocksOfMemoryForStepsThatWereAborted) {
+  Rendezvous rendezvous;
+  auto abort = [&](uint64_t step) {
+    rendezvous.abort(step, Status(StatusCode::kCancelled, str_cat("step ", step, std::string(100, 'x')), "/job:ps"));
+  };
+  abort(0);
+  const size_t before = mallinfo2().uordblks;
+
+  for (uint64_t step = 1; step < 1000; ++step) abort(step);
+
+  EXPECT_LT(mallinfo2().uordblks, before + 10'000);
 }
 
 TEST(Rendezvous, RefusesASecondValueAndASecondReader) {
