@@ -21,6 +21,7 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/replica_ops.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/dump.h"
 #include "muster/graph/serialize.h"

@@ -1,26 +1,25 @@
 #include "muster/trace/device_scope.h"
 
 #include "muster/graph/device_spec.h"
+#include "muster/trace/thread_state.h"
 #include "muster/trace/tracer.h"
 
 namespace muster {
 namespace {
 
-thread_local std::string current_device;
-
 void enter(std::string device) {
-  current_device = std::move(device);
-  if (Tracer* tracer = Tracer::current()) tracer->device_changed(current_device);
+  if (Tracer* tracer = Tracer::current()) tracer->device_changed(device);
+  ThreadState::here().device = std::move(device);
 }
 
 }  // namespace
 
-DeviceScope::DeviceScope(std::string_view device) : outer_(current_device) {
-  enter(DeviceSpec::parse(current_device).merged_with(DeviceSpec::parse(device)).to_string());
+DeviceScope::DeviceScope(std::string_view device) : outer_(current()) {
+  enter(DeviceSpec::parse(outer_).merged_with(DeviceSpec::parse(device)).to_string());
 }
 
 DeviceScope::~DeviceScope() { enter(outer_); }
 
-const std::string& DeviceScope::current() { return current_device; }
+const std::string& DeviceScope::current() { return ThreadState::here().device; }
 
 }  // namespace muster

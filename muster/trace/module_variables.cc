@@ -118,4 +118,16 @@ void ModuleVariables::write_back() const {
   }
 }
 
+void ModuleVariables::read_module() const {
+  for (Variable variable : variables_) {
+    at::Tensor value;
+    {
+      PlainTensors plain;
+      value = variable.state()->adopted.detach().clone();
+    }
+    variable.assign(value);
+    variable.state()->note_adopted_version();
+  }
+}
+
 }  // namespace muster

@@ -52,8 +52,11 @@ class ModuleVariables {
   std::vector<Variable> trainable() const;
   Variable at(const std::string& name) const;  // as the module names it; Error{kNotFound} lists the names
 
-  // Copies the values of the variables into the module's tensors.
+  // Copies the values of the variables into the module's tensors,
   void write_back() const;
+  // and what is written in the module's tensors (by torch::load, or by hand) into the variables. Under a strategy of
+  // several processes each of them does so, with the same values.
+  void read_module() const;
 
   // Whether nobody but these variables holds a tensor of the module.
   bool module_is_gone() const;

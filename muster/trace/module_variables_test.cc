@@ -75,6 +75,27 @@ TEST(ModuleVariables, CanBeAskedForInALoop) {
   EXPECT_EQ(adopted(linear).at("bias").sizes(), at::IntArrayRef({1}));
 }
 
+TEST(ModuleVariables, AreReadFromTheModuleOnRequest) {
+  nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
+  const ModuleVariables variables = adopt(net);
+  auto forward = function([&](at::Tensor x) { return net->forward(x); });
+  const at::Tensor x = torch::ones({4, 2}), before = forward(x);
+  {
+    torch::NoGradGuard no_gradients;
+    net->parameters()[3].fill_(7);
+    net->buffers()[0].fill_(5);
+  }
+  EXPECT_TRUE(same_bits(forward(x), before));
+
+  variables.read_module();
+
+  EXPECT_TRUE(torch::allclose(forward(x), before + 7));
+  EXPECT_EQ(variables.at("1.running_mean").value()[0].item<float>() > 4, true);
+  net->parameters()[3].data().fill_(1);
+  EXPECT_TRUE(torch::allclose(forward(x), before + 7));
+  EXPECT_TRUE(same_bits(variables.at("1.bias").value(), torch::full({3}, 7.0F)));
+}
+
 TEST(ModuleVariables, AreWrittenBackOnRequest) {
   nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
   const ModuleVariables variables = adopt(net);

@@ -1,25 +1,21 @@
 #include "muster/trace/read_cache.h"
 
 #include "muster/base/status.h"
+#include "muster/trace/thread_state.h"
 #include "muster/trace/tracer.h"
 
 namespace muster {
-namespace {
-
-thread_local ReadCacheScope* current_cache = nullptr;
-
-}  // namespace
 
 ReadCacheScope::ReadCacheScope() : tracer_(Tracer::current()) {
-  if (current_cache != nullptr) {
+  if (current() != nullptr) {
     throw invalid_argument("a ReadCacheScope is open already; scopes that keep the values of variables do not nest");
   }
-  current_cache = this;
+  ThreadState::here().read_cache = this;
 }
 
-ReadCacheScope::~ReadCacheScope() { current_cache = nullptr; }
+ReadCacheScope::~ReadCacheScope() { ThreadState::here().read_cache = nullptr; }
 
-ReadCacheScope* ReadCacheScope::current() { return current_cache; }
+ReadCacheScope* ReadCacheScope::current() { return ThreadState::here().read_cache; }
 
 at::Tensor ReadCacheScope::find(const std::shared_ptr<Variable::State>& variable) const {
   // A body of control flow may use what the function around it has read.

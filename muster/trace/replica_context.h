@@ -12,19 +12,28 @@
 
 namespace muster {
 
+class ReplicaTurns;
+class Tracer;
+
 // One replica while its function is traced. The replicas of a process are traced one after the other into one program,
-// where they run side by side; other processes may have more of them, of the same step. What concerns all of them, such
-// as a write to a variable, is merged: it happens when the last of them has ended, with what each of them gave. Of one
-// thread, the one that traces.
+// or in turns where they meet, and run side by side; other processes may have more of them, of the same step. What
+// concerns all of them, such as a write to a variable, is merged: it happens when the last of them has ended, with what
+// each of them gave. Of one thread, the one that traces it.
 class ReplicaContext {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Merge = std::function<void(const std::vector<Tensors>& by_replica)>;
+  struct Met {
+    std::string what;
+    std::vector<Tensors> by_replica{};  // what each gave
+    Tensors result{};                   // what came of it
+  };
 
   static ReplicaContext* current();  // null outside of strategy.run()
 
   int id() const { return across_.rank * num_here_ + here_; }  // among all
   int num_replicas() const { return across_.size * num_here_; }
+  int number_here() const { return here_; }  // among those of this process
   const AcrossWorkers& across() const { return across_; }
 
   // Calls `how` once, after all replicas of this process, with the `values` of each of them; what those of others give
@@ -32,6 +41,11 @@ class ReplicaContext {
   // they have their old values, so reading one is an error. All replicas merge the same things in the same order:
   // Error{kFailedPrecondition} if one does not, which names `what`.
   void merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how);
+  // Waits for the other replicas of this process and calls `how` once, outside of all of them, with what each gave. All
+  // replicas meet for the same things in the same order, as with merge(). Throws Error{kFailedPrecondition} inside of
+  // control flow, where others cannot come, unless there are none.
+  Met meet(const std::string& what, Tensors values,
+           const std::function<Tensors(const std::vector<Tensors>& by_replica)>& how);
   // What `make` gives is made once, for all replicas. They ask for the same things in the same order, as with merge().
   Tensors once(const std::string& what, const std::function<Tensors()>& make);
   // Throws Error{kFailedPrecondition} if this replica has written to the variable before.
@@ -50,18 +64,24 @@ class ReplicaContext {
     Tensors tensors;
   };
   struct OfAll {
+    ReplicaTurns& turns;
+    Tracer* const tracer;      // of all replicas
+    const std::string device;  // around them
     std::vector<Merging> merges{};
+    std::vector<Met> meetings{};
     std::vector<Made> made{};
   };
 
   ReplicaContext(int here, int num_here, const AcrossWorkers& across, OfAll& all);
   ~ReplicaContext();
+  // REQUIRES: the replica is not the first. The error that it does not do what the first did.
+  [[noreturn]] void refuse(const std::string& what, const std::string* first) const;
+  void check_end() const;
 
   const int here_, num_here_;  // among those of this process
   const AcrossWorkers across_;
-  std::vector<Merging>& merges_;   // of all replicas
-  std::vector<Made>& made_;        // likewise
-  size_t merged_ = 0, taken_ = 0;  // by this one
+  OfAll& all_;
+  size_t merged_ = 0, met_ = 0, taken_ = 0;  // by this one
   std::vector<const Variable::State*> changed_{};
 };
 

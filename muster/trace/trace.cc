@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kMostReadsToTryOneByOne = 16;
 
-std::recursive_mutex& trace_mutex() {
-  static std::recursive_mutex mutex;
+std::mutex& trace_mutex() {
+  static std::mutex mutex;
   return mutex;
 }
 
@@ -156,7 +156,9 @@ bool is_probing() {
 
 TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
                     const TraceOptions& options) {
-  std::lock_guard one_at_a_time(trace_mutex());
+  // A trace inside of one belongs to it, whichever of its threads begins it.
+  std::unique_lock one_at_a_time(trace_mutex(), std::defer_lock);
+  if (!tracing()) one_at_a_time.lock();
   install_dispatcher_hook();
   WithoutCpuOps without_cpu_ops(options.portable);
 

@@ -12,14 +12,13 @@
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/caller.h"
+#include "muster/trace/thread_state.h"
 
 namespace muster {
 namespace {
 
 constexpr int64_t kOften = 5;  // retraces
 constexpr int kDeepest = 256;
-
-thread_local int inlined_depth = 0;
 
 // The same memory as a storage of its own, so that offsets count from the tensor's first element.
 at::Tensor from_its_start(const at::Tensor& tensor) {
@@ -75,14 +74,15 @@ std::string TracedFunction::in_words() const {
 }
 
 TracedFunction::Inlined::Inlined(const TracedFunction& function) {
-  if (inlined_depth >= kDeepest) {
+  int& depth = ThreadState::here().inlined_depth;
+  if (depth >= kDeepest) {
     throw invalid_argument("function \"", function.name(), "\" calls itself more than ", kDeepest,
                            " deep while it is traced; its recursion must end by a plain C++ value");
   }
-  ++inlined_depth;
+  ++depth;
 }
 
-TracedFunction::Inlined::~Inlined() { --inlined_depth; }
+TracedFunction::Inlined::~Inlined() { --ThreadState::here().inlined_depth; }
 
 TracedFunction::TracedFunction(FunctionOptions options, std::string place)
     : options_(std::move(options)), place_(std::move(place)) {
@@ -274,10 +274,11 @@ void TracedFunction::warn_of_changes(Entry& entry) const {
   for (const auto& variable : entry.traced.variables) {
     if (!variable->adopted_was_changed()) continue;
     if (entry.told_of_changes.exchange(true)) return;
-    MUSTER_LOG(warning) << in_words() << ": the module's tensor that stands for variable \"" << variable->options.name
-                        << "\" was written to since it was adopted. The function uses the variable, which has its own "
-                           "value: assign to that (muster::adopted(net).at(\"weight\").assign(...)), or change the "
-                           "module before it is adopted";
+    MUSTER_LOG(warning)
+        << in_words() << ": the module's tensor that stands for variable \"" << variable->options.name
+        << "\" was written to since it was adopted. The function uses the variable, which has its own "
+           "value: read the module into its variables by muster::adopted(net).read_module(), or change the "
+           "module before it is adopted";
     return;
   }
 }

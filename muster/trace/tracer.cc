@@ -14,6 +14,7 @@
 #include "muster/trace/caller.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/dispatcher_hook.h"
+#include "muster/trace/thread_state.h"
 
 namespace muster {
 namespace {
@@ -21,8 +22,6 @@ namespace {
 constexpr int64_t kLargestConstant = int64_t{256} << 20;
 constexpr size_t kReadsToName = 16;  // looking for symbols takes milliseconds
 constexpr std::string_view kPack = "aten::_pack_padded_sequence";
-
-thread_local Tracer* current_tracer = nullptr;
 
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -73,8 +72,8 @@ bool reads_no_elements(const std::string& op) {
 // Makes a tracer the current one of this thread and switches the dispatcher's hook on.
 class Tracer::Active {
  public:
-  explicit Active(Tracer& tracer) : outer_(std::exchange(current_tracer, &tracer)) {}
-  ~Active() { current_tracer = outer_; }
+  explicit Active(Tracer& tracer) : outer_(std::exchange(ThreadState::here().tracer, &tracer)) {}
+  ~Active() { ThreadState::here().tracer = outer_; }
   Active(const Active&) = delete;
   Active& operator=(const Active&) = delete;
 
@@ -83,9 +82,9 @@ class Tracer::Active {
   Traced traced_;
 };
 
-Tracer* Tracer::current() { return current_tracer; }
+Tracer* Tracer::current() { return ThreadState::here().tracer; }
 
-bool tracing() { return current_tracer != nullptr; }
+bool tracing() { return Tracer::current() != nullptr; }
 
 Tracer::Tracer(const TraceOptions& options, Tracer* outer, Probe probe)
     : options_(options), outer_(outer), probe_(probe) {

@@ -17,13 +17,12 @@
 #include "muster/trace/device_scope.h"
 #include "muster/trace/read_cache.h"
 #include "muster/trace/replica_context.h"
+#include "muster/trace/thread_state.h"
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {
 namespace {
-
-thread_local std::shared_ptr<VariableCreator> current_creator;
 
 std::string here_or_else(const VariableOptions& options) {
   return options.device.empty() ? DeviceScope::current() : options.device;
@@ -88,14 +87,14 @@ void give_back_remote_name(const std::string& name) {
 
 }  // namespace
 
-VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator) : outer_(current_creator) {
+VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator) : outer_(current()) {
   using Authority = VariableCreator::Authority;
   const bool decides =
       !creator || !outer_ || creator->authority() == Authority::kAlways || creator->authority() == outer_->authority();
-  if (decides) current_creator = std::move(creator);
+  if (decides) ThreadState::here().creator = std::move(creator);
 }
-VariableScope::~VariableScope() { current_creator = outer_; }
-const std::shared_ptr<VariableCreator>& VariableScope::current() { return current_creator; }
+VariableScope::~VariableScope() { ThreadState::here().creator = outer_; }
+const std::shared_ptr<VariableCreator>& VariableScope::current() { return ThreadState::here().creator; }
 
 Variable::State::State(TensorSpec s, VariableOptions given, std::shared_ptr<VariableHome> h)
     : options(std::move(given)), spec(std::move(s)), home(std::move(h)) {}

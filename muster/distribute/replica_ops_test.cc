@@ -1,0 +1,235 @@
+#include "muster/distribute/replica_ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/graph/dump.h"
+#include "muster/trace/control_flow.h"
+
+namespace muster {
+namespace {
+
+using ::muster::testing_support::caught;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The devices of this process are four, as local_strategies_test.cc has them.
+class ReplicaOps : public ::testing::TestWithParam<int> {
+ protected:
+  static std::vector<std::string> devices(int count) {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(str_cat("/device:CPU:", i));
+    return names;
+  }
+  // [1, 2] times the number of each replica.
+  static at::Tensor own() { return torch::tensor({1.0F, 2.0F}) * (replica_id() + 1); }
+
+  const int replicas_ = GetParam();
+  const float sum_ = static_cast<float>(replicas_ * (replicas_ + 1)) / 2;  // 1 + 2 + …
+  const MirroredStrategy strategy_{devices(replicas_)};
+};
+
+INSTANTIATE_TEST_SUITE_P(Count, ReplicaOps, ::testing::Values(1, 2, 4));
+
+TEST_P(ReplicaOps, SumsAndMeansReachEveryReplica) {
+  auto step = function([] {
+    const auto both = all_reduce(ReduceOp::kMean, {own(), own().sum()});
+    return std::vector{all_reduce(ReduceOp::kSum, own()), both[0], both[1]};
+  });
+
+  for (const std::vector<at::Tensor>& result : strategy_.run(step).values) {
+    EXPECT_TRUE(result[0].equal(torch::tensor({1.0F, 2.0F}) * sum_));
+    EXPECT_TRUE(result[1].equal(torch::tensor({1.0F, 2.0F}) * sum_ / replicas_));
+    EXPECT_TRUE(result[2].equal(torch::full({}, 3 * sum_ / static_cast<float>(replicas_))));
+  }
+}
+
+TEST_P(ReplicaOps, GatherAlongAnyAxisAndDifferentNumbersOfRows) {
+  auto step = function([] {
+    const at::Tensor rows = torch::full({replica_id() + 1, 2}, replica_id());
+    return std::vector{all_gather(rows), all_gather(rows.t(), -1)};
+  });
+  std::vector<at::Tensor> expected;
+  for (int i = 0; i < replicas_; ++i) expected.push_back(torch::full({i + 1, 2}, i));
+
+  for (const std::vector<at::Tensor>& result : strategy_.run(step).values) {
+    EXPECT_TRUE(result[0].equal(torch::cat(expected)));
+    EXPECT_TRUE(result[1].equal(torch::cat(expected).t()));
+  }
+}
+
+TEST_P(ReplicaOps, GiveEachReplicaAResultOfItsOwn) {
+  auto step = function([] {
+    at::Tensor sum = all_reduce(ReduceOp::kSum, torch::ones({2}));
+    return sum.mul_(replica_id() + 1);
+  });
+
+  const auto results = strategy_.run(step);
+
+  for (int i = 0; i < replicas_; ++i) {
+    EXPECT_TRUE(results.values[i].equal(torch::full({2}, static_cast<float>(replicas_ * (i + 1)))));
+  }
+}
+
+// loss_i = (i + 1) * f(all): by x_j the sum of all losses counts.
+TEST_P(ReplicaOps, PassGradientsToTheReplicasThatGaveTheValues) {
+  auto step = function([](at::Tensor given) {
+    at::Tensor x = (given * (replica_id() + 1)).detach().requires_grad_();
+    at::Tensor loss = all_reduce(ReduceOp::kSum, x).square().sum() * (replica_id() + 1);
+    loss = loss + all_reduce(ReduceOp::kMean, x).sum() + (all_gather(x) * (replica_id() + 1)).select(0, 0);
+    loss.backward();
+    return x.grad();
+  });
+  const at::Tensor given = torch::tensor({1.0F, 2.0F});
+
+  const auto gradients = strategy_.run(step, given);
+
+  for (int i = 0; i < replicas_; ++i) {
+    at::Tensor expected = 2 * given * sum_ * sum_ + 1;
+    if (i == 0) expected[0] += sum_;  // the first element of what was gathered is its
+    EXPECT_TRUE(torch::allclose(gradients.values[i], expected)) << i << ": " << gradients.values[i] << expected;
+  }
+}
+
+TEST_P(ReplicaOps, LeaveEachReplicaOnItsDevice) {
+  auto step = function([](at::Tensor x) {
+    at::Tensor own = (x + 1).requires_grad_();
+    at::Tensor loss = (all_reduce(ReduceOp::kSum, own) + own.sigmoid()).tanh().sum();
+    loss.backward();
+    return own.grad();
+  });
+  strategy_.run(step, torch::ones({2}));
+  const auto in_one = function([&](at::Tensor x) { return strategy_.run(step, x); });
+
+  const Program program = in_one.program(torch::ones({2}));
+
+  std::map<std::string, std::map<std::string, int>> by_device;
+  for (const Instruction& instruction : program.instructions) {
+    const std::string& device = program.devices[instruction.device];
+    const size_t begin = device.find("/device:");
+    if (begin != std::string::npos) ++by_device[device.substr(begin)][program.op_of(instruction).name];
+  }
+  for (const std::string& device : devices(replicas_)) {
+    for (const std::string op : {"aten::sigmoid", "aten::tanh", "aten::sigmoid_backward", "aten::tanh_backward"}) {
+      EXPECT_EQ(by_device[device][op], 1) << op << " on " << device << "\n" << dump(program);
+    }
+  }
+}
+
+TEST_P(ReplicaOps, MergeOnceForAllAndLetEachReadWhatWasWritten) {
+  auto v = strategy_.make<Variable>(torch::zeros({2}), VariableOptions{.name = "merged"});
+  int calls = 0;
+  auto step = function([&] {
+    const at::Tensor largest = merge_call(
+        [&](const PerReplica<at::Tensor>& each, const PerReplica<at::Tensor>& ones) {
+          ++calls;
+          EXPECT_EQ(each.values.size(), static_cast<size_t>(replicas_));
+          EXPECT_EQ(ReplicaContext::current(), nullptr);
+          v.assign_add(strategy_.reduce(ReduceOp::kSum, each));
+          return torch::stack(each.values).amax(0) + ones.values[0];
+        },
+        own(), torch::ones({2}));
+    merge_call([&](const PerReplica<at::Tensor>& each) { v.assign_add(each.values[0]); }, torch::ones({2}));
+    return largest + v.value();
+  });
+
+  const auto results = strategy_.run(step);
+
+  EXPECT_EQ(calls, 1);
+  const at::Tensor written = torch::tensor({1.0F, 2.0F}) * sum_ + 1;
+  EXPECT_TRUE(v.value().equal(written));
+  for (const at::Tensor& result : results.values) {
+    EXPECT_TRUE(result.equal(torch::tensor({1.0F, 2.0F}) * replicas_ + 1 + written));
+  }
+}
+
+TEST(ReplicaOps, OutsideOfReplicasAreThoseOfOne) {
+  at::Tensor x = torch::tensor({1.0F, 2.0F}).requires_grad_();
+
+  at::Tensor loss = (all_reduce(ReduceOp::kMean, x) * all_gather(x)).sum();
+  loss.backward();
+
+  EXPECT_EQ(loss.item<float>(), 5);
+  EXPECT_TRUE(x.grad().equal(torch::tensor({2.0F, 4.0F})));
+  EXPECT_EQ(
+      merge_call([](const PerReplica<at::Tensor>& each) { return each.value() + 1; }, torch::ones({})).item<float>(),
+      2);
+}
+
+class Two : public ::testing::Test {
+ protected:
+  const MirroredStrategy strategy_{std::vector<std::string>{"/device:CPU:1", "/device:CPU:2"}};
+};
+
+TEST_F(Two, ReplicasThatDoNotDoTheSameAreNamed) {
+  auto refusal = [&](const auto& lambda) {
+    auto step = function(lambda);
+    const Status status = caught([&] { strategy_.run(step); });
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    return status.message();
+  };
+  const at::Tensor one = torch::ones({});
+  auto sum = [&] { return all_reduce(ReduceOp::kSum, one); };
+
+  EXPECT_THAT(refusal([&] { return replica_id() == 0 ? sum() : one + 0; }),
+              HasSubstr("replica 1 ends, but replica 0 came to all_reduce"));
+  EXPECT_THAT(refusal([&] { return replica_id() == 1 ? sum() : one + 0; }),
+              HasSubstr("replica 1 comes to all_reduce, replica 0 to its end"));
+  EXPECT_THAT(refusal([&] { return replica_id() == 1 ? sum() : all_gather(one.view({1})); }),
+              HasSubstr("replica 1 comes to all_reduce, replica 0 to all_gather"));
+  EXPECT_THAT(refusal([&] {
+                sum();
+                return replica_id() == 1 ? sum() : one + 0;
+              }),
+              HasSubstr("replica 1 comes to all_reduce, replica 0 to its end"));
+  EXPECT_THAT(refusal([&] {
+                at::Tensor x = one + 0;
+                repeat(3, [&] { x += sum(); });
+                return x;
+              }),
+              AllOf(HasSubstr("all_reduce inside of control flow"), HasSubstr("around strategy.run()")));
+}
+
+TEST_F(Two, ReplicasWhoseValuesDoNotFitAreNamed) {
+  auto refusal = [&](const auto& lambda) {
+    auto step = function(lambda);
+    const Status status = caught([&] { strategy_.run(step); });
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    return status.message();
+  };
+
+  EXPECT_THAT(refusal([] { return all_reduce(ReduceOp::kSum, torch::ones({replica_id() + 1})); }),
+              AllOf(HasSubstr("all_reduce"), HasSubstr("[1]"), HasSubstr("[2]")));
+  EXPECT_THAT(
+      refusal([] { return all_reduce(ReduceOp::kSum, std::vector<at::Tensor>(replica_id() + 1, torch::ones({}))); }),
+      HasSubstr("1 tensors in the first replica of this process and 2"));
+  EXPECT_THAT(refusal([] { return all_reduce(ReduceOp::kSum, torch::tensor({true})); }), HasSubstr("bool"));
+  EXPECT_THAT(refusal([] { return all_gather(torch::ones({})); }), HasSubstr("unsqueeze"));
+  EXPECT_THAT(refusal([] { return all_gather(torch::ones({2}), 1); }), HasSubstr("axis 1"));
+}
+
+TEST_F(Two, ReplicasEndTogetherWhenOneOfThemFails) {
+  int destroyed = 0;
+  struct Counts {
+    int& count;
+    ~Counts() { ++count; }
+  };
+  for (int i = 0; i < 50; ++i) {
+    auto step = function([&, i] {
+      const Counts local{destroyed};
+      all_reduce(ReduceOp::kSum, torch::ones({}));
+      if (replica_id() == i % 2) throw std::runtime_error("no such thing");
+      return all_reduce(ReduceOp::kSum, torch::ones({}));
+    });
+    EXPECT_THROW(strategy_.run(step), std::runtime_error);
+  }
+  EXPECT_EQ(destroyed, 100);
+  EXPECT_EQ(ReplicaContext::current(), nullptr);
+  EXPECT_FALSE(tracing());
+}
+
+}  // namespace
+}  // namespace muster
