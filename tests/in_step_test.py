@@ -97,13 +97,12 @@ class InStep(unittest.TestCase):
         self.assertLess(max(abs(a - b) for a, b in zip(some, others)), 2e-5)
 
     def test_processes_and_devices_train_the_same_weights(self):
-        for optimizer in ("momentum", "adam"):
-            one = self.trained_alone("--optimizer", optimizer)
-            four = ",".join(f"/device:CPU:{number}" for number in range(4))
-            self.assert_close(one, self.trained_alone("--optimizer", optimizer, "--devices", four))
-            self.assert_close(one, self.trained_together("--optimizer", optimizer))
-            self.assert_close(one, self.trained_together("--optimizer", optimizer, "--devices",
-                                                         "/device:CPU:0,/device:CPU:1"))
+        four = ",".join(f"/device:CPU:{number}" for number in range(4))
+        for flags in (["--optimizer", "momentum"], ["--optimizer", "adam"], ["--norm", "synchronized", "--steps", "5"]):
+            one = self.trained_alone(*flags)
+            self.assert_close(one, self.trained_alone(*flags, "--devices", four))
+            self.assert_close(one, self.trained_together(*flags))
+            self.assert_close(one, self.trained_together(*flags, "--devices", "/device:CPU:0,/device:CPU:1"))
 
     def test_strategies_are_made_anew_in_the_same_processes(self):
         for size in (2, 4):

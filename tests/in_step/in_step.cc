@@ -1,7 +1,7 @@
 // A program that trains in step with others, for in_step_test.py:
 //   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
-//           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N]
+//           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized]
 //   in_step --rounds N
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "muster/muster.h"
+#include "muster/train/sync_batch_norm.h"
 
 namespace {
 
@@ -87,9 +88,11 @@ int run(std::map<std::string, std::string>& flags) {
   const muster::TfConfigClusterResolver resolver;
   const int index = alone ? 0 : resolver.task_index().value_or(0);
   torch::manual_seed(static_cast<uint64_t>(index) + 1);
-  auto net =
-      strategy.make<torch::nn::Sequential>(torch::nn::Linear(8, 300), torch::nn::ReLU(), torch::nn::Linear(300, 40),
-                                           torch::nn::ReLU(), torch::nn::Linear(40, 1));
+  torch::nn::Sequential layers(torch::nn::Linear(8, 300));
+  if (flags["--norm"] == "synchronized") layers->push_back(muster::SyncBatchNorm(300));
+  layers->extend(*torch::nn::Sequential(torch::nn::ReLU(), torch::nn::Linear(300, 40), torch::nn::ReLU(),
+                                        torch::nn::Linear(40, 1)));
+  auto net = strategy.make<torch::nn::Sequential>(layers);
   auto table = strategy.make<muster::Variable>(torch::randn({std::stoi(flags["--table"]), 8}));
   std::vector<muster::Variable> trained = muster::adopted(net).trainable();
   trained.push_back(table);
@@ -150,7 +153,8 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{
       {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"},  {"--weights", ""},
       {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},          {"--table", "50"},
-      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}, {"--rounds", "0"}};
+      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}, {"--rounds", "0"},
+      {"--norm", ""}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
     return run(flags);

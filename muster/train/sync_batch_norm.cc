@@ -1,0 +1,65 @@
+#include "muster/train/sync_batch_norm.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+
+#include <ostream>
+
+#include "muster/distribute/replica_ops.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+
+void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
+  if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
+  throw invalid_argument("SyncBatchNorm of ", options.num_features(), " features got ", spec_of(input).to_string(),
+                         "; expected [rows, ", options.num_features(), ", …]");
+}
+
+at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
+  _check_input_dim(input);
+  const int64_t features = options.num_features();
+  std::vector<int64_t> others{0};  // all dimensions but that of the features
+  std::vector<int64_t> broadcast(static_cast<size_t>(input.dim()), 1);
+  broadcast[1] = features;
+  for (int64_t i = 2; i < input.dim(); ++i) others.push_back(i);
+
+  const at::Tensor x = at::isReducedFloatingType(input.scalar_type()) ? input.to(at::kFloat) : input;
+  at::Tensor mean = running_mean, variance = running_var, centered;
+  if (is_training() || !options.track_running_stats()) {
+    // The number of examples travels with their sums: replicas may have different numbers of them.
+    const at::Tensor own_count = at::full({1}, x.numel() / features, x.options().requires_grad(false));
+    const at::Tensor sums = all_reduce(ReduceOp::kSum, at::cat({x.sum(others), own_count}));
+    const at::Tensor count = sums.narrow(0, features, 1).detach();
+    mean = sums.narrow(0, 0, features) / count;
+    centered = x - mean.view(broadcast);
+    // In a second pass, so that little is lost where the mean is much larger than the deviations from it.
+    variance = all_reduce(ReduceOp::kSum, centered.square().sum(others)) / count;
+    if (is_training() && options.track_running_stats()) update_statistics(mean.detach(), variance.detach(), count);
+  } else {
+    centered = x - mean.view(broadcast);
+  }
+  at::Tensor normal = centered * (variance + options.eps()).rsqrt().view(broadcast);
+  if (options.affine()) normal = normal * weight.view(broadcast) + bias.view(broadcast);
+  return normal.to(input.scalar_type());
+}
+
+void SyncBatchNormImpl::update_statistics(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count) {
+  c10::AutoGradMode no_gradients(false);
+  num_batches_tracked.add_(1);
+  const at::Tensor unbiased = variance * (count / (count - 1));
+  if (options.momentum()) {
+    running_mean.lerp_(mean, *options.momentum());
+    running_var.lerp_(unbiased, *options.momentum());
+  } else {  // the mean of all batches so far
+    const at::Tensor share = num_batches_tracked.to(mean.scalar_type()).reciprocal();
+    running_mean.lerp_(mean, share);
+    running_var.lerp_(unbiased, share);
+  }
+}
+
+void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "muster::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ")";
+}
+
+}  // namespace muster
