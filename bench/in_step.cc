@@ -3,7 +3,7 @@
 #include "bench/server_processes.h"
 #include "bench/training.h"
 #include "bench/workloads.h"
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/data/dataset.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/trace/control_flow.h"

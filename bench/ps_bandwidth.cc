@@ -6,7 +6,7 @@
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/base/status.h"
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/distribute/cluster_coordinator.h"
 
 namespace muster::bench {

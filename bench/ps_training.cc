@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/trace/control_flow.h"
 
 namespace muster::bench {

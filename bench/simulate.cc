@@ -11,7 +11,7 @@
 #include "bench/measure.h"
 #include "bench/server_processes.h"
 #include "muster/base/status.h"
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/runtime/run_times.h"
 

@@ -18,7 +18,7 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 #include "muster/rpc/credentials_probe.h"
 #include "tools/subcommands.h"
 

@@ -13,7 +13,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
-#include "muster/graph/passes.h"
+#include "muster/graph/passes/passes.h"
 #include "muster/graph/placer.h"
 #include "muster/graph/serialize.h"
 #include "muster/runtime/evaluate.h"

@@ -1,5 +1,5 @@
 #include "bench/workloads.h"
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

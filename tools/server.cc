@@ -3,7 +3,7 @@
 #include <iostream>
 #include <limits>
 
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

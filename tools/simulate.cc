@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "muster/base/status.h"
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 #include "muster/rpc/remote_worker.h"
 #include "muster/rpc/rpc_channel.h"
 #include "tools/subcommands.h"

@@ -10,9 +10,9 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_json.h"
-#include "muster/cluster/kubernetes_config.h"
-#include "muster/cluster/slurm_hostlist.h"
-#include "muster/cluster/tf_config_cluster_resolver.h"
+#include "muster/cluster/resolvers/kubernetes_config.h"
+#include "muster/cluster/resolvers/slurm_hostlist.h"
+#include "muster/cluster/resolvers/tf_config_cluster_resolver.h"
 
 namespace muster::testing_support {
 

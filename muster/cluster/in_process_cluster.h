@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/cluster/server.h"
-#include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/session/session.h"
 
 namespace muster {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "muster/cluster/cluster_resolver.h"
 #include "muster/cluster/cluster_spec.h"
+#include "muster/cluster/resolvers/cluster_resolver.h"
 #include "muster/rpc/credentials.h"
 #include "muster/runtime/local_worker.h"
 

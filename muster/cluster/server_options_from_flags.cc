@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "muster/base/status.h"
-#include "muster/cluster/resolver_from_flags.h"
+#include "muster/cluster/resolvers/resolver_from_flags.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/graph/serialize.h"
 #include "muster/rpc/remote_master.h"

@@ -10,8 +10,8 @@
 
 #include "muster/base/log.h"
 #include "muster/cluster/cluster_peers.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/cluster/server.h"
-#include "muster/cluster/simple_cluster_resolver.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/rpc/certificates.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/cluster/cluster_resolver.h"
+#include "muster/cluster/resolvers/cluster_resolver.h"
 #include "muster/cluster/server.h"
 #include "muster/distribute/strategy.h"
 

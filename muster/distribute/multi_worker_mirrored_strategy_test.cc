@@ -10,7 +10,7 @@
 #include <latch>
 #include <thread>
 
-#include "muster/cluster/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/runtime/local_worker.h"

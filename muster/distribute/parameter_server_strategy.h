@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/cluster/cluster_resolver.h"
+#include "muster/cluster/resolvers/cluster_resolver.h"
 #include "muster/distribute/partitioners.h"
 #include "muster/distribute/strategy.h"
 #include "muster/rpc/credentials.h"

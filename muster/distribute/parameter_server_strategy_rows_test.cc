@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "muster/distribute/test_coordinator.h"
-#include "muster/runtime/test_huge_table.h"
+#include "muster/runtime/rows/test_huge_table.h"
 #include "muster/trace/rows.h"
 
 namespace muster {

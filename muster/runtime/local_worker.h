@@ -13,7 +13,7 @@
 #include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
 #include "muster/graph/checker.h"
-#include "muster/graph/passes.h"
+#include "muster/graph/passes/passes.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/lease_holder.h"

@@ -4,7 +4,7 @@
 
 #include "muster/base/status.h"
 #include "muster/runtime/kernel_choice.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {

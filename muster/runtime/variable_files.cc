@@ -17,8 +17,8 @@
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/io/safetensors.h"
-#include "muster/runtime/row_ops.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_ops.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {

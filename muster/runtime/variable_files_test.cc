@@ -12,7 +12,7 @@
 
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/tensors.h"
 

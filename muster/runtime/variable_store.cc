@@ -9,7 +9,7 @@
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/status.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/variable_shape.h"
 

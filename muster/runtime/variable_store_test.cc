@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "muster/base/status.h"
-#include "muster/runtime/row_ops.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_ops.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {

@@ -4,8 +4,8 @@
 
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
-#include "muster/graph/passes.h"
-#include "muster/graph/rotate_loops.h"
+#include "muster/graph/passes/passes.h"
+#include "muster/graph/passes/rotate_loops.h"
 #include "muster/graph/split.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/worker.h"

@@ -12,7 +12,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
 #include "muster/runtime/op_catalog.h"
-#include "muster/runtime/row_ops.h"
+#include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/tracer.h"

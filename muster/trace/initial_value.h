@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_table.h"
 
 namespace muster {
 

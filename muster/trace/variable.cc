@@ -12,7 +12,7 @@
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
-#include "muster/runtime/row_table.h"
+#include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/read_cache.h"

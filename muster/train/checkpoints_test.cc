@@ -12,7 +12,7 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/rpc/rpc_faults.h"
-#include "muster/runtime/test_huge_table.h"
+#include "muster/runtime/rows/test_huge_table.h"
 #include "muster/train/optimizer.h"
 
 namespace muster {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
-#include "muster/runtime/row_ops.h"
+#include "muster/runtime/rows/row_ops.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/variable_scope.h"

@@ -1,0 +1,535 @@
+#include "muster/runtime/rows/row_ops.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "muster/base/status.h"
+#include "muster/runtime/rows/row_table.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster::rows {
+namespace kernels {
+namespace {
+
+constexpr int64_t kAhead = 8;  // rows that are fetched from memory before they are needed
+
+at::TensorOptions integers(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
+
+// How an operand is called in an error: it may be anything.
+std::string name_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return str_cat(spec_of(tensor).to_string(), tensor.is_contiguous() ? "" : " with gaps or overlaps");
+}
+
+// Elements of one row.
+int64_t row_size(const at::Tensor& rows) {
+  int64_t size = 1;
+  for (int64_t i = 1; i < rows.dim(); ++i) size *= rows.size(i);
+  return size;
+}
+
+// Memory is read and written by pointer below, so every operand is looked at before: whoever sends a program may have
+// made it of any tensors.
+at::Tensor checked_ids(const char* op, const at::Tensor& ids) {
+  if (ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 1) return ids.contiguous();
+  throw invalid_argument(op, ": ids are ", name_of(ids), ", expected int64[n]");
+}
+
+at::Tensor checked_places(const char* op, const at::Tensor& places) {
+  if (places.defined() && places.scalar_type() == at::kInt && places.dim() == 1) return places.contiguous();
+  throw invalid_argument(op, ": places are ", name_of(places), ", expected int32[n]");
+}
+
+void check_table(const char* op, const at::Tensor& table) {
+  if (!table.defined() || table.dim() == 0 || !table.is_contiguous()) {
+    throw invalid_argument(op, ": a table is contiguous and has rows, got ", name_of(table));
+  }
+  const RowTable* on_demand = RowTable::of(table);
+  if (on_demand == nullptr || on_demand->is_whole(table)) return;
+  throw invalid_argument(op, ": ", name_of(table),
+                         " is a view of a table whose rows are made on demand, which can only be used as a whole");
+}
+
+const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Tensor& table) {
+  const int64_t* row = ids.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    if (row[i] < 0 || row[i] >= table.size(0)) throw out_of_range(op, ": row ", row[i], " of ", table.size(0));
+  }
+  return row;
+}
+
+void check_pair(const char* op, const at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows) {
+  check_table(op, table);
+  if (!rows.defined() || rows.dim() != table.dim() || rows.size(0) != ids.numel() ||
+      rows.sizes().slice(1) != table.sizes().slice(1) || rows.scalar_type() != table.scalar_type() ||
+      !rows.is_contiguous()) {
+    throw invalid_argument(op, ": ", ids.numel(), " rows of ", name_of(table), " cannot take ", name_of(rows));
+  }
+}
+
+// The part that row `id` is in.
+size_t part_of(int64_t id, at::IntArrayRef starts) {
+  if (starts.size() == 2) return 0;
+  return static_cast<size_t>(std::upper_bound(starts.begin() + 1, starts.end() - 1, id) - starts.begin()) - 1;
+}
+
+void check_starts(at::IntArrayRef starts) {
+  if (starts.size() < 2 || starts[0] != 0 || !std::is_sorted(starts.begin(), starts.end())) {
+    throw invalid_argument("muster_rows: the first rows of the parts are not in order");
+  }
+}
+
+[[noreturn]] void refuse_id(int64_t id, int64_t rows) {
+  throw out_of_range("id ", id, " of a table with ", rows, " rows (ids below 0 stand for no row)");
+}
+
+// A table from id to the order in which it was first seen; as large as needed, kept by its thread for the next call.
+class Seen {
+ public:
+  explicit Seen(int64_t ids) {
+    const size_t wanted = std::bit_ceil(static_cast<size_t>(std::max<int64_t>(2 * ids, 16)));
+    if (keys().size() < wanted) {
+      keys().assign(wanted, -1);
+      values().resize(wanted);
+    } else {
+      std::fill(keys().begin(), keys().begin() + static_cast<std::ptrdiff_t>(wanted), -1);
+    }
+    mask_ = wanted - 1;
+  }
+  // The number of `id`; `next` if it is new.
+  int32_t number(int64_t id, int32_t next) {
+    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ULL >> 20) & mask_;
+    while (keys()[slot] != id) {
+      if (keys()[slot] == -1) {
+        keys()[slot] = id;
+        return values()[slot] = next;
+      }
+      slot = (slot + 1) & mask_;
+    }
+    return values()[slot];
+  }
+
+ private:
+  static std::vector<int64_t>& keys() {
+    thread_local std::vector<int64_t> keys;
+    return keys;
+  }
+  static std::vector<int32_t>& values() {
+    thread_local std::vector<int32_t> values;
+    return values;
+  }
+  size_t mask_ = 0;
+};
+
+at::Tensor as_tensor(const std::vector<int64_t>& ids) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(ids.size())}, integers(at::kLong));
+  std::copy(ids.begin(), ids.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, std::vector<at::Tensor>> unique(const at::Tensor& given, at::IntArrayRef starts) {
+  const at::Tensor ids = checked_ids("muster_rows::unique", given);
+  check_starts(starts);
+  if (ids.numel() > std::numeric_limits<int32_t>::max()) {
+    throw invalid_argument("muster_rows::unique: ", ids.numel(), " ids at once; their places are int32");
+  }
+  const int64_t* id = ids.const_data_ptr<int64_t>();
+  const int64_t count = ids.numel();
+  const size_t parts = starts.size() - 1;
+  at::Tensor places = at::empty({count}, integers(at::kInt));
+  auto* place = places.mutable_data_ptr<int32_t>();
+  std::vector<std::vector<int64_t>> of_part(parts);
+  for (auto& list : of_part) list.reserve(static_cast<size_t>(count) / parts + 16);
+  Seen seen(count);
+  // First the order within all; which part an id is in decides where its row comes.
+  std::vector<std::pair<uint32_t, int32_t>> where;  // by that order: part, place in the part
+  where.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    if (id[i] < 0) {
+      place[i] = -1;
+      continue;
+    }
+    if (id[i] >= starts.back()) refuse_id(id[i], starts.back());
+    place[i] = seen.number(id[i], static_cast<int32_t>(where.size()));
+    if (place[i] < static_cast<int32_t>(where.size())) continue;
+    const size_t part = part_of(id[i], starts);
+    where.emplace_back(part, static_cast<int32_t>(of_part[part].size()));
+    of_part[part].push_back(id[i] - starts[part]);
+  }
+  std::vector<int32_t> offset(parts, 0);
+  for (size_t part = 1; part < parts; ++part) {
+    offset[part] = offset[part - 1] + static_cast<int32_t>(of_part[part - 1].size());
+  }
+  if (parts > 1) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (place[i] >= 0) place[i] = offset[where[place[i]].first] + where[place[i]].second;
+    }
+  }
+  std::vector<at::Tensor> lists;
+  for (const auto& list : of_part) lists.push_back(as_tensor(list));
+  return {std::move(places), std::move(lists)};
+}
+
+std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> route(const at::Tensor& given, at::IntArrayRef starts) {
+  const at::Tensor ids = checked_ids("muster_rows::route", given);
+  check_starts(starts);
+  const int64_t* id = ids.const_data_ptr<int64_t>();
+  std::vector<std::vector<int64_t>> of_part(starts.size() - 1), positions(starts.size() - 1);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    if (id[i] < 0 || id[i] >= starts.back()) refuse_id(id[i], starts.back());
+    const size_t part = part_of(id[i], starts);
+    of_part[part].push_back(id[i] - starts[part]);
+    positions[part].push_back(i);
+  }
+  std::vector<at::Tensor> lists, from;
+  for (const auto& list : of_part) lists.push_back(as_tensor(list));
+  for (const auto& list : positions) from.push_back(as_tensor(list));
+  return {std::move(lists), std::move(from)};
+}
+
+at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
+  const at::Tensor ids = checked_ids("muster_rows::gather", given);
+  check_table("muster_rows::gather", table);
+  const int64_t* row = checked_rows("muster_rows::gather", ids, table);
+  std::vector<int64_t> sizes = table.sizes().vec();
+  sizes[0] = ids.numel();
+  at::Tensor result = at::empty(sizes, table.options());
+  const size_t bytes = static_cast<size_t>(row_size(table)) * table.itemsize();
+  const auto* from = static_cast<const char*>(table.const_data_ptr());
+  auto* to = static_cast<char*>(result.mutable_data_ptr());
+  const int64_t count = ids.numel();
+  if (const RowTable* on_demand = RowTable::of(table)) {
+    for (int64_t i = 0; i < count; ++i, to += bytes) {
+      if (on_demand->written(row[i])) {
+        std::memcpy(to, from + static_cast<size_t>(row[i]) * bytes, bytes);
+      } else {
+        on_demand->initial(row[i], to);
+      }
+    }
+    return result;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(from + static_cast<size_t>(row[i + kAhead]) * bytes);
+    std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(row[i]) * bytes, bytes);
+  }
+  return result;
+}
+
+at::Tensor expand(const at::Tensor& given, at::TensorList rows) {
+  constexpr const char* kOp = "muster_rows::expand";
+  const at::Tensor places = checked_places(kOp, given);
+  if (rows.empty()) throw invalid_argument(kOp, ": no rows");
+  for (const at::Tensor& part : rows) {
+    if (part.defined() && part.dim() > 0 && part.is_contiguous() && part.scalar_type() == rows[0].scalar_type() &&
+        part.sizes().slice(1) == rows[0].sizes().slice(1)) {
+      continue;
+    }
+    throw invalid_argument(kOp, ": parts have contiguous rows of one shape and type, got ", name_of(rows[0]), " and ",
+                           name_of(part));
+  }
+  const size_t bytes = static_cast<size_t>(row_size(rows[0])) * rows[0].itemsize();
+  std::vector<const char*> row;
+  for (const at::Tensor& part : rows) {
+    const auto* data = static_cast<const char*>(part.const_data_ptr());
+    for (int64_t i = 0; i < part.size(0); ++i) row.push_back(data + static_cast<size_t>(i) * bytes);
+  }
+  std::vector<int64_t> sizes = rows[0].sizes().vec();
+  sizes[0] = places.numel();
+  at::Tensor result = at::empty(sizes, rows[0].options());
+  auto* to = static_cast<char*>(result.mutable_data_ptr());
+  const auto* place = places.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < places.numel(); ++i, to += bytes) {
+    if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
+    if (place[i] < 0) {
+      std::memset(to, 0, bytes);
+    } else {
+      std::memcpy(to, row[static_cast<size_t>(place[i])], bytes);
+    }
+  }
+  return result;
+}
+
+std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_places, at::TensorList ids) {
+  constexpr const char* kOp = "muster_rows::sum";
+  const at::Tensor places = checked_places(kOp, given_places);
+  for (const at::Tensor& part : ids) (void)checked_ids(kOp, part);
+  if (!given.defined() || given.dim() == 0 || given.size(0) != places.numel()) {
+    throw invalid_argument(kOp, ": ", places.numel(), " places for ", name_of(given));
+  }
+  const at::Tensor gradient = given.contiguous();
+  const int64_t width = row_size(gradient);
+  std::vector<at::Tensor> sums;
+  std::vector<int64_t> sizes = gradient.sizes().vec();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, gradient.scalar_type(), "muster_rows::sum", [&] {
+    std::vector<scalar_t*> row;
+    for (const at::Tensor& part : ids) {
+      sizes[0] = part.numel();
+      sums.push_back(at::zeros(sizes, gradient.options()));
+      auto* data = sums.back().mutable_data_ptr<scalar_t>();
+      for (int64_t i = 0; i < part.numel(); ++i) row.push_back(data + i * width);
+    }
+    const auto* from = gradient.const_data_ptr<scalar_t>();
+    const auto* place = places.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i < places.numel(); ++i, from += width) {
+      if (place[i] < 0) continue;
+      if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
+      scalar_t* to = row[static_cast<size_t>(place[i])];
+      for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+    }
+  });
+  return sums;
+}
+
+namespace {
+
+// The rows before they are changed: those that are made on demand are made now.
+void make_rows(const at::Tensor& table, const int64_t* row, int64_t count) {
+  RowTable* on_demand = RowTable::of(table);
+  if (on_demand == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) on_demand->write(row[i]);
+}
+
+// Calls update(offset of the row in its table, row of the gradient) for each id. All of `tables` are written there.
+template <class T, class Update>
+void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t* row, const at::Tensor& gradient,
+                  const Update& update) {
+  const int64_t width = row_size(gradient), count = gradient.size(0);
+  const T* from = gradient.const_data_ptr<T>();
+  std::array<const T*, 3> memory{};
+  size_t used = 0;
+  for (const at::Tensor* table : tables) {
+    make_rows(*table, row, count);
+    memory[used++] = table->const_data_ptr<T>();
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * width, /*to write*/ 1);
+    }
+    update(row[i] * width, from + i * width, width);
+  }
+}
+
+}  // namespace
+
+void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, double scale) {
+  const at::Tensor ids = checked_ids("muster_rows::add_", given);
+  check_pair("muster_rows::add_", table, ids, rows);
+  const int64_t* row = checked_rows("muster_rows::add_", ids, table);
+  AT_DISPATCH_ALL_TYPES(table.scalar_type(), "muster_rows::add_", [&] {
+    auto* memory = table.mutable_data_ptr<scalar_t>();
+    const auto by = static_cast<scalar_t>(scale);
+    for_each_row<scalar_t>({&table}, row, rows, [&](int64_t at, const scalar_t* from, int64_t width) {
+      for (int64_t j = 0; j < width; ++j) memory[at + j] += by * from[j];
+    });
+  });
+}
+
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, const at::Tensor& gradient, double rate,
+              double epsilon) {
+  const at::Tensor ids = checked_ids("muster_rows::adagrad_", given);
+  check_pair("muster_rows::adagrad_", table, ids, gradient);
+  check_pair("muster_rows::adagrad_", sums, ids, gradient);
+  const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
+  checked_rows("muster_rows::adagrad_", ids, sums);
+  AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adagrad_", [&] {
+    auto* __restrict memory = table.mutable_data_ptr<scalar_t>();
+    auto* __restrict square = sums.mutable_data_ptr<scalar_t>();
+    const auto by = static_cast<scalar_t>(rate), least = static_cast<scalar_t>(epsilon);
+    for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+      for (int64_t j = 0; j < width; ++j) {
+        square[at + j] += from[j] * from[j];
+        memory[at + j] -= by * from[j] / (std::sqrt(square[at + j]) + least);
+      }
+    });
+  });
+}
+
+void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& given,
+           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
+  const at::Tensor ids = checked_ids("muster_rows::adam_", given);
+  for (const at::Tensor& each : {table, mean, variance}) check_pair("muster_rows::adam_", each, ids, gradient);
+  if (!step.defined() || step.numel() != 1) {
+    throw invalid_argument("muster_rows::adam_: the count of steps is ", name_of(step), ", expected one number");
+  }
+  const int64_t* row = checked_rows("muster_rows::adam_", ids, table);
+  for (const at::Tensor& each : {mean, variance}) checked_rows("muster_rows::adam_", ids, each);
+  const double steps = step.item().toDouble();
+  const double correction1 = 1 - std::pow(beta1, steps), correction2 = std::sqrt(1 - std::pow(beta2, steps));
+  AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adam_", [&] {
+    auto* memory = table.mutable_data_ptr<scalar_t>();
+    auto* first = mean.mutable_data_ptr<scalar_t>();
+    auto* second = variance.mutable_data_ptr<scalar_t>();
+    for_each_row<scalar_t>(
+        {&table, &mean, &variance}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+          for (int64_t j = 0; j < width; ++j) {
+            const double g = from[j];
+            const double m = first[at + j] + (g - first[at + j]) * (1 - beta1);
+            const double v = second[at + j] * beta2 + g * g * (1 - beta2);
+            first[at + j] = static_cast<scalar_t>(m);
+            second[at + j] = static_cast<scalar_t>(v);
+            memory[at + j] = static_cast<scalar_t>(memory[at + j] * (1 - rate * decay) -
+                                                   rate / correction1 * m / (std::sqrt(v) / correction2 + epsilon));
+          }
+        });
+  });
+}
+
+void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
+  if (kind < RowRule::kConstant || kind > RowRule::kNormal) {  // before it becomes one of a few
+    throw invalid_argument("muster_rows::on_demand_: there is no rule ", kind);
+  }
+  RowTable::begin(table, {static_cast<RowRule::Kind>(kind), a, b, static_cast<uint64_t>(seed), first_row});
+}
+
+// As divisions, one after the other where a row is named more than once: a product with reciprocals is not the same.
+void divide_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows) {
+  const at::Tensor here = ids.cpu();
+  std::map<int64_t, size_t> times;
+  std::vector<std::vector<int64_t>> turns;  // in each of which a row is named once
+  for (int64_t i = 0; i < here.numel(); ++i) {
+    const size_t turn = times[here.data_ptr<int64_t>()[i]]++;
+    if (turn == turns.size()) turns.emplace_back();
+    turns[turn].push_back(i);
+  }
+  const auto rounding = at::isFloatingType(table.scalar_type()) ? std::optional<std::string_view>() : "trunc";
+  for (const std::vector<int64_t>& turn : turns) {
+    const at::Tensor which = at::tensor(turn, ids.options());
+    const at::Tensor named = ids.index_select(0, which);
+    table.index_copy_(0, named, table.index_select(0, named).div_(rows.index_select(0, which), rounding));
+  }
+}
+
+void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, std::string_view how) {
+  const at::Tensor ids = checked_ids("muster_rows::scatter_", given);
+  check_pair("muster_rows::scatter_", table, ids, rows);
+  if (ids.is_cpu()) {
+    const int64_t* row = checked_rows("muster_rows::scatter_", ids, table);
+    if (table.is_cpu()) make_rows(table, row, ids.numel());
+  }
+  if (how == "add") {
+    table.index_add_(0, ids, rows);
+  } else if (how == "sub") {
+    table.index_add_(0, ids, rows, -1);
+  } else if (how == "mul") {
+    table.index_reduce_(0, ids, rows, "prod");
+  } else if (how == "div") {
+    divide_rows(table, ids, rows);
+  } else if (how == "min") {
+    table.index_reduce_(0, ids, rows, "amin");
+  } else if (how == "max") {
+    table.index_reduce_(0, ids, rows, "amax");
+  } else if (how == "update") {
+    table.index_copy_(0, ids, rows);
+  } else {
+    throw invalid_argument("muster_rows::scatter_: \"", how, "\" is none of add, sub, mul, div, min, max, update");
+  }
+}
+
+}  // namespace kernels
+
+namespace {
+
+// Through the dispatcher, where a tracer may listen.
+template <class Signature, class... Args>
+auto call(const char* op, Args&&... args) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op, "").typed<Signature>().call(std::forward<Args>(args)...);
+}
+
+using Parts = std::vector<at::Tensor>;
+
+}  // namespace
+
+std::tuple<at::Tensor, Parts> unique(const at::Tensor& ids, at::IntArrayRef starts) {
+  return call<std::tuple<at::Tensor, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::unique", ids, starts);
+}
+
+std::tuple<Parts, Parts> route(const at::Tensor& ids, at::IntArrayRef starts) {
+  return call<std::tuple<Parts, Parts>(const at::Tensor&, at::IntArrayRef)>("muster_rows::route", ids, starts);
+}
+
+at::Tensor gather(const at::Tensor& table, const at::Tensor& ids) {
+  return call<at::Tensor(const at::Tensor&, const at::Tensor&)>("muster_rows::gather", table, ids);
+}
+
+at::Tensor expand(const at::Tensor& places, at::TensorList rows) {
+  return call<at::Tensor(const at::Tensor&, at::TensorList)>("muster_rows::expand", places, rows);
+}
+
+Parts sum(const at::Tensor& gradient, const at::Tensor& places, at::TensorList ids) {
+  return call<Parts(const at::Tensor&, const at::Tensor&, at::TensorList)>("muster_rows::sum", gradient, places, ids);
+}
+
+void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale) {
+  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("muster_rows::add_", table, ids, rows, scale);
+}
+
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient, double rate,
+              double epsilon) {
+  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, double, double)>(
+      "muster_rows::adagrad_", table, sums, ids, gradient, rate, epsilon);
+}
+
+void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
+           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
+  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+            double, double, double, double)>("muster_rows::adam_", table, mean, variance, step, ids, gradient, rate,
+                                             beta1, beta2, epsilon, decay);
+}
+
+void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
+  call<void(at::Tensor&, int64_t, double, double, int64_t, int64_t)>("muster_rows::on_demand_", table, kind, a, b, seed,
+                                                                     first_row);
+}
+
+void scatter_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, std::string_view how) {
+  call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, std::string_view)>("muster_rows::scatter_", table, ids,
+                                                                                  rows, how);
+}
+
+TORCH_LIBRARY(muster_rows, library) {
+  library.def("unique(Tensor ids, int[] starts) -> (Tensor, Tensor[])");
+  library.def("route(Tensor ids, int[] starts) -> (Tensor[], Tensor[])");
+  library.def("gather(Tensor table, Tensor ids) -> Tensor");
+  library.def("expand(Tensor places, Tensor[] rows) -> Tensor");
+  library.def("sum(Tensor gradient, Tensor places, Tensor[] ids) -> Tensor[]");
+  library.def("add_(Tensor(a!) table, Tensor ids, Tensor rows, float scale) -> ()");
+  library.def(
+      "adagrad_(Tensor(a!) table, Tensor(b!) sums, Tensor ids, Tensor gradient, float rate, float epsilon) -> ()");
+  library.def(
+      "adam_(Tensor(a!) table, Tensor(b!) mean, Tensor(c!) variance, Tensor step, Tensor ids, Tensor gradient, "
+      "float rate, float beta1, float beta2, float epsilon, float decay) -> ()");
+  library.def("on_demand_(Tensor(a!) table, int kind, float a, float b, int seed, int first_row) -> ()");
+  library.def("scatter_(Tensor(a!) table, Tensor ids, Tensor rows, str how) -> ()");
+}
+
+// Made of ops that every kind of device has.
+TORCH_LIBRARY_IMPL(muster_rows, CompositeExplicitAutograd, library) { library.impl("scatter_", kernels::scatter_); }
+
+TORCH_LIBRARY_IMPL(muster_rows, CPU, library) {
+  library.impl("unique", kernels::unique);
+  library.impl("route", kernels::route);
+  library.impl("gather", kernels::gather);
+  library.impl("expand", kernels::expand);
+  library.impl("sum", kernels::sum);
+  library.impl("add_", kernels::add_);
+  library.impl("adagrad_", kernels::adagrad_);
+  library.impl("adam_", kernels::adam_);
+  library.impl("on_demand_", kernels::on_demand_);
+}
+
+}  // namespace muster::rows

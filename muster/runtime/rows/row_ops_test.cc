@@ -1,0 +1,215 @@
+#include "muster/runtime/rows/row_ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/status.h"
+#include "muster/runtime/rows/row_table.h"
+
+namespace muster {
+namespace {
+
+TEST(RowOps, PutsTogetherWhatUniqueTookApart) {
+  const at::Tensor table = torch::randn({10, 3});
+  const at::Tensor ids = torch::tensor({7, 2, 7, -1, 9, 0, 2}, torch::kLong);
+
+  auto [places, parts] = rows::unique(ids, {0, 4, 10});
+  const at::Tensor back = rows::expand(places, {rows::gather(table.slice(0, 0, 4).contiguous(), parts[0]),
+                                                rows::gather(table.slice(0, 4, 10).contiguous(), parts[1])});
+
+  EXPECT_EQ(parts[0].numel() + parts[1].numel(), 4);  // 7, 2, 9 and 0
+  at::Tensor expected = table.index_select(0, ids.clamp_min(0));
+  expected[3].zero_();
+  EXPECT_TRUE(torch::equal(back, expected));
+}
+
+TEST(RowOps, SumsTheGradientsOfARowThatIsThereTwice) {
+  const at::Tensor ids = torch::tensor({1, 5, 1, -1}, torch::kLong);
+  const at::Tensor gradient = torch::arange(8, torch::kFloat).reshape({4, 2});
+
+  auto [places, parts] = rows::unique(ids, {0, 3, 6});
+  auto sums = rows::sum(gradient, places, parts);
+
+  EXPECT_TRUE(torch::equal(sums[0], torch::tensor({{4.0F, 6.0F}})));
+  EXPECT_TRUE(torch::equal(sums[1], torch::tensor({{2.0F, 3.0F}})));
+}
+
+TEST(RowOps, RefusesIdsThatAreTooLargeByName) {
+  try {
+    rows::unique(torch::tensor({6}, torch::kLong), {0, 3, 6});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kOutOfRange);
+    EXPECT_THAT(error.what(), testing::HasSubstr("id 6 of a table with 6 rows"));
+  }
+  EXPECT_THROW(rows::gather(torch::zeros({2, 2}), torch::tensor({2}, torch::kLong)), Error);
+  EXPECT_THROW(rows::unique(torch::tensor({1}, torch::kInt), {0, 3}), Error);
+}
+
+TEST(RowOps, RoutesEveryIdInItsOrder) {
+  auto [parts, positions] = rows::route(torch::tensor({5, 0, 5, 1}, torch::kLong), {0, 2, 6});
+
+  EXPECT_TRUE(torch::equal(parts[0], torch::tensor({0, 1}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(parts[1], torch::tensor({3, 3}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(positions[1], torch::tensor({0, 2}, torch::kLong)));
+}
+
+// ---- Operands that a forged program may have
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+at::Tensor ids_of(std::vector<int64_t> ids) { return torch::tensor(ids, torch::kLong); }
+
+at::Tensor on_demand(std::vector<int64_t> sizes) {
+  at::Tensor table = RowTable::zeros({DType::kFloat, std::move(sizes)});
+  rows::on_demand_(table, RowRule::kNormal, 0, 1, 7, 0);
+  return table;
+}
+
+TEST(RowOps, TakesIdsWithGapsAndOverlaps) {
+  const at::Tensor table = torch::arange(12, torch::kFloat).reshape({6, 2});
+  const at::Tensor same = ids_of({3}).expand({4}), every_other = ids_of({5, 0, 4, 0}).slice(0, 0, 4, 2);
+
+  EXPECT_TRUE(torch::equal(rows::gather(table, same), table.index_select(0, ids_of({3, 3, 3, 3}))));
+  EXPECT_TRUE(torch::equal(rows::gather(table, every_other), table.index_select(0, ids_of({5, 4}))));
+  auto [places, parts] = rows::unique(same, {0, 6});
+  EXPECT_TRUE(torch::equal(parts[0], ids_of({3})));
+  at::Tensor changed = table.clone();
+  rows::add_(changed, every_other, torch::ones({2, 2}), 1);
+  rows::scatter_(changed, every_other, torch::ones({2, 2}), "sub");
+  EXPECT_TRUE(torch::equal(changed, table));
+  const at::Tensor two_places = torch::zeros({1}, torch::kInt).expand({2});
+  EXPECT_TRUE(
+      torch::equal(rows::expand(two_places, {table.narrow(0, 1, 1)}), torch::tensor({{2.0F, 3.0F}, {2.0F, 3.0F}})));
+  EXPECT_TRUE(torch::equal(rows::sum(torch::ones({2, 2}), two_places, {ids_of({0})})[0], torch::full({1, 2}, 2.0F)));
+}
+
+TEST(RowOps, RefusesOperandsThatDoNotFit) {
+  at::Tensor table = torch::zeros({4, 2}), narrow = torch::zeros({4, 1}), short_one = torch::zeros({2, 2});
+  at::Tensor turned = torch::zeros({2, 4}).t(), scalar = torch::zeros({}),
+             doubles = torch::zeros({4, 2}, torch::kDouble);
+  const at::Tensor ids = ids_of({3}), gradient = torch::ones({1, 2}), places = torch::zeros({1}, torch::kInt);
+  const at::Tensor wide_ids = ids_of({0, 1}).reshape({1, 2}), step = torch::ones({1});
+  using testing::HasSubstr;
+  auto adagrad = [&](at::Tensor& t, at::Tensor& s, const at::Tensor& i, const at::Tensor& g) {
+    return refusal_of([&] { rows::adagrad_(t, s, i, g, 0.1, 1e-10); });
+  };
+  auto adam = [&](at::Tensor& t, at::Tensor& m, at::Tensor& v, const at::Tensor& n) {
+    return refusal_of([&] { rows::adam_(t, m, v, n, ids, gradient, 0.1, 0.9, 0.999, 1e-8, 0); });
+  };
+
+  for (const at::Tensor& wrong : {wide_ids, ids.to(torch::kInt), ids_of({1})[0]}) {
+    EXPECT_THAT(refusal_of([&] { rows::gather(table, wrong); }), HasSubstr("expected int64[n]"));
+    EXPECT_THAT(refusal_of([&] { rows::unique(wrong, {0, 4}); }), HasSubstr("expected int64[n]"));
+    EXPECT_THAT(refusal_of([&] { rows::route(wrong, {0, 4}); }), HasSubstr("expected int64[n]"));
+    EXPECT_THAT(refusal_of([&] { rows::add_(table, wrong, gradient, 1); }), HasSubstr("expected int64[n]"));
+    EXPECT_THAT(refusal_of([&] { rows::scatter_(table, wrong, gradient, "add"); }), HasSubstr("expected int64[n]"));
+    EXPECT_THAT(refusal_of([&] { rows::sum(gradient, places, {wrong}); }), HasSubstr("expected int64[n]"));
+  }
+  for (at::Tensor& wrong : std::vector<at::Tensor>{turned, scalar}) {
+    EXPECT_THAT(refusal_of([&] { rows::gather(wrong, ids); }), HasSubstr("contiguous"));
+    EXPECT_THAT(refusal_of([&] { rows::add_(wrong, ids, gradient, 1); }), HasSubstr("contiguous"));
+    EXPECT_THAT(refusal_of([&] { rows::scatter_(wrong, ids, gradient, "add"); }), HasSubstr("contiguous"));
+    EXPECT_THAT(adagrad(wrong, table, ids, gradient), HasSubstr("contiguous"));
+    EXPECT_THAT(adagrad(table, wrong, ids, gradient), HasSubstr("contiguous"));
+    EXPECT_THAT(adam(table, wrong, table, step), HasSubstr("contiguous"));
+  }
+  for (const at::Tensor& wrong : {torch::ones({1, 3}), torch::ones({2, 2}), torch::ones({2}), torch::ones({1, 2, 1}),
+                                  gradient.to(torch::kDouble), torch::ones({1, 4}).slice(1, 0, 4, 2)}) {
+    EXPECT_THAT(refusal_of([&] { rows::add_(table, ids, wrong, 1); }), HasSubstr("cannot take"));
+    EXPECT_THAT(refusal_of([&] { rows::scatter_(table, ids, wrong, "update"); }), HasSubstr("cannot take"));
+    EXPECT_THAT(adagrad(table, table, ids, wrong), HasSubstr("cannot take"));
+  }
+  EXPECT_THAT(adagrad(table, narrow, ids, gradient), HasSubstr("cannot take"));
+  EXPECT_THAT(adagrad(table, doubles, ids, gradient), HasSubstr("cannot take"));
+  EXPECT_THAT(adam(table, table, narrow, step), HasSubstr("cannot take"));
+  EXPECT_THAT(adam(table, table, table, torch::ones({2})), HasSubstr("one number"));
+  EXPECT_THROW(rows::adagrad_(table, short_one, ids, gradient, 0.1, 1e-10), Error) << "row 3 of 2";
+  EXPECT_THROW(rows::scatter_(table, ids_of({4}), gradient, "update"), Error);
+  EXPECT_THROW(rows::scatter_(table, ids_of({-1}), gradient, "max"), Error);
+  for (const at::Tensor& wrong : {torch::zeros({1, 3}), torch::zeros({2}), torch::zeros({1, 2}, torch::kDouble),
+                                  torch::zeros({2, 2}).t(), torch::zeros({})}) {
+    EXPECT_THAT(refusal_of([&] { rows::expand(places, {torch::zeros({1, 2}), wrong}); }),
+                HasSubstr("one shape and type"));
+  }
+  EXPECT_THAT(refusal_of([&] { rows::expand(places.to(torch::kLong), {gradient}); }), HasSubstr("int32[n]"));
+  EXPECT_THAT(refusal_of([&] { rows::expand(places, std::vector<at::Tensor>{}); }), HasSubstr("no rows"));
+  EXPECT_THAT(refusal_of([&] { rows::sum(gradient, places.to(torch::kLong), {ids}); }), HasSubstr("int32[n]"));
+  EXPECT_THAT(refusal_of([&] { rows::sum(torch::ones({2, 2}), places, {ids}); }), HasSubstr("1 places"));
+  EXPECT_THROW(rows::expand(torch::ones({1}, torch::kInt), {gradient}), Error) << "place 1 of 1";
+}
+
+TEST(RowOps, RefusesUndefinedOperands) {
+  at::Tensor table = torch::zeros({4, 2}), none;
+  const at::Tensor ids = ids_of({3}), gradient = torch::ones({1, 2}), places = torch::zeros({1}, torch::kInt);
+
+  EXPECT_THROW(rows::gather(table, none), std::exception);
+  EXPECT_THROW(rows::gather(none, ids), std::exception);
+  EXPECT_THROW(rows::expand(places, {none}), std::exception);
+  EXPECT_THROW(rows::expand(places, {gradient, none}), std::exception);
+  EXPECT_THROW(rows::expand(none, {gradient}), std::exception);
+  EXPECT_THROW(rows::sum(none, places, {ids}), std::exception);
+  EXPECT_THROW(rows::sum(gradient, none, {ids}), std::exception);
+  EXPECT_THROW(rows::sum(gradient, places, {none}), std::exception);
+  EXPECT_THROW(rows::add_(table, none, gradient, 1), std::exception);
+  EXPECT_THROW(rows::add_(table, ids, none, 1), std::exception);
+  EXPECT_THROW(rows::adagrad_(table, none, ids, gradient, 0.1, 1e-10), std::exception);
+  EXPECT_THROW(rows::adam_(table, table, table, none, ids, gradient, 0.1, 0.9, 0.999, 1e-8, 0), std::exception);
+  EXPECT_THROW(rows::scatter_(table, ids, none, "add"), std::exception);
+  EXPECT_THROW(rows::on_demand_(none, RowRule::kNormal, 0, 1, 7, 0), std::exception);
+}
+
+TEST(RowOps, UseATableOnDemandAsAWholeOrNotAtAll) {
+  at::Tensor table = on_demand({6, 2}), plain = torch::zeros({6, 2});
+  const at::Tensor ids = ids_of({0}), gradient = torch::ones({1, 2});
+  std::vector<at::Tensor> views{table.narrow(0, 2, 3),    table.narrow(0, 0, 3),
+                                table.reshape({12}),      table.reshape({3, 4}),
+                                table.reshape({1, 6, 2}), table.view(torch::kInt).view(torch::kInt)};
+
+  for (at::Tensor& view : views) {
+    std::vector<int64_t> sizes = view.sizes().vec();
+    sizes[0] = 1;
+    const at::Tensor row = torch::ones(sizes, view.options());
+    at::Tensor like = torch::zeros(view.sizes(), view.options());
+    const auto whole = testing::HasSubstr("only be used as a whole");
+    EXPECT_THAT(refusal_of([&] { rows::gather(view, ids); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::add_(view, ids, row, 1); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::scatter_(view, ids, row, "update"); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::adagrad_(view, like, ids, row, 0.1, 1e-10); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::adagrad_(like, view, ids, row, 0.1, 1e-10); }), whole) << view.sizes();
+    EXPECT_THAT(
+        refusal_of([&] { rows::adam_(like, like, view, torch::ones({1}), ids, row, 0.1, 0.9, 0.999, 1e-8, 0); }), whole)
+        << view.sizes();
+  }
+  EXPECT_TRUE(torch::equal(rows::gather(table.view({6, 2}), ids), rows::gather(table, ids)));
+  EXPECT_TRUE(RowTable::of(table)->written_rows().empty());
+}
+
+TEST(RowOps, MakesOnlyAWholeTensorATableOnDemand) {
+  at::Tensor large = torch::zeros({6, 2});
+  auto begin = [](at::Tensor table, int64_t kind = RowRule::kNormal, int64_t first_row = 0) {
+    return refusal_of([&] { rows::on_demand_(table, kind, 0, 1, 7, first_row); });
+  };
+
+  EXPECT_THAT(begin(large.narrow(0, 0, 3)), testing::HasSubstr("no view"));
+  EXPECT_THAT(begin(large.narrow(0, 3, 3)), testing::HasSubstr("no view"));
+  EXPECT_THAT(begin(torch::zeros({1, 2}).expand({6, 2})), testing::HasSubstr("no view"));
+  EXPECT_THAT(begin(torch::zeros({int64_t{1} << 40, 0})), testing::HasSubstr("no view")) << "rows without elements";
+  EXPECT_THAT(begin(torch::zeros({2, 2}), 3), testing::HasSubstr("rule 3"));
+  EXPECT_THAT(begin(torch::zeros({2, 2}), -1), testing::HasSubstr("rule -1"));
+  EXPECT_THAT(begin(torch::zeros({2, 2}), 0, -1), testing::HasSubstr("row -1"));
+  EXPECT_THAT(begin(torch::zeros({2, 2}), 0, INT64_MAX - 1), testing::HasSubstr("is none")) << "places overflow";
+  EXPECT_EQ(begin(torch::zeros({0, 2})), "");
+  EXPECT_TRUE(torch::equal(large, torch::zeros({6, 2})));
+}
+
+}  // namespace
+}  // namespace muster
