@@ -20,11 +20,12 @@ MUSTER, IN_STEP = sys.argv[1:3]
 class Worker:
     """One process of a job."""
 
-    def __init__(self, addresses, index, *flags):
+    def __init__(self, addresses, index, *flags, near=True):
         self.log = tempfile.NamedTemporaryFile(prefix="muster-in-step-", suffix=".log")
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         self.process = subprocess.Popen([IN_STEP, *flags], stdout=self.log, stderr=subprocess.STDOUT,
-                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1"})
+                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1",
+                                             **({} if near else {"MUSTER_NEAR_MEMORY": "off"})})
 
     def output(self):
         return pathlib.Path(self.log.name).read_text()
@@ -41,13 +42,14 @@ class Worker:
 class Job:
     """Two workers or more, of which some may come later."""
 
-    def __init__(self, *flags, started=(0, 1), size=2):
+    def __init__(self, *flags, started=(0, 1), size=2, near=lambda index: True):
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
         self.flags = flags
+        self.near = near  # by rank: whether it shares memory with others of this machine
         self.workers = {index: self.start(index) for index in started}
 
     def start(self, index):
-        return Worker(self.addresses, index, *self.flags)
+        return Worker(self.addresses, index, *self.flags, near=self.near(index))
 
     def __enter__(self):
         return self
@@ -105,8 +107,8 @@ class InStep(unittest.TestCase):
             self.assert_close(one, self.trained_together(*flags, "--devices", "/device:CPU:0,/device:CPU:1"))
 
     def test_strategies_are_made_anew_in_the_same_processes(self):
-        for size in (2, 4):
-            with Job("--rounds", "20", started=range(size), size=size) as job:
+        for size, near in ((2, lambda _: True), (4, lambda _: True), (4, lambda index: index < 2)):
+            with Job("--rounds", "20", started=range(size), size=size, near=near) as job:
                 job.expect_success()
 
     def test_gradients_in_many_packs_are_those_in_one(self):

@@ -16,6 +16,7 @@ constexpr int64_t kSmallBytes = 32 << 10;
 // Two tasks send each other no more that way than in parts, but add up everything instead of half of it.
 constexpr int64_t kSmallBytesOfTwo = 4 << 20;
 constexpr int64_t kChunkBytes = 4 << 20;  // of a part: while one is summed the next ones travel
+constexpr size_t kPartsAhead = 4;
 
 // The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum
 // for all, and what was summed.
@@ -37,21 +38,28 @@ std::string describe_call(const CollectiveCall& call, const std::vector<at::Tens
 bool sums_in_float(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
 // In the order of the ranks, so that it is the same everywhere. Half precision is rounded once, at the end.
-at::Tensor reduced(Reduction how, const std::vector<at::Tensor>& by_rank) {
-  const at::ScalarType type = by_rank[0].scalar_type();
-  const bool in_float = how == Reduction::kSum && sums_in_float(type);
-  at::Tensor all = in_float ? by_rank[0].to(at::kFloat) : by_rank[0];
+// REQUIRES: there are two ranks or more.
+void reduce_into(at::Tensor& all, Reduction how, const std::vector<at::Tensor>& by_rank) {
+  if (how == Reduction::kSum && sums_in_float(all.scalar_type())) {
+    at::Tensor sum = by_rank[0].to(at::kFloat);
+    for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
+    all.copy_(sum);
+    return;
+  }
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const at::Tensor& next = by_rank[rank];
-    const bool own = rank > 1 || in_float;  // memory, to be written to
+    const at::Tensor &so_far = rank == 1 ? by_rank[0] : all, &next = by_rank[rank];
     switch (how) {
-      case Reduction::kSum: all = own ? all.add_(next) : at::add(all, next); break;
-      case Reduction::kMin: all = at::minimum(all, next); break;
-      case Reduction::kMax: all = at::maximum(all, next); break;
+      case Reduction::kSum: at::add_out(all, so_far, next); break;
+      case Reduction::kMin: at::minimum_out(all, so_far, next); break;
+      case Reduction::kMax: at::maximum_out(all, so_far, next); break;
     }
   }
-  if (in_float) return all.to(type);
-  return by_rank.size() == 1 ? all.clone() : all;
+}
+
+at::Tensor reduced(Reduction how, const std::vector<at::Tensor>& by_rank) {
+  at::Tensor all = at::empty_like(by_rank[0]);
+  reduce_into(all, how, by_rank);
+  return all;
 }
 
 // Tensors of one type, after each other in memory.
@@ -257,26 +265,37 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
   std::vector<Part> parts = cut(given, size);
   for (Part& part : parts) {
     part.to_sum = ask_all(mail, part_to_sum(part.number));
-    part.summed = ask_all(mail, part_summed(part.number));
+    part.summed.resize(size);
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank != here) part.summed[rank] = mail.ask(rank, part_summed(part.number), part.of_rank(made, rank));
+    }
   }
   // Without a copy: who sends its sum of a part has got this rank's piece of it, and this call waits for all sums.
-  for (const Part& part : parts) {
+  const auto send_pieces = [&](const Part& part) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == here) continue;
       const at::Tensor piece = part.of_rank(given, rank);
       if (!mail.send(rank, part_to_sum(part.number), piece)) mail.leave(rank, part_to_sum(part.number), piece);
     }
-  }
+  };
+  const auto sum_up = [&](const Part& part) {
+    at::Tensor sum = part.of_rank(made, here);
+    reduce_into(sum, call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
+    leave_for_all(mail, part_summed(part.number), sum, Whose::kOfCaller);  // who may write to the result soon
+  };
+  const size_t ahead = std::min(kPartsAhead, parts.size());
+  for (size_t i = 0; i < ahead; ++i) send_pieces(parts[i]);
   agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
-  for (const Part& part : parts) {
-    // In memory of its own: others may still be fetching it when the caller writes to the result.
-    const at::Tensor sum = reduced(call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
-    leave_for_all(mail, part_summed(part.number), sum, Whose::kOwn);
-    part.of_rank(made, here).copy_(sum);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i + ahead < parts.size()) send_pieces(parts[i + ahead]);
+    sum_up(parts[i]);
   }
   for (const Part& part : parts) {
     for (int rank = 0; rank < size; ++rank) {
-      if (rank != here) part.of_rank(made, rank).copy_(mail.wait(part.summed[rank]));
+      if (rank == here) continue;
+      const at::Tensor sum = mail.wait(part.summed[rank]);
+      at::Tensor place = part.of_rank(made, rank);
+      if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
     }
   }
   std::vector<at::Tensor> results(values.size());

@@ -14,12 +14,13 @@ class Mail {
   virtual ~Mail() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Copies a tensor to a task that is near. False: it is to be left for it.
+  // Copies a tensor to a task, if there is a way of their own. False: it is to be left for it.
   virtual bool send(int to, int64_t what, const at::Tensor& tensor) = 0;
   // Leaves a tensor for a task. Nobody writes to its memory until the task has it.
   virtual void leave(int to, int64_t what, at::Tensor tensor) = 0;
-  // Asks a task for what it leaves for this one, now or later. Returns the number of the question.
-  virtual size_t ask(int from, int64_t what) = 0;
+  // Asks a task for what it has for this one, now or later. Returns the number of the question. `into`: memory that
+  // nobody uses until then, where the answer is if that saves a copy.
+  virtual size_t ask(int from, int64_t what, at::Tensor into = {}) = 0;
   // The question for the first message of each task, which may have been asked before the call began.
   virtual size_t first_question(int from) = 0;
   // The answer, to be read and not to be written. Throws Error with the name of the task if there will be none.

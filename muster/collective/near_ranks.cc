@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/collective/rows_of_all.h"
 #include "muster/near/near_socket.h"
 #include "muster/runtime/run_options.h"
 
@@ -15,11 +16,6 @@ namespace muster {
 namespace {
 
 constexpr int64_t kLongestName = 64;
-
-// A row of bytes from every rank.
-at::Tensor rows_of_all(Collectives& group, const at::Tensor& own, const std::string& purpose) {
-  return group.run({.kind = CollectiveKind::kAllGather, .purpose = purpose}, {own.unsqueeze(0)})[0];
-}
 
 at::Tensor row_of(const std::string& name) {
   at::Tensor row = at::zeros({kLongestName}, at::kByte);

@@ -13,6 +13,7 @@
 #include "muster/base/status.h"
 #include "muster/collective/collective_run.h"
 #include "muster/collective/near_ranks.h"
+#include "muster/collective/wire_posts.h"
 
 namespace muster {
 namespace {
@@ -23,6 +24,7 @@ constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are wai
 constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
+constexpr std::chrono::milliseconds kReadEvery{5};
 constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
 
 // Everything that one task leaves for another in one call has a number of its own.
@@ -48,7 +50,7 @@ class CollectiveRun : public Mail {
   // already has sent them.
   CollectiveRun(TaskGroup& group, uint64_t number) : group_(group), number_(number), first_(group.size()) {
     for (int from = 0; from < size(); ++from) {
-      if (from != rank()) first_[from] = ask(from, kFirstMessage);
+      if (from != rank()) first_[from] = ask(from, kFirstMessage, {});
     }
   }
   ~CollectiveRun() override {
@@ -74,9 +76,11 @@ class CollectiveRun : public Mail {
 
   bool send(int to, int64_t what, const at::Tensor& tensor) override {
     NearPost* post = group_.posts_[to].get();
-    if (post == nullptr) return false;
+    if (post == nullptr && !has_wire(to)) return false;
     try {
-      return post->send(edge_of(number_, what, to), tensor, deadline_);
+      if (post != nullptr) return post->send(edge_of(number_, what, to), tensor, deadline_);
+      group_.wire_->send(to, edge_of(number_, what, to), tensor, deadline_);
+      return true;
     } catch (const Error& error) {
       throw of_rank(to, error.status());
     }
@@ -86,14 +90,18 @@ class CollectiveRun : public Mail {
     group_.here_.send(group_.generation_, edge_of(number_, what, to), std::move(tensor));
   }
 
-  size_t ask(int from, int64_t what) override {
+  size_t ask(int from, int64_t what, at::Tensor into) override {
     size_t question = 0;
     {
       absl::MutexLock lock(&answers_->mu);
       question = answers_->slots.size();
       answers_->slots.push_back({.from = from, .edge = edge_of(number_, what, rank())});
     }
-    if (group_.posts_[from]) return question;  // which sends it, or says that it is to be asked for
+    if (has_wire(from) && into.defined()) {
+      group_.wire_->expect(from, edge_of(number_, what, rank()), std::move(into));
+    }
+    // They send it, or say that it is to be asked for.
+    if (group_.posts_[from] || has_wire(from)) return question;
     group_.workers_[from]->receive(group_.generation_, edge_of(number_, what, rank()),
                                    {.cancellation = &answers_->cancellation},
                                    [answers = answers_, question](const Status& status, at::Tensor tensor) {
@@ -124,9 +132,7 @@ class CollectiveRun : public Mail {
         from = slot.from;
         edge = slot.edge;
       }
-      const auto until = std::min(look, deadline_);
-      NearPost* post = group_.posts_[from].get();
-      if (std::optional<at::Tensor> tensor = post != nullptr ? take(*post, from, edge, until) : take(question, until)) {
+      if (std::optional<at::Tensor> tensor = take(question, from, edge, std::min(look, deadline_))) {
         return *std::move(tensor);
       }
       if (GroupClock::now() >= deadline_) {
@@ -160,9 +166,19 @@ class CollectiveRun : public Mail {
     }
   };
 
-  std::optional<at::Tensor> take(NearPost& post, int from, int64_t edge, GroupClock::time_point until) const {
+  bool has_wire(int rank) const { return group_.wire_ != nullptr && group_.wire_->has(rank); }
+
+  std::optional<at::Tensor> take(size_t question, int from, int64_t edge, GroupClock::time_point until) {
+    NearPost* post = group_.posts_[from].get();
     try {
-      return post.take(edge, until);
+      if (has_wire(from)) return group_.wire_->take(from, edge, until);
+      if (post != nullptr && group_.wire_ == nullptr) return post->take(edge, until);
+      // Whoever this one waits for may wait for one that waits until this one reads.
+      if (group_.wire_ != nullptr) {
+        group_.wire_->read_now();
+        until = std::min(until, GroupClock::now() + kReadEvery);
+      }
+      return post != nullptr ? post->take(edge, until) : take(question, until);
     } catch (const Error& error) {
       throw of_rank(from, error.status());
     }
@@ -220,6 +236,9 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
   if (options_.rank < 0 || options_.rank >= size()) {
     throw invalid_argument("a group of ", size(), " tasks has no rank ", options_.rank);
   }
+  if (options_.sockets != GroupSockets::kNone && options_.addresses.size() != options_.tasks.size()) {
+    throw invalid_argument("a group of ", size(), " tasks with ", options_.addresses.size(), " addresses");
+  }
   for (int rank = 0; rank < size(); ++rank) {
     workers_.push_back(rank == options_.rank ? nullptr : peers.worker(options_.tasks[rank]));
   }
@@ -230,11 +249,14 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
     try {
       run({}, {});  // of no tensors: when it has ended, all are here
       if (options_.near_memory) meet_near_ranks();
+      if (options_.sockets != GroupSockets::kNone) meet_far_ranks();
       break;
     } catch (const Error& error) {
       // Whoever was started anew meanwhile is one of the next generation.
       if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
       MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
+      posts_.assign(posts_.size(), nullptr);
+      wire_.reset();
       absl::MutexLock lock(&mu_);
       failure_ = Status();
       calls_ = 0;
@@ -262,6 +284,15 @@ void TaskGroup::meet_near_ranks() {
   }
 }
 
+void TaskGroup::meet_far_ranks() {
+  std::vector<bool> wanted(posts_.size());
+  for (int rank = 0; rank < size(); ++rank) wanted[rank] = rank != options_.rank && posts_[rank] == nullptr;
+  std::vector<Descriptor> sockets = muster::meet_far_ranks(*this, options_.addresses, wanted, options_.sockets);
+  if (std::none_of(sockets.begin(), sockets.end(), [](const Descriptor& socket) { return bool(socket); })) return;
+  const bool cores_are_free = std::thread::hardware_concurrency() >= 4;
+  wire_ = std::make_unique<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
+}
+
 void TaskGroup::fetch_for(int rank, int64_t edge) {
   workers_[rank]->receive(
       generation_, edge, {.cancellation = fetches_.get()},
@@ -276,6 +307,7 @@ void TaskGroup::wake_posts() const {
   for (const auto& post : posts_) {
     if (post) post->wake();
   }
+  if (wire_) wire_->wake();
 }
 
 TaskGroup::~TaskGroup() {
@@ -372,6 +404,7 @@ void TaskGroup::fail(const Status& why) {
     post->fail(told);
     post->deliver(0, told, {});  // to those who wait here
   }
+  if (wire_) wire_->fail(told);
   for (const auto& worker : workers_) {
     if (worker) worker->abort(generation_, told);
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/elastic_pool.h"
+#include "muster/collective/far_ranks.h"
 #include "muster/runtime/collectives.h"
 #include "muster/runtime/worker.h"
 
@@ -17,6 +18,7 @@ namespace muster {
 
 class CollectiveRun;
 class NearPost;
+class WirePosts;
 
 struct TaskGroupOptions {
   std::vector<std::string> tasks{};                                   // by rank, full names
@@ -25,7 +27,8 @@ struct TaskGroupOptions {
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // until all are there
   // For one call. What a task waits for is the slowest of the others, which may be saving a checkpoint.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  bool near_memory = true;  // between processes of one machine; the same at all of them
+  bool near_memory = true;                     // between processes of one machine; the same at all of them
+  GroupSockets sockets = GroupSockets::kNone;  // between the others; likewise
 };
 
 // Tasks leave what they have for others in their own rendezvous, and the others ask for it before it is there: it
@@ -59,6 +62,7 @@ class TaskGroup : public Collectives {
   // The next one, with the questions that have been asked ahead.
   std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
   void meet_near_ranks();
+  void meet_far_ranks();
   void fetch_for(int rank, int64_t edge);
   void wake_posts() const;
   // Asks for the first messages of the next call: so it takes one hop, not two.
@@ -74,6 +78,7 @@ class TaskGroup : public Collectives {
   std::vector<uint64_t> incarnations_;            // by rank
   uint64_t generation_ = 0;
   std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
+  std::unique_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own
   const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
 
   absl::Mutex mu_;

@@ -36,7 +36,8 @@ class Membership {
                            .addresses = std::vector<std::string>(size),
                            .rank = rank,
                            .start_timeout = options.start_timeout,
-                           .timeout = options.communication.timeout};
+                           .timeout = options.communication.timeout,
+                           .sockets = sockets_for(options)};
     for (const char* job : {"chief", "worker"}) {
       if (!cluster_.contains(job)) continue;
       for (const auto& [index, address] : cluster_.tasks(job)) {
@@ -87,6 +88,11 @@ class Membership {
           "program with `muster run --workers N`, or set it");
     }
     return *task;
+  }
+  // What is encrypted, or shown to nobody without a token, goes over the server.
+  static GroupSockets sockets_for(const MultiWorkerOptions& options) {
+    if (options.credentials.any()) return GroupSockets::kNone;
+    return options.insecure ? GroupSockets::kOfAll : GroupSockets::kOfThisMachine;
   }
   static ServerOptions server_of(const ClusterSpec& cluster, const TaskId& task, const MultiWorkerOptions& options) {
     return {.cluster = cluster,

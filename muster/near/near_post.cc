@@ -82,11 +82,6 @@ std::optional<SharedMemory> receive_greeting(const Descriptor& socket, const Nea
   return SharedMemory::open(std::move(memory));
 }
 
-int milliseconds_until(NearPost::Clock::time_point until) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - NearPost::Clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
-}
-
 std::span<const char> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }

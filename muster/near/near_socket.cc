@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -52,6 +53,11 @@ Descriptor connect_to(const std::string& name) {
 Descriptor accept_from(const Descriptor& listener) {
   Descriptor made(::accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   return made && tell_senders(made) ? std::move(made) : Descriptor();
+}
+
+int milliseconds_until(std::chrono::steady_clock::time_point until) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
 }
 
 }  // namespace muster

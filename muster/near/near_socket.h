@@ -1,6 +1,7 @@
 // Unix sockets with names that are no files.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "muster/near/near_process.h"
@@ -12,5 +13,8 @@ namespace muster {
 Descriptor listen_at(const std::string& name);
 Descriptor connect_to(const std::string& name);
 Descriptor accept_from(const Descriptor& listener);
+
+// For poll(), which may be called again: milliseconds, at most a minute.
+int milliseconds_until(std::chrono::steady_clock::time_point until);
 
 }  // namespace muster
