@@ -320,6 +320,30 @@ std::vector<at::Tensor> all_gather(const CollectiveCall& call, const std::vector
   return results;
 }
 
+// Each rank gets its rows of what every rank has: to put them after each other, or to sum them up.
+std::vector<at::Tensor> exchange(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  std::vector<std::vector<size_t>> questions;
+  std::vector<at::Tensor> own;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t what = part_to_sum(static_cast<int64_t>(i)), rows = values[i].size(0) / mail.size();
+    questions.push_back(ask_all(mail, what));
+    const at::Tensor whole = values[i].to(at::kCPU).contiguous();
+    own.push_back(whole.narrow(0, mail.rank() * rows, rows));
+    for (int rank = 0; rank < mail.size(); ++rank) {
+      const at::Tensor share = whole.narrow(0, rank * rows, rows);
+      if (rank != mail.rank() && !mail.send(rank, what, share)) mail.leave(rank, what, share.clone());
+    }
+  }
+  agree(describe_call(call, values), {}, mail);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const std::vector<at::Tensor> by_rank = of_all(mail, own[i], questions[i]);
+    const bool sums = call.kind == CollectiveKind::kReduceScatter;
+    results.push_back((sums ? reduced(call.reduction, by_rank) : at::cat(by_rank)).to(values[i].device()));
+  }
+  return results;
+}
+
 std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
   if (call.root < 0 || call.root >= mail.size()) {
     throw invalid_argument(call.to_string(), ": the group has ", mail.size(), " ranks");
@@ -345,14 +369,19 @@ std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<
 
 }  // namespace
 
-void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
+void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values, int size) {
+  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+  const bool divides = call.kind == CollectiveKind::kReduceScatter || call.kind == CollectiveKind::kAllToAll;
   for (const at::Tensor& value : values) {
     if (!value.defined()) throw invalid_argument(call.to_string(), ": a tensor is not defined");
-    if (call.kind == CollectiveKind::kAllGather && value.dim() == 0) {
+    if ((call.kind == CollectiveKind::kAllGather || divides) && value.dim() == 0) {
       throw invalid_argument(call.to_string(), ": a scalar has no rows; unsqueeze it");
     }
-    if (call.kind == CollectiveKind::kAllReduce && call.reduction == Reduction::kSum &&
-        value.scalar_type() == at::kBool) {
+    if (divides && value.size(0) % size != 0) {
+      throw invalid_argument(call.to_string(), ": ", spec_of(value).to_string(), " has no rows for ", size,
+                             " ranks alike");
+    }
+    if (reduces && call.reduction == Reduction::kSum && value.scalar_type() == at::kBool) {
       throw invalid_argument(call.to_string(), " of bool: min is whether all are true, max whether any is");
     }
   }
@@ -363,6 +392,8 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::ve
   switch (call.kind) {
     case CollectiveKind::kAllGather: return all_gather(call, values, mail);
     case CollectiveKind::kBroadcast: return broadcast(call, values, mail);
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll: return exchange(call, values, mail);
     case CollectiveKind::kAllReduce: break;
   }
   const std::vector<Pack> packs = packed(values);

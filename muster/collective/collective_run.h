@@ -32,7 +32,7 @@ class Mail {
 inline constexpr int64_t kFirstMessage = 0;
 
 // Throws Error{kInvalidArgument} for tensors that there is no such call of. Nobody else need know.
-void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values);
+void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values, int size);
 
 // What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call.
 // REQUIRES: check_values().

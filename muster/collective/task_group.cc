@@ -77,11 +77,23 @@ class CollectiveRun : public Mail {
   bool send(int to, int64_t what, const at::Tensor& tensor) override {
     NearPost* post = group_.posts_[to].get();
     if (post == nullptr && !has_wire(to)) return false;
+    bool of_this_one = false;  // what is thrown
     try {
       if (post != nullptr) return post->send(edge_of(number_, what, to), tensor, deadline_);
-      group_.wire_->send(to, edge_of(number_, what, to), tensor, deadline_);
+      auto next_look = GroupClock::now() + kLookAfter;
+      group_.wire_->send(to, edge_of(number_, what, to), tensor, deadline_, [&] {
+        {
+          absl::MutexLock lock(&answers_->mu);
+          of_this_one = !answers_->failure.ok();
+          if (of_this_one) throw_failure();
+        }
+        if (GroupClock::now() < next_look) return;
+        check_alive(to);
+        next_look = GroupClock::now() + kLookAfter;
+      });
       return true;
     } catch (const Error& error) {
+      if (of_this_one) throw;
       throw of_rank(to, error.status());
     }
   }
@@ -435,14 +447,14 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
 
 std::vector<at::Tensor> TaskGroup::run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                        const Cancellation* cancellation) {
-  check_values(call, values);  // before it is one of the calls: who gets this wrong has not failed the group
+  check_values(call, values, size());  // before it is one of the calls: who gets this wrong has not failed the group
   return run_as(*next_call(), call, values, cancellation);
 }
 
 void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
                       CollectiveDone done) {
   try {
-    check_values(call, values);
+    check_values(call, values, size());
   } catch (const Error& error) {
     return done(error.status(), {});
   }

@@ -292,6 +292,43 @@ TEST_P(TaskGroups, NameWhoHasNotComeToACall) {
   EXPECT_THAT(failures[0].message(), HasSubstr(" of the group within 0.1 s"));
 }
 
+TEST_P(TaskGroups, DivideRowsAmongTheRanks) {
+  start_tasks(3);
+  for (const int64_t width : {1, 700'000}) {
+    const torch::Tensor rows = torch::arange(6 * width).view({6, width});
+    expect_all_well(3, [&](TaskGroup& group) {
+      const int64_t r = group.rank();
+      const torch::Tensor share = rows.narrow(0, 2 * r, 2);
+
+      const auto sums = group.run({.kind = CollectiveKind::kReduceScatter}, {rows * (r + 1), torch::ones({3})});
+      const auto dealt = group.run({.kind = CollectiveKind::kAllToAll}, {rows * (r + 1)});
+      const Status refused = failure_of([&] { group.run({.kind = CollectiveKind::kAllToAll}, {torch::ones({4})}); });
+
+      EXPECT_TRUE(sums[0].equal(share * 6));
+      EXPECT_TRUE(sums[1].equal(torch::full({1}, 3.0F)));
+      EXPECT_TRUE(dealt[0].equal(torch::cat({share, share * 2, share * 3})));
+      EXPECT_THAT(refused.message(), HasSubstr("no rows for 3 ranks alike"));
+    });
+  }
+}
+
+// More than the ways between them hold.
+TEST_P(TaskGroups, NameWhoHasNotComeToACallOfLargeTensors) {
+  start_tasks(2);
+  timeout_ = std::chrono::milliseconds(100);
+  std::latch over(1);
+
+  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
+    if (group.rank() == 1) return over.wait();
+    const Status failure = failure_of([&] { group.run({}, {torch::ones({20'000'000})}); });
+    over.count_down();
+    throw Error(failure);
+  });
+
+  EXPECT_EQ(failures[0].code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(failures[0].message(), HasSubstr("rank 1 (/job:worker/replica:0/task:1"));
+}
+
 TEST_P(TaskGroups, NameWhoHasNotComeAtTheStart) {
   start_tasks(2);
   TaskGroupOptions alone = options(0, 2);

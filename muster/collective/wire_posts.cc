@@ -159,7 +159,8 @@ void WirePosts::check(int rank) const {
   if (!ended_[static_cast<size_t>(rank)].ok()) throw Error(ended_[static_cast<size_t>(rank)]);
 }
 
-void WirePosts::send(int to, int64_t edge, const at::Tensor& tensor, Clock::time_point deadline) {
+void WirePosts::send(int to, int64_t edge, const at::Tensor& tensor, Clock::time_point deadline,
+                     const std::function<void()>& look) {
   {
     absl::MutexLock lock(&mu_);
     check(to);
@@ -208,6 +209,7 @@ void WirePosts::send(int to, int64_t edge, const at::Tensor& tensor, Clock::time
       absl::MutexLock state(&mu_);
       check(to);
     }
+    if (look) look();
     std::array<pollfd, 2> ends{pollfd{.fd = connection.socket.number(), .events = POLLOUT, .revents = 0},
                                pollfd{.fd = events_.number(), .events = POLLIN, .revents = 0}};
     ::poll(ends.data(), ends.size(), milliseconds_until(std::min(deadline, Clock::now() + kPause)));

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -35,8 +36,10 @@ class WirePosts {
   bool has(int rank) const;
 
   // Returns when the caller may write to the tensor again. Throws Error{kUnavailable} if the rank is gone,
-  // {kDeadlineExceeded} if it reads nothing until then, and what fail() was called with.
-  void send(int to, int64_t edge, const at::Tensor& tensor, Clock::time_point deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // {kDeadlineExceeded} if it does not read all of it until then, what fail() was called with, and what `look` throws,
+  // which is called now and then while there is no room.
+  void send(int to, int64_t edge, const at::Tensor& tensor, Clock::time_point deadline,
+            const std::function<void()>& look = {}) ABSL_LOCKS_EXCLUDED(mu_);
   // What comes from the rank under this number goes into this memory, if it fits. Until it is taken, nobody else writes
   // to that. REQUIRES: it is contiguous, and nothing of that number has come.
   void expect(int from, int64_t edge, at::Tensor into) ABSL_LOCKS_EXCLUDED(mu_);

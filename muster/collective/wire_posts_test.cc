@@ -152,6 +152,20 @@ TEST(WirePosts, EndTheWaitOfWhoeverSendsOrWaitsWhenTheyFail) {
   EXPECT_THAT(waiter.message(), HasSubstr("enough"));
 }
 
+TEST(WirePosts, LookWhetherItIsWorthWaitingForRoom) {
+  const auto group = group_of(2);
+  int looks = 0;
+
+  const Status status = failure_of([&] {
+    group[0]->send(1, 1, torch::ones({50'000'000}), soon(), [&] {
+      if (++looks == 3) throw unavailable("does not answer");
+    });
+  });
+
+  EXPECT_EQ(looks, 3);
+  EXPECT_THAT(status.message(), HasSubstr("does not answer"));
+}
+
 TEST(WirePosts, WaitNoLongerThanTheyMay) {
   const auto group = group_of(2);
 

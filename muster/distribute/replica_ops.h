@@ -23,6 +23,14 @@ std::vector<at::Tensor> all_reduce(ReduceOp op, const std::vector<at::Tensor>& v
 // dimensions are the same for all.
 at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0);
 
+// Each replica's share of the rows of the sum or the mean, in the order of their ids; as many rows for each. That is
+// all_reduce for a replica that needs only a share, and gives each as many bytes less.
+at::Tensor reduce_scatter(ReduceOp op, const at::Tensor& value);
+// The first share of the rows goes to the first replica, and so on; what each gets of all comes after each other.
+at::Tensor all_to_all(const at::Tensor& value);
+// What one replica gives, for all. The others give something of that shape, whose gradient is zero.
+at::Tensor broadcast(const at::Tensor& value, int replica = 0);
+
 namespace replicas_internal {
 
 std::vector<at::Tensor> merge_call(

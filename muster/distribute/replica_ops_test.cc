@@ -61,6 +61,50 @@ TEST_P(ReplicaOps, GatherAlongAnyAxisAndDifferentNumbersOfRows) {
   }
 }
 
+// Replica i gives (i + 1) times rows of numbers, in as many pairs as there are replicas.
+TEST_P(ReplicaOps, DivideRowsAmongTheReplicas) {
+  const at::Tensor rows = torch::arange(4.0F * static_cast<float>(replicas_)).view({-1, 2});
+  auto step = function([](at::Tensor x) {
+    const at::Tensor given = x * (replica_id() + 1);
+    return std::vector{reduce_scatter(ReduceOp::kSum, given), reduce_scatter(ReduceOp::kMean, given), all_to_all(given),
+                       broadcast(given, 0)};
+  });
+
+  const auto results = strategy_.run(step, rows);
+
+  for (int i = 0; i < replicas_; ++i) {
+    const at::Tensor share = rows.narrow(0, 2 * i, 2);
+    std::vector<at::Tensor> of_all;
+    for (int j = 0; j < replicas_; ++j) of_all.push_back(share * (j + 1));
+    EXPECT_TRUE(results.values[i][0].equal(share * sum_));
+    EXPECT_TRUE(torch::allclose(results.values[i][1], share * sum_ / replicas_));
+    EXPECT_TRUE(results.values[i][2].equal(torch::cat(of_all)));
+    EXPECT_TRUE(results.values[i][3].equal(rows));
+  }
+}
+
+TEST_P(ReplicaOps, PassGradientsThroughWhatDividesRows) {
+  auto step = function([](at::Tensor given) {
+    at::Tensor x = (given + 0).detach().requires_grad_(), y = (given + 0).detach().requires_grad_(),
+               z = (given + 0).detach().requires_grad_();
+    const float own = static_cast<float>(replica_id()) + 1;
+    at::Tensor loss =
+        (reduce_scatter(ReduceOp::kSum, x) * own).sum() + (all_to_all(y) * own).sum() + (broadcast(z, 0) * own).sum();
+    loss.backward();
+    return std::vector{x.grad(), y.grad(), z.grad()};
+  });
+  std::vector<at::Tensor> shares;
+  for (int i = 0; i < replicas_; ++i) shares.push_back(torch::full({2, 3}, i + 1.0F));
+
+  const auto gradients = strategy_.run(step, torch::ones({2 * replicas_, 3}));
+
+  for (int i = 0; i < replicas_; ++i) {
+    EXPECT_TRUE(gradients.values[i][0].equal(torch::cat(shares)));
+    EXPECT_TRUE(gradients.values[i][1].equal(torch::cat(shares)));
+    EXPECT_TRUE(gradients.values[i][2].equal(torch::full({2 * replicas_, 3}, i == 0 ? sum_ : 0.0F)));
+  }
+}
+
 TEST_P(ReplicaOps, GiveEachReplicaAResultOfItsOwn) {
   auto step = function([] {
     at::Tensor sum = all_reduce(ReduceOp::kSum, torch::ones({2}));
@@ -209,6 +253,9 @@ TEST_F(Two, ReplicasWhoseValuesDoNotFitAreNamed) {
   EXPECT_THAT(refusal([] { return all_reduce(ReduceOp::kSum, torch::tensor({true})); }), HasSubstr("bool"));
   EXPECT_THAT(refusal([] { return all_gather(torch::ones({})); }), HasSubstr("unsqueeze"));
   EXPECT_THAT(refusal([] { return all_gather(torch::ones({2}), 1); }), HasSubstr("axis 1"));
+  EXPECT_THAT(refusal([] { return all_to_all(torch::ones({3})); }), HasSubstr("no rows for 2 replicas alike"));
+  EXPECT_THAT(refusal([] { return reduce_scatter(ReduceOp::kSum, torch::ones({})); }), HasSubstr("reduce_scatter"));
+  EXPECT_THAT(refusal([] { return broadcast(torch::ones({}), 2); }), HasSubstr("replica 2 of 2"));
 }
 
 TEST_F(Two, ReplicasEndTogetherWhenOneOfThemFails) {

@@ -14,13 +14,13 @@
 
 namespace muster {
 
-enum class CollectiveKind : int64_t { kAllReduce, kAllGather, kBroadcast };
+enum class CollectiveKind : int64_t { kAllReduce, kAllGather, kBroadcast, kReduceScatter, kAllToAll };
 enum class Reduction : int64_t { kSum, kMin, kMax };
 
 // One call, as every task of the group makes it.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  Reduction reduction = Reduction::kSum;  // of kAllReduce
+  Reduction reduction = Reduction::kSum;  // of kAllReduce and kReduceScatter
   int64_t root = 0;                       // of kBroadcast: whose values they all get
   std::string purpose{};                  // in words: calls for different ones are different calls
 
@@ -42,8 +42,9 @@ class Collectives {
   virtual int size() const = 0;
 
   // The tensors of all tasks as one: summed, after each other along their first dimension, or those of the root. They
-  // are the same bits everywhere, and share no memory with `values`. Throws Error: a call that fails at one task fails
-  // at all that have not ended it, and so do all after it.
+  // are the same bits everywhere, and share no memory with `values`. kReduceScatter gives each rank its share of the
+  // rows of the sum, kAllToAll its shares of the rows of all, after each other. Throws Error: a call that fails at one
+  // task fails at all that have not ended it, and so do all after it.
   virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                       const Cancellation* cancellation = nullptr) = 0;
   // The same without waiting; its place among the calls is that of this one. `done` is called once, on any thread;

@@ -24,6 +24,7 @@ std::vector<at::Tensor> AcrossWorkers::make_one(const CollectiveCall& call,
     for (const at::Tensor& value : values) {
       std::vector<int64_t> sizes = value.sizes().vec();
       if (call.kind == CollectiveKind::kAllGather) sizes.at(0) *= size;
+      if (call.kind == CollectiveKind::kReduceScatter) sizes.at(0) /= size;
       results.push_back(at::zeros(sizes, value.options().device(at::kCPU)));
     }
   }
