@@ -38,8 +38,11 @@ std::string describe_call(const CollectiveCall& call, const std::vector<at::Tens
 bool sums_in_float(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
 // In the order of the ranks, so that it is the same everywhere. Half precision is rounded once, at the end.
-// REQUIRES: there are two ranks or more.
 void reduce_into(at::Tensor& all, Reduction how, const std::vector<at::Tensor>& by_rank) {
+  if (by_rank.size() == 1) {
+    all.copy_(by_rank[0]);
+    return;
+  }
   if (how == Reduction::kSum && sums_in_float(all.scalar_type())) {
     at::Tensor sum = by_rank[0].to(at::kFloat);
     for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
@@ -387,8 +390,10 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
   }
 }
 
-std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values, Mail& mail) {
   c10::AutoGradMode no_gradients(false);
+  // What is sent is memory, and says nothing of elements that are to be taken otherwise than they are.
+  for (at::Tensor& value : values) value = value.resolve_conj().resolve_neg();
   switch (call.kind) {
     case CollectiveKind::kAllGather: return all_gather(call, values, mail);
     case CollectiveKind::kBroadcast: return broadcast(call, values, mail);

@@ -36,6 +36,6 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
 
 // What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call.
 // REQUIRES: check_values().
-std::vector<at::Tensor> run_collective(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
+std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values, Mail& mail);
 
 }  // namespace muster

@@ -24,7 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kReachedWithin = std::chrono::seconds(2);
-constexpr int kBuffer = 4 << 20;  // bytes that are under way
 
 // What a rank shows of itself, and what is said at its port.
 struct Door {
@@ -111,8 +110,6 @@ std::optional<int> who_knocks(const Descriptor& socket, const Door& door, Clock:
 void make_ready(const Descriptor& socket) {
   const int yes = 1;
   ::setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  ::setsockopt(socket.number(), SOL_SOCKET, SO_SNDBUF, &kBuffer, sizeof kBuffer);
-  ::setsockopt(socket.number(), SOL_SOCKET, SO_RCVBUF, &kBuffer, sizeof kBuffer);
 }
 
 }  // namespace
@@ -143,21 +140,27 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
     make_ready(sockets[rank]);
     if (!becomes(sockets[rank], POLLOUT, until) || !write_all(sockets[rank], knock)) sockets[rank] = Descriptor();
   }
-  group.run({.purpose = "all have knocked"}, {});
+  const auto row_of = [&] {
+    at::Tensor have = at::zeros({size}, at::kByte);
+    for (int rank = 0; rank < size; ++rank) have[rank] = sockets[rank] ? 1 : 0;
+    return have;
+  };
+  const at::Tensor knocked = rows_of_all(group, row_of(), "who has knocked");
+  int expected = 0;
+  for (int rank = here + 1; rank < size; ++rank) expected += knocked[rank][here].item<uint8_t>();
   const Clock::time_point heard = Clock::now() + kReachedWithin;
-  while (listener) {
+  while (expected > 0 && becomes(listener, POLLIN, heard)) {
     Descriptor socket(::accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) break;
+    if (!socket) continue;
     const std::optional<int> rank = who_knocks(socket, own, heard);
-    if (!rank || *rank <= here || *rank >= size) continue;
+    if (!rank || *rank <= here || *rank >= size || sockets[*rank]) continue;
     make_ready(socket);
     sockets[*rank] = std::move(socket);
+    --expected;
   }
 
   // Both ends say whether they have it.
-  at::Tensor met = at::zeros({size}, at::kByte);
-  for (int rank = 0; rank < size; ++rank) met[rank] = sockets[rank] ? 1 : 0;
-  const at::Tensor met_by_all = rows_of_all(group, met, "who is connected");
+  const at::Tensor met_by_all = rows_of_all(group, row_of(), "who is connected");
   for (int rank = 0; rank < size; ++rank) {
     if (sockets[rank] && met_by_all[rank][here].item<uint8_t>() != 0) continue;
     if (wanted[rank] && rank < here) {

@@ -24,6 +24,7 @@ constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are wai
 constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
+constexpr int64_t kAborted = -1;  // no edge of a call
 constexpr std::chrono::milliseconds kReadEvery{5};
 constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
 
@@ -268,7 +269,7 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
       if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
       MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
       posts_.assign(posts_.size(), nullptr);
-      wire_.reset();
+      leave_wire();
       absl::MutexLock lock(&mu_);
       failure_ = Status();
       calls_ = 0;
@@ -302,7 +303,17 @@ void TaskGroup::meet_far_ranks() {
   std::vector<Descriptor> sockets = muster::meet_far_ranks(*this, options_.addresses, wanted, options_.sockets);
   if (std::none_of(sockets.begin(), sockets.end(), [](const Descriptor& socket) { return bool(socket); })) return;
   const bool cores_are_free = std::thread::hardware_concurrency() >= 4;
-  wire_ = std::make_unique<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
+  wire_ = std::make_shared<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
+  // Nobody asks the rendezvous for what comes over the wire, but whoever fails says so there.
+  abort_waiter_ = here_.receive(generation_, kAborted, [wire = wire_](const Status& status, const at::Tensor&) {
+    if (!status.ok()) wire->hear(status);
+  });
+}
+
+void TaskGroup::leave_wire() {
+  if (!wire_) return;
+  here_.give_up(generation_, kAborted, abort_waiter_, Status(StatusCode::kCancelled, "the group has ended"));
+  wire_.reset();
 }
 
 void TaskGroup::fetch_for(int rank, int64_t edge) {
@@ -336,6 +347,7 @@ TaskGroup::~TaskGroup() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   fetches_->cancel(Status(StatusCode::kCancelled, "the group has ended"));
+  leave_wire();
 }
 
 std::string TaskGroup::described(int rank) const {

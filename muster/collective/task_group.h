@@ -63,6 +63,7 @@ class TaskGroup : public Collectives {
   std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
   void meet_near_ranks();
   void meet_far_ranks();
+  void leave_wire();
   void fetch_for(int rank, int64_t edge);
   void wake_posts() const;
   // Asks for the first messages of the next call: so it takes one hop, not two.
@@ -78,7 +79,8 @@ class TaskGroup : public Collectives {
   std::vector<uint64_t> incarnations_;            // by rank
   uint64_t generation_ = 0;
   std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
-  std::unique_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own
+  std::shared_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own
+  uint64_t abort_waiter_ = 0;                     // of the rendezvous here, for wire_
   const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
 
   absl::Mutex mu_;

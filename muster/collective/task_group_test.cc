@@ -262,8 +262,10 @@ TEST_P(TaskGroups, GoOnAfterACallThatThereIsNot) {
 
 TEST_P(TaskGroups, FailTogetherAndStayFailed) {
   start_tasks(3);
+  std::latch formed(3);
 
   const std::vector<Status> failures = together(3, [&](TaskGroup& group) {
+    formed.arrive_and_wait();  // or one could fail at the start
     Cancellation cancellation;
     if (group.rank() == 1) cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
     const Status first = failure_of([&] { group.run({}, {torch::ones({1})}, &cancellation); });
@@ -310,6 +312,49 @@ TEST_P(TaskGroups, DivideRowsAmongTheRanks) {
       EXPECT_THAT(refused.message(), HasSubstr("no rows for 3 ranks alike"));
     });
   }
+}
+
+// What one fails with in the middle of a message, the other one hears of all the same.
+TEST_P(TaskGroups, HearOfAFailureInTheMiddleOfALargeTensor) {
+  start_tasks(2);
+  std::latch over(1);
+
+  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that the other one is in the middle of it
+      const Status failure = failure_of([&] { group.run({}, {torch::ones({20'000'000})}); });
+      over.count_down();
+      throw Error(failure);
+    }
+    Cancellation cancellation;
+    const std::jthread cancels([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
+    });
+    const Status failure = failure_of([&] { group.run({}, {torch::ones({20'000'000})}, &cancellation); });
+    over.wait();  // the group is there until the other one has heard of it
+    throw Error(failure);
+  });
+
+  for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("somebody pressed a key"));
+}
+
+TEST_P(TaskGroups, SendComplexNumbersAsTheyAreAndNotAsTheyLie) {
+  start_tasks(2);
+  expect_all_well(2, [&](TaskGroup& group) {
+    const torch::Tensor given = torch::complex(torch::ones({2}), torch::full({2}, group.rank() + 1.0F));
+    const auto gathered = group.run({.kind = CollectiveKind::kAllGather}, {given.conj()});
+    EXPECT_TRUE(torch::imag(gathered[0]).equal(torch::tensor({-1.0F, -1.0F, -2.0F, -2.0F})));
+  });
+}
+
+TEST_P(TaskGroups, OfOneRankHaveItsOwnSum) {
+  start_tasks(1);
+  expect_all_well(1, [&](TaskGroup& group) {
+    for (const int64_t count : {3, 3'000'000}) {
+      EXPECT_TRUE(group.run({}, {torch::ones({count})})[0].equal(torch::ones({count})));
+    }
+  });
 }
 
 // More than the ways between them hold.

@@ -181,7 +181,11 @@ void WirePosts::send(int to, int64_t edge, const at::Tensor& tensor, Clock::time
   std::span<iovec> left(parts);
 
   absl::MutexLock lock(&connection.send_mu);
-  if (connection.broken) throw unavailable("was not sent all of a message");
+  if (connection.broken) {
+    absl::MutexLock state(&mu_);
+    check(to);
+    throw unavailable("was not sent all of a message");
+  }
   while (true) {
     while (!left.empty() && left.front().iov_len == 0) left = left.subspan(1);
     if (left.empty()) return;
@@ -190,18 +194,22 @@ void WirePosts::send(int to, int64_t edge, const at::Tensor& tensor, Clock::time
     message.msg_iovlen = left.size();
     ssize_t sent = ::sendmsg(connection.socket.number(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) {
-      connection.broken = true;  // until it is whole
       for (iovec& part : left) {
         const size_t of_part = std::min(part.iov_len, static_cast<size_t>(sent));
         part.iov_base = static_cast<char*>(part.iov_base) + of_part;
         part.iov_len -= of_part;
         sent -= static_cast<ssize_t>(of_part);
       }
-      if (left.back().iov_len == 0) connection.broken = false;
+      connection.broken = std::any_of(left.begin(), left.end(), [](const iovec& part) { return part.iov_len > 0; });
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) throw unavailable("has ended");
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      read_now();  // its last words
+      absl::MutexLock state(&mu_);
+      check(to);
+      throw unavailable("has ended");
+    }
     if (Clock::now() >= deadline) throw deadline_exceeded("does not read what it is sent");
     // It may be waiting until this one reads, and so may others for whom it waits.
     read_now();
@@ -243,9 +251,7 @@ void WirePosts::read_now() {
 
 void WirePosts::read(Clock::time_point until) {
   if (reading_) {
-    if (const auto left = until - Clock::now(); until != Clock::time_point::min() && left.count() > 0) {
-      changed_.wait_for(mu_, absl::FromChrono(left));
-    }
+    if (const Clock::time_point now = Clock::now(); now < until) changed_.wait_for(mu_, absl::FromChrono(until - now));
     return;
   }
   reading_ = true;
@@ -308,12 +314,18 @@ void WirePosts::wake() {
   changed_.signal_all();
 }
 
-void WirePosts::fail(const Status& why) {
+void WirePosts::hear(const Status& why) {
   {
     absl::MutexLock lock(&mu_);
     if (failure_.ok()) failure_ = why;
+    expected_.clear();
+    inbox_.clear();
   }
   wake();
+}
+
+void WirePosts::fail(const Status& why) {
+  hear(why);
   const std::string words = why.message().substr(0, kMostWords);
   Header header{.word = WireWord::kFailed, .code = static_cast<int32_t>(why.code()), .bytes = words.size()};
   std::array<iovec, 2> parts{iovec{&header, sizeof header}, iovec{const_cast<char*>(words.data()), words.size()}};
@@ -321,7 +333,6 @@ void WirePosts::fail(const Status& why) {
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
   for (const auto& connection : connections_) {
-    // Who is in the middle of a message, or has no room for another, hears of it otherwise.
     if (!connection || !connection->send_mu.TryLock()) continue;
     if (!connection->broken) {
       (void)!::sendmsg(connection->socket.number(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);

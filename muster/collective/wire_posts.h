@@ -50,7 +50,10 @@ class WirePosts {
   void read_now() ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits looks whether it still wants to.
   void wake() ABSL_LOCKS_EXCLUDED(mu_);
-  // Whoever waits here or at another rank gets this. Throws nothing.
+  // Whoever waits here gets this. Throws nothing.
+  void hear(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // And whoever waits at another rank, unless it is in the middle of a message of this one: it must hear of it another
+  // way, too. Throws nothing.
   void fail(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

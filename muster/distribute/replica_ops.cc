@@ -61,7 +61,61 @@ void check_alike(const std::string& what, const std::vector<Tensors>& by_replica
   }
 }
 
-Tensors sum_of_all(const std::string& what, const Tensors& values) {
+const char* in_words(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "mean"; }
+
+// Of which strategy.run() a gradient is, and of which of its meetings. Who takes part in the gradient is who took part
+// then.
+struct Origin {
+  uint64_t step = 0;
+  int64_t replicas = 1, number = 0;
+
+  static Origin of(const ReplicaContext::Met& met) {
+    const ReplicaContext* replica = ReplicaContext::current();
+    return {replica == nullptr ? 0 : replica->step(), num_replicas(), static_cast<int64_t>(met.number)};
+  }
+  static Origin from(AutogradContext* context) {
+    return {static_cast<uint64_t>(context->saved_data["step"].toInt()), context->saved_data["replicas"].toInt(),
+            context->saved_data["number"].toInt()};
+  }
+  void save(AutogradContext* context) const {
+    context->saved_data["step"] = static_cast<int64_t>(step);
+    context->saved_data["replicas"] = replicas;
+    context->saved_data["number"] = number;
+  }
+  // Throws Error{kFailedPrecondition} if this is another strategy.run(), or none.
+  std::string gradient_of(const std::string& what) const {
+    const ReplicaContext* replica = ReplicaContext::current();
+    const uint64_t now = replica == nullptr ? 0 : replica->step();
+    if (now != step && (replicas > 1 || num_replicas() > 1)) {
+      throw failed_precondition("the gradient of ", what, " is asked for ",
+                                now == 0 ? "outside of strategy.run()" : "in another strategy.run()",
+                                ", where its other replicas are not; call backward() where ", what, " was called");
+    }
+    return str_cat("the gradient of ", what, ", number ", number);
+  }
+};
+
+Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values);
+
+// torch::autograd::Function knows no lists of tensors.
+struct AllReduceGradient : torch::autograd::Node {
+  AllReduceGradient(ReduceOp o, std::string w, const Origin& from) : op(o), what(std::move(w)), origin(from) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      // The loss does not depend on this one, but that of another replica may.
+      if (!gradients[i].defined()) gradients[i] = input_metadata(i).zeros_like();
+    }
+    return reduce_all(op, origin.gradient_of(what), gradients);
+  }
+  std::string name() const override { return "AllReduceGradient"; }
+
+  const ReduceOp op;
+  const std::string what;
+  const Origin origin;
+};
+
+Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) {
   const AcrossWorkers others = across();
   const auto add_up = [&](const std::vector<Tensors>& by_replica) {
     check_alike(what, by_replica);
@@ -71,50 +125,51 @@ Tensors sum_of_all(const std::string& what, const Tensors& values) {
     }
     return others.make_one({.purpose = what}, sums);
   };
-  return copies_of(meet(what, values, add_up).result);
-}
-
-Tensors reduced(ReduceOp op, const std::string& what, const Tensors& values) {
-  Tensors sums = sum_of_all(what, values);
-  if (op == ReduceOp::kSum) return sums;
-  for (at::Tensor& sum : sums) sum = sum.div(num_replicas());
-  return sums;
-}
-
-// torch::autograd::Function knows no lists of tensors.
-struct AllReduceGradient : torch::autograd::Node {
-  explicit AllReduceGradient(ReduceOp o) : op(o) {}
-
-  variable_list apply(variable_list&& gradients) override {
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      // The loss does not depend on this one, but that of another replica may.
-      if (!gradients[i].defined()) gradients[i] = input_metadata(i).zeros_like();
+  Tensors results;
+  Origin origin;
+  {
+    c10::AutoGradMode no_gradients(false);
+    const ReplicaContext::Met met = meet(what, values, add_up);
+    origin = Origin::of(met);
+    results = copies_of(met.result);
+    for (at::Tensor& result : results) {
+      if (op == ReduceOp::kMean) result = result.div(num_replicas());
     }
-    return reduced(op, "the gradient of all_reduce", gradients);
   }
-  std::string name() const override { return "AllReduceGradient"; }
-
-  const ReduceOp op;
-};
+  Tensors differentiable;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!torch::autograd::isDifferentiableType(values[i].scalar_type())) continue;
+    differentiable.push_back(values[i]);
+    places.push_back(i);
+  }
+  if (!torch::autograd::compute_requires_grad(differentiable)) return results;
+  const std::shared_ptr<AllReduceGradient> node(new AllReduceGradient(op, what, origin), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(differentiable));
+  for (size_t place : places) torch::autograd::set_history(results[place], node);
+  return results;
+}
 
 struct AllGather : torch::autograd::Function<AllGather> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t axis) {
+    const std::string what = in_words(axis);
     const AcrossWorkers others = across();
     const auto put_together = [&](const std::vector<Tensors>& by_replica) {
       Tensors parts;
       for (const Tensors& given : by_replica) parts.push_back(given[0]);
       const at::Tensor own = at::cat(parts, axis);
       if (others.alone()) return Tensors{own};
-      const CollectiveCall call{.kind = CollectiveKind::kAllGather, .purpose = "all_gather"};
+      const CollectiveCall call{.kind = CollectiveKind::kAllGather, .purpose = what};
       return Tensors{others.make_one(call, {own.movedim(axis, 0)})[0].movedim(0, axis)};
     };
-    const ReplicaContext::Met met = meet("all_gather", {value}, put_together);
+    const ReplicaContext::Met met = meet(what, {value}, put_together);
     int64_t before = 0, here = 0;
     for (size_t i = 0; i < met.by_replica.size(); ++i) {
       const int64_t rows = met.by_replica[i][0].size(axis);
       if (static_cast<int>(i) < number_here()) before += rows;
       here += rows;
     }
+    Origin::of(met).save(context);
     context->saved_data["axis"] = axis;
     context->saved_data["before"] = before;
     context->saved_data["here"] = here;
@@ -124,7 +179,8 @@ struct AllGather : torch::autograd::Function<AllGather> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t axis = context->saved_data["axis"].toInt();
     const AcrossWorkers others = across();
-    at::Tensor sum = sum_of_all("the gradient of all_gather", {gradients[0]})[0].movedim(axis, 0);
+    const std::string what = Origin::from(context).gradient_of(in_words(axis));
+    at::Tensor sum = reduce_all(ReduceOp::kSum, what, {gradients[0]})[0].movedim(axis, 0);
     if (!others.alone()) {
       // Each process gives as much as this one: if not, libtorch refuses here.
       sum = sum.unflatten(0, {others.size, context->saved_data["here"].toInt()}).select(0, others.rank);
@@ -132,21 +188,37 @@ struct AllGather : torch::autograd::Function<AllGather> {
     const at::Tensor own = sum.narrow(0, context->saved_data["before"].toInt(), context->saved_data["rows"].toInt());
     return {own.movedim(0, axis), {}};
   }
+  static std::string in_words(int64_t axis) { return str_cat("all_gather along axis ", axis); }
 };
 
-// The share of each replica of this process, of the sum of all.
-at::Tensor share_of_sum(const std::string& what, const at::Tensor& value) {
-  const AcrossWorkers others = across();
-  const auto add_up = [&](const std::vector<Tensors>& by_replica) {
-    check_alike(what, by_replica);
-    at::Tensor sum = by_replica[0][0];
-    for (size_t replica = 1; replica < by_replica.size(); ++replica) sum = sum.add(by_replica[replica][0]);
-    sum = others.make_one({.kind = CollectiveKind::kReduceScatter, .purpose = what}, {sum})[0];
-    return Tensors{sum};
-  };
-  const int64_t rows = value.size(0) / num_replicas();
-  return meet(what, {value}, add_up).result[0].narrow(0, number_here() * rows, rows).clone();
-}
+// The share of this replica of the sum of all.
+struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t op) {
+    const std::string what = words_of(op);
+    const AcrossWorkers others = across();
+    const auto add_up = [&](const std::vector<Tensors>& by_replica) {
+      check_alike(what, by_replica);
+      at::Tensor sum = by_replica[0][0];
+      for (size_t replica = 1; replica < by_replica.size(); ++replica) sum = sum.add(by_replica[replica][0]);
+      return others.make_one({.kind = CollectiveKind::kReduceScatter, .purpose = what}, {sum});
+    };
+    const ReplicaContext::Met met = meet(what, {value}, add_up);
+    Origin::of(met).save(context);
+    context->saved_data["op"] = op;
+    const int64_t rows = value.size(0) / num_replicas();
+    const at::Tensor own = met.result[0].narrow(0, number_here() * rows, rows).clone();
+    return static_cast<ReduceOp>(op) == ReduceOp::kSum ? own : own.div(num_replicas());
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const int64_t op = context->saved_data["op"].toInt();
+    static_cast<void>(Origin::from(context).gradient_of(words_of(op)));
+    const at::Tensor all = all_gather(gradients[0]);
+    return {static_cast<ReduceOp>(op) == ReduceOp::kSum ? all : all.div(num_replicas()), {}};
+  }
+  static std::string words_of(int64_t op) {
+    return str_cat("reduce_scatter(", in_words(static_cast<ReduceOp>(op)), ")");
+  }
+};
 
 // Rows of all replicas of all processes: [of process, of replica, rows, …].
 at::Tensor by_process_and_replica(const at::Tensor& value, int64_t processes, int64_t replicas) {
@@ -155,63 +227,57 @@ at::Tensor by_process_and_replica(const at::Tensor& value, int64_t processes, in
   return value.reshape(sizes);
 }
 
-at::Tensor shares_of_all(const std::string& what, const at::Tensor& value) {
-  const AcrossWorkers others = across();
-  const auto deal = [&](const std::vector<Tensors>& by_replica) {
-    check_alike(what, by_replica);
-    const auto here = static_cast<int64_t>(by_replica.size());
-    Tensors given;
-    for (const Tensors& each : by_replica) given.push_back(by_process_and_replica(each[0], others.size, here));
-    // [to process, to replica, from replica of this process, rows, …], and then from process in the first place.
-    at::Tensor dealt = at::stack(given, 2);
-    const std::vector<int64_t> sizes = dealt.sizes().vec();
-    const CollectiveCall call{.kind = CollectiveKind::kAllToAll, .purpose = what};
-    dealt = others.make_one(call, {dealt.contiguous()})[0].view(sizes);
-    Tensors results;
-    for (int64_t replica = 0; replica < here; ++replica) {
-      results.push_back(dealt.select(1, replica).reshape(by_replica[0][0].sizes()));
-    }
-    return results;
-  };
-  return meet(what, {value}, deal).result[static_cast<size_t>(number_here())].clone();
-}
-
-struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t op) {
-    context->saved_data["op"] = op;
-    const at::Tensor sum = share_of_sum("reduce_scatter", value);
-    return static_cast<ReduceOp>(op) == ReduceOp::kSum ? sum : sum.div(num_replicas());
+struct AllToAll : torch::autograd::Function<AllToAll> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& value) {
+    const AcrossWorkers others = across();
+    const auto deal = [&](const std::vector<Tensors>& by_replica) {
+      check_alike("all_to_all", by_replica);
+      const auto here = static_cast<int64_t>(by_replica.size());
+      Tensors given;
+      for (const Tensors& each : by_replica) given.push_back(by_process_and_replica(each[0], others.size, here));
+      // [to process, to replica, from replica of this process, rows, …], and then from process in the first place.
+      at::Tensor dealt = at::stack(given, 2);
+      const std::vector<int64_t> sizes = dealt.sizes().vec();
+      const CollectiveCall call{.kind = CollectiveKind::kAllToAll, .purpose = "all_to_all"};
+      dealt = others.make_one(call, {dealt.contiguous()})[0].view(sizes);
+      Tensors results;
+      for (int64_t replica = 0; replica < here; ++replica) {
+        results.push_back(dealt.select(1, replica).reshape(by_replica[0][0].sizes()));
+      }
+      return results;
+    };
+    const ReplicaContext::Met met = meet("all_to_all", {value}, deal);
+    Origin::of(met).save(context);
+    return met.result[static_cast<size_t>(number_here())].clone();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::Tensor all = all_gather(gradients[0]);
-    const bool sums = static_cast<ReduceOp>(context->saved_data["op"].toInt()) == ReduceOp::kSum;
-    return {sums ? all : all.div(num_replicas()), {}};
-  }
-};
-
-struct AllToAll : torch::autograd::Function<AllToAll> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& value) { return shares_of_all("all_to_all", value); }
-  static variable_list backward(AutogradContext*, const variable_list& gradients) {
-    return {shares_of_all("the gradient of all_to_all", gradients[0])};
+    static_cast<void>(Origin::from(context).gradient_of("all_to_all"));
+    return {AllToAll::apply(gradients[0])};
   }
 };
 
 struct Broadcast : torch::autograd::Function<Broadcast> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t root) {
-    context->saved_data["root"] = root;
+    const std::string what = words_of(root);
     const AcrossWorkers others = across();
     const auto choose = [&](const std::vector<Tensors>& by_replica) {
-      check_alike("broadcast", by_replica);
+      check_alike(what, by_replica);
       const auto here = static_cast<int64_t>(by_replica.size());
-      const CollectiveCall call{.kind = CollectiveKind::kBroadcast, .root = root / here, .purpose = "broadcast"};
+      const CollectiveCall call{.kind = CollectiveKind::kBroadcast, .root = root / here, .purpose = what};
       return others.make_one(call, {by_replica[static_cast<size_t>(root % here)][0]});
     };
-    return meet("broadcast", {value}, choose).result[0].clone();
+    const ReplicaContext::Met met = meet(what, {value}, choose);
+    Origin::of(met).save(context);
+    context->saved_data["root"] = root;
+    return met.result[0].clone();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::Tensor sum = sum_of_all("the gradient of broadcast", {gradients[0]})[0];
-    return {replica_id() == context->saved_data["root"].toInt() ? sum : at::zeros_like(sum), {}};
+    const int64_t root = context->saved_data["root"].toInt();
+    const std::string what = Origin::from(context).gradient_of(words_of(root));
+    const at::Tensor sum = reduce_all(ReduceOp::kSum, what, {gradients[0]})[0];
+    return {replica_id() == root ? sum : at::zeros_like(sum), {}};
   }
+  static std::string words_of(int64_t root) { return str_cat("broadcast from replica ", root); }
 };
 
 void check_rows(const char* what, const at::Tensor& value) {
@@ -242,23 +308,7 @@ std::vector<at::Tensor> merge_call(std::vector<at::Tensor> values,
 std::vector<at::Tensor> all_reduce(ReduceOp op, const std::vector<at::Tensor>& values) {
   for (const at::Tensor& value : values) refuse_bool("all_reduce", value);
   if (values.empty()) return {};
-  Tensors results;
-  {
-    c10::AutoGradMode no_gradients(false);
-    results = reduced(op, "all_reduce", values);
-  }
-  Tensors differentiable;
-  std::vector<size_t> places;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!torch::autograd::isDifferentiableType(values[i].scalar_type())) continue;
-    differentiable.push_back(values[i]);
-    places.push_back(i);
-  }
-  if (!torch::autograd::compute_requires_grad(differentiable)) return results;
-  const std::shared_ptr<AllReduceGradient> node(new AllReduceGradient(op), torch::autograd::deleteNode);
-  node->set_next_edges(torch::autograd::collect_next_edges(differentiable));
-  for (size_t place : places) torch::autograd::set_history(results[place], node);
-  return results;
+  return reduce_all(op, str_cat("all_reduce(", in_words(op), ")"), values);
 }
 
 at::Tensor all_reduce(ReduceOp op, const at::Tensor& value) { return all_reduce(op, std::vector{value})[0]; }

@@ -190,6 +190,40 @@ TEST_P(ReplicaOps, MergeOnceForAllAndLetEachReadWhatWasWritten) {
   }
 }
 
+TEST_P(ReplicaOps, MergeWritesOfModulesIntoAllCopies) {
+  auto net = strategy_.make<torch::nn::Linear>(1, 1);
+  const Variable weight = adopted(net).at("weight");
+  const float before = weight.value().item<float>();
+  auto step = function([&] {
+    merge_call([&](const PerReplica<at::Tensor>& each) { Variable(weight).assign_add(each.values[0]); },
+               torch::ones({1, 1}));
+    return net->forward(torch::ones({1, 1}));
+  });
+
+  const auto results = strategy_.run(step);
+
+  for (const at::Tensor& result : results.values) EXPECT_TRUE(result.equal(results.values[0]));
+  EXPECT_FLOAT_EQ(weight.value().item<float>(), before + 1);
+  for (const Variable& copy : weight.copies()) EXPECT_FLOAT_EQ(copy.value().item<float>(), before + 1);
+}
+
+// The sum of all losses is (1 + … + n) times the sum of all values, squared.
+TEST_P(ReplicaOps, HaveSecondDerivatives) {
+  auto step = function([](at::Tensor given) {
+    at::Tensor x = (given * (replica_id() + 1)).detach().requires_grad_();
+    const at::Tensor loss = all_reduce(ReduceOp::kSum, x).square().sum() * (replica_id() + 1);
+    const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    return std::vector{first.detach(), torch::autograd::grad({first.sum()}, {x})[0]};
+  });
+
+  const auto results = strategy_.run(step, torch::ones({2}));
+
+  for (const std::vector<at::Tensor>& result : results.values) {
+    EXPECT_TRUE(result[0].equal(torch::full({2}, 2 * sum_ * sum_)));
+    EXPECT_TRUE(result[1].equal(torch::full({2}, 2 * sum_ * static_cast<float>(replicas_))));
+  }
+}
+
 TEST(ReplicaOps, OutsideOfReplicasAreThoseOfOne) {
   at::Tensor x = torch::tensor({1.0F, 2.0F}).requires_grad_();
 
@@ -221,20 +255,53 @@ TEST_F(Two, ReplicasThatDoNotDoTheSameAreNamed) {
   EXPECT_THAT(refusal([&] { return replica_id() == 0 ? sum() : one + 0; }),
               HasSubstr("replica 1 ends, but replica 0 came to all_reduce"));
   EXPECT_THAT(refusal([&] { return replica_id() == 1 ? sum() : one + 0; }),
-              HasSubstr("replica 1 comes to all_reduce, replica 0 to its end"));
+              HasSubstr("replica 1 comes to all_reduce(sum), replica 0 to its end"));
   EXPECT_THAT(refusal([&] { return replica_id() == 1 ? sum() : all_gather(one.view({1})); }),
-              HasSubstr("replica 1 comes to all_reduce, replica 0 to all_gather"));
+              HasSubstr("replica 1 comes to all_reduce(sum), replica 0 to all_gather"));
   EXPECT_THAT(refusal([&] {
                 sum();
                 return replica_id() == 1 ? sum() : one + 0;
               }),
-              HasSubstr("replica 1 comes to all_reduce, replica 0 to its end"));
+              HasSubstr("replica 1 comes to all_reduce(sum), replica 0 to its end"));
   EXPECT_THAT(refusal([&] {
                 at::Tensor x = one + 0;
                 repeat(3, [&] { x += sum(); });
                 return x;
               }),
-              AllOf(HasSubstr("all_reduce inside of control flow"), HasSubstr("around strategy.run()")));
+              AllOf(HasSubstr("all_reduce(sum) inside of control flow"), HasSubstr("around strategy.run()")));
+}
+
+// The other replicas would not take part.
+TEST_F(Two, GradientsOfWhatReplicasDidTogetherAreTakenInside) {
+  auto one = function([](at::Tensor x) { return all_reduce(ReduceOp::kSum, x).sum() * (replica_id() + 1); });
+  auto outside = function([&](at::Tensor given) {
+    at::Tensor x = (given + 0).detach().requires_grad_();
+    const at::Tensor loss = strategy_.reduce(ReduceOp::kSum, strategy_.run(one, x));
+    return torch::autograd::grad({loss}, {x})[0];
+  });
+  auto inside = function([&](at::Tensor given) {
+    at::Tensor x = (given + 0).detach().requires_grad_();
+    const at::Tensor before = all_gather(x);
+    auto step = function([&] { return torch::autograd::grad({before.sum()}, {x})[0]; });
+    return strategy_.run(step).values[0];
+  });
+
+  for (const Status& status : {caught([&] { outside(torch::ones({2})); }), caught([&] { inside(torch::ones({2})); })}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(), HasSubstr("call backward() where"));
+  }
+}
+
+TEST_F(Two, ReplicasThatWantDifferentThingsAreNamed) {
+  auto refusal = [&](const auto& lambda) {
+    auto step = function(lambda);
+    return caught([&] { strategy_.run(step); }).message();
+  };
+
+  EXPECT_THAT(refusal([] { return broadcast(torch::ones({}), replica_id()); }), HasSubstr("broadcast from replica 1"));
+  EXPECT_THAT(refusal([] { return all_gather(torch::ones({2, 2}), replica_id()); }), HasSubstr("along axis 1"));
+  EXPECT_THAT(refusal([] { return all_reduce(replica_id() == 0 ? ReduceOp::kSum : ReduceOp::kMean, torch::ones({})); }),
+              HasSubstr("all_reduce(mean)"));
 }
 
 TEST_F(Two, ReplicasWhoseValuesDoNotFitAreNamed) {

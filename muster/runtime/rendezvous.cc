@@ -24,6 +24,7 @@ bool AbortedSteps::add(uint64_t step, const Status& why) {
   if (!places_.emplace(step, next_).second) return false;
   Entry& entry = entries_[next_];
   if (entry.code != StatusCode::kOk) places_.erase(entry.step);
+  entry = {};  // what was too long for it goes
   entry.step = step;
   entry.code = why.code();
   entry.message.assign(why.message().begin(), why.message().end());

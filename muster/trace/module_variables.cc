@@ -126,7 +126,17 @@ void ModuleVariables::read_module() const {
       value = variable.state()->adopted.detach().clone();
     }
     variable.assign(value);
-    variable.state()->note_adopted_version();
+    PlainTensors plain;
+    Variable::State& state = *variable.state();
+    if (state.adopted.storage().unsafeGetStorageImpl() != state.adopted_memory.unsafeGetStorageImpl()) {
+      // torch::load gives a tensor other memory; the variable is known by that which it had.
+      state.adopted.unsafeGetTensorImpl()->set_storage_keep_dtype(state.adopted_memory);
+      state.adopted.unsafeGetTensorImpl()->set_sizes_contiguous(value.sizes());
+      state.adopted.unsafeGetTensorImpl()->set_storage_offset(0);
+      c10::AutoGradMode no_gradients(false);
+      state.adopted.copy_(value);
+    }
+    state.note_adopted_version();
   }
 }
 

@@ -96,6 +96,21 @@ TEST(ModuleVariables, AreReadFromTheModuleOnRequest) {
   EXPECT_TRUE(same_bits(variables.at("1.bias").value(), torch::full({3}, 7.0F)));
 }
 
+TEST(ModuleVariables, AreReadFromAModuleThatWasLoaded) {
+  nn::Linear saved(2, 3), net(2, 3);
+  std::stringstream file;
+  torch::save(saved, file);
+  const ModuleVariables variables = adopt(net);
+  auto forward = function([&](at::Tensor x) { return net->forward(x); });
+
+  torch::load(net, file);
+  variables.read_module();
+
+  EXPECT_TRUE(same_bits(variables.at("weight").value(), saved->weight.detach()));
+  EXPECT_TRUE(same_bits(net->weight.detach(), saved->weight.detach()));
+  EXPECT_TRUE(torch::allclose(forward(torch::ones({1, 2})), saved->forward(torch::ones({1, 2}))));
+}
+
 TEST(ModuleVariables, AreWrittenBackOnRequest) {
   nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
   const ModuleVariables variables = adopt(net);

@@ -3,6 +3,7 @@
 #include <ATen/SequenceNumber.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "muster/base/check.h"
@@ -23,6 +24,7 @@ class TracedReplicas {
   // Whatever happens, modules have their own memory again.
   ~TracedReplicas() {
     tracer_.show_copies(0);
+    go_on_numbering();
     // A replica's gradients by rows concern its own lookups; gradients of what is made of all replicas concern all.
     for (Kept& replica : own_) {
       for (RowLookup& lookup : replica.lookups) outside_.lookups.push_back(std::move(lookup));
@@ -41,8 +43,7 @@ class TracedReplicas {
   void arrive(int replica) {
     put(std::exchange(own_[replica], {}));
     tracer_.show_copies(replica);
-    // Every thread numbers the nodes of autograd for itself; here they go on, since the trace knows them by number.
-    while (at::sequence_number::peek() < nodes_) at::sequence_number::get_and_increment();
+    go_on_numbering();
     tracer_.device_changed(DeviceScope::current());
   }
 
@@ -53,6 +54,10 @@ class TracedReplicas {
     Gradients gradients{};
   };
 
+  // Every thread numbers the nodes of autograd for itself; here they go on, since the trace knows them by number.
+  void go_on_numbering() const {
+    while (at::sequence_number::peek() < nodes_) at::sequence_number::get_and_increment();
+  }
   Kept take() {
     Kept kept{std::exchange(tracer_.lookups, {})};
     for (auto& variable : Variable::State::all_adopted()) {
@@ -116,7 +121,7 @@ void ReplicaContext::check_end() const {
     throw failed_precondition("replica ", id(), " ends, but replica ", id() - here_, " came to ", all[own].what,
                               "; all replicas do the same things with each other, in the same order");
   };
-  check(all_.meetings, met_);
+  if (num_here_ > 1) check(all_.meetings, met_);
   check(all_.merges, merged_);
 }
 
@@ -138,7 +143,7 @@ ReplicaContext::Met ReplicaContext::meet(const std::string& what, Tensors values
                                          const std::function<Tensors(const std::vector<Tensors>& by_replica)>& how) {
   if (num_here_ == 1) {
     OutsideOfReplicas outside(all_.device);
-    Met met{.what = what, .by_replica = {std::move(values)}};
+    Met met{.what = what, .number = met_++, .by_replica = {std::move(values)}};
     met.result = how(met.by_replica);
     return met;
   }
@@ -147,12 +152,13 @@ ReplicaContext::Met ReplicaContext::meet(const std::string& what, Tensors values
                               " others of this process cannot come; put the control flow around strategy.run()");
   }
   const size_t number = met_++;
-  if (here_ == 0) all_.meetings.push_back({.what = what});
+  if (here_ == 0) all_.meetings.push_back({.what = what, .number = number});
   if (number >= all_.meetings.size()) refuse(what, nullptr);
   if (all_.meetings[number].what != what) refuse(what, &all_.meetings[number].what);
   all_.meetings[number].by_replica.push_back(std::move(values));
   if (here_ == num_here_ - 1) {
     OutsideOfReplicas outside(all_.device);
+    all_.tracer->show_copies(0);  // as outside; the next one that has its turn shows its own
     Tensors result = how(all_.meetings[number].by_replica);
     all_.meetings[number].result = std::move(result);
   }
@@ -192,7 +198,8 @@ void for_each_replica(const std::vector<std::string>& devices, const AcrossWorke
     TracedReplicas traced(*tracer, count);
     ReplicaTurns turns(
         count, [&](int replica) { traced.leave(replica); }, [&](int replica) { traced.arrive(replica); });
-    ReplicaContext::OfAll all{.turns = turns, .tracer = tracer, .device = DeviceScope::current()};
+    static std::atomic<uint64_t> steps{0};
+    ReplicaContext::OfAll all{.step = ++steps, .turns = turns, .tracer = tracer, .device = DeviceScope::current()};
     turns.run([&](int replica) {
       DeviceScope on(devices[replica]);
       ReplicaContext context(replica, count, across, all);

@@ -25,6 +25,7 @@ class ReplicaContext {
   using Merge = std::function<void(const std::vector<Tensors>& by_replica)>;
   struct Met {
     std::string what;
+    size_t number = 0;                  // of those before it in this step
     std::vector<Tensors> by_replica{};  // what each gave
     Tensors result{};                   // what came of it
   };
@@ -33,7 +34,8 @@ class ReplicaContext {
 
   int id() const { return across_.rank * num_here_ + here_; }  // among all
   int num_replicas() const { return across_.size * num_here_; }
-  int number_here() const { return here_; }  // among those of this process
+  int number_here() const { return here_; }    // among those of this process
+  uint64_t step() const { return all_.step; }  // the same for all replicas of a strategy.run(), and for no other
   const AcrossWorkers& across() const { return across_; }
 
   // Calls `how` once, after all replicas of this process, with the `values` of each of them; what those of others give
@@ -64,6 +66,7 @@ class ReplicaContext {
     Tensors tensors;
   };
   struct OfAll {
+    const uint64_t step;
     ReplicaTurns& turns;
     Tracer* const tracer;      // of all replicas
     const std::string device;  // around them

@@ -1,5 +1,7 @@
 #include "muster/trace/replica_turns.h"
 
+#include <system_error>
+
 #include "muster/base/check.h"
 
 namespace muster {
@@ -25,11 +27,11 @@ void ReplicaTurns::run(const std::function<void(int call)>& function) {
 }
 
 void ReplicaTurns::meet(int call) {
-  if (failed()) throw Abandoned();
   if (others_.empty()) {
     MUSTER_CHECK(call == 0) << "the first has ended, so there is nobody to meet";
     begin_others();
   }
+  if (failed()) throw Abandoned();
   leave_(call);
   pass_on(call);
   await(call);
@@ -38,12 +40,18 @@ void ReplicaTurns::meet(int call) {
 }
 
 void ReplicaTurns::begin_others() {
-  for (int call = 1; call < count_; ++call) {
-    others_.emplace_back([this, call] {
-      ThreadState::here() = scopes_->first;
-      const at::ThreadLocalStateGuard as_the_caller(scopes_->second);
-      call_in_turn(call);
-    });
+  try {
+    for (int call = 1; call < count_; ++call) {
+      others_.emplace_back([this, call] {
+        ThreadState::here() = scopes_->first;
+        const at::ThreadLocalStateGuard as_the_caller(scopes_->second);
+        call_in_turn(call);
+      });
+    }
+  } catch (const std::system_error&) {  // no more threads: those that there are end again
+    absl::MutexLock lock(&mu_);
+    failure_ = std::current_exception();
+    ended_ += count_ - 1 - static_cast<int>(others_.size());
   }
 }
 
@@ -82,7 +90,7 @@ void ReplicaTurns::call_now(int call) {
 
 void ReplicaTurns::pass_on(int call) {
   absl::MutexLock lock(&mu_);
-  turn_ = (call + 1) % count_;
+  turn_ = (call + 1) % (static_cast<int>(others_.size()) + 1);
 }
 
 void ReplicaTurns::await(int call) {

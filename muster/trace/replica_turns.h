@@ -36,7 +36,7 @@ class ReplicaTurns {
   void meet(int call) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Abandoned {};  // unwinds a call that nobody waits for any more
+  struct Abandoned : std::exception {};  // unwinds a call that nobody waits for any more
 
   void begin_others() ABSL_LOCKS_EXCLUDED(mu_);
   void call_in_turn(int call) ABSL_LOCKS_EXCLUDED(mu_);

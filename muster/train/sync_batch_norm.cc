@@ -11,7 +11,7 @@
 namespace muster {
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
+  if (options.num_features() > 0 && input.dim() >= 2 && input.size(1) == options.num_features()) return;
   throw invalid_argument("SyncBatchNorm of ", options.num_features(), " features got ", spec_of(input).to_string(),
                          "; expected [rows, ", options.num_features(), ", …]");
 }
@@ -45,15 +45,24 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
 }
 
 void SyncBatchNormImpl::update_statistics(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count) {
+  // Where replicas have no copies of their own, the first one writes for all.
+  const ReplicaContext* replica = ReplicaContext::current();
+  const void* own = running_mean.const_data_ptr();
+  if (replica == nullptr || replica->number_here() == 0) {
+    first_statistics_ = own;
+  } else if (own == first_statistics_) {
+    return;
+  }
   c10::AutoGradMode no_gradients(false);
   num_batches_tracked.add_(1);
-  const at::Tensor unbiased = variance * (count / (count - 1));
+  const at::Tensor new_mean = mean.to(running_mean.scalar_type());
+  const at::Tensor unbiased = (variance * (count / (count - 1).clamp_min(1))).to(running_var.scalar_type());
   if (options.momentum()) {
-    running_mean.lerp_(mean, *options.momentum());
+    running_mean.lerp_(new_mean, *options.momentum());
     running_var.lerp_(unbiased, *options.momentum());
   } else {  // the mean of all batches so far
-    const at::Tensor share = num_batches_tracked.to(mean.scalar_type()).reciprocal();
-    running_mean.lerp_(mean, share);
+    const at::Tensor share = num_batches_tracked.to(running_mean.scalar_type()).reciprocal();
+    running_mean.lerp_(new_mean, share);
     running_var.lerp_(unbiased, share);
   }
 }

@@ -22,6 +22,8 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, t
 
  private:
   void update_statistics(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count);
+
+  const void* first_statistics_ = nullptr;  // those that the first replica has
 };
 
 TORCH_MODULE(SyncBatchNorm);

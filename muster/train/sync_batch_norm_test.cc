@@ -77,6 +77,30 @@ TEST(SyncBatchNorms, TrainAsOneProcessWithTheWholeBatch) {
   EXPECT_TRUE(torch::allclose(alone->forward(x), net->forward(x), 1e-3, 1e-3));
 }
 
+TEST(SyncBatchNorms, CountABatchOnceHoweverManyReplicasShareTheStatistics) {
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  const std::vector<Strategy> strategies{MirroredStrategy(devices), CentralStorageStrategy(devices)};
+  for (const Strategy& strategy : strategies) {
+    auto norm = strategy.make<SyncBatchNorm>(1);
+    auto step = function([&](at::Tensor x) { return norm->forward(x); });
+
+    for (int i = 0; i < 2; ++i) strategy.run(step, torch::full({1, 1}, 4.0F));
+
+    const ModuleVariables variables = adopted(norm);
+    EXPECT_EQ(variables.at("num_batches_tracked").value().item<int64_t>(), 2);
+    EXPECT_FLOAT_EQ(variables.at("running_mean").value().item<float>(), 4 * (1 - 0.9F * 0.9F));
+    EXPECT_FLOAT_EQ(variables.at("running_var").value().item<float>(), 0.9F * 0.9F);
+  }
+}
+
+TEST(SyncBatchNorms, TakeHalfPrecisionAndASingleValue) {
+  SyncBatchNorm norm(2);
+  norm->to(torch::kBFloat16);
+
+  EXPECT_TRUE(norm->forward(torch::ones({1, 2}, torch::kBFloat16)).equal(torch::zeros({1, 2}, torch::kBFloat16)));
+  EXPECT_FALSE(norm->running_var.isnan().any().item<bool>());
+}
+
 TEST(SyncBatchNorms, AreThoseOfLibtorchWithoutReplicas) {
   for (const auto& options : {torch::nn::BatchNormOptions(2), torch::nn::BatchNormOptions(2).momentum(std::nullopt),
                               torch::nn::BatchNormOptions(2).affine(false).eps(0.1),
