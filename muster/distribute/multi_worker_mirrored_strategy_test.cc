@@ -51,12 +51,20 @@ class TwoWorkers : public testing::Test {
  protected:
   using Second = std::function<void(TaskGroup&)>;
 
+  TaskGroupOptions second_of_two() const {
+    TaskGroupOptions options{.rank = 1, .sockets = GroupSockets::kOfThisMachine};
+    for (const TaskId& task : spec_.all_tasks()) {
+      options.tasks.push_back(task.to_string());
+      options.addresses.push_back(spec_.task_address(task));
+    }
+    return options;
+  }
+
   void train(const std::function<void(const MultiWorkerMirroredStrategy&)>& first, const Second& second,
              MultiWorkerOptions options = {}) {
     const std::jthread other([&] {
       Server server({.cluster = spec_, .task = {"worker", 1}});
-      TaskGroup group({.tasks = {TaskId{"worker", 0}.to_string(), TaskId{"worker", 1}.to_string()}, .rank = 1},
-                      server.worker().rendezvous(), server.worker().incarnation(), server.peers());
+      TaskGroup group(second_of_two(), server.worker().rendezvous(), server.worker().incarnation(), server.peers());
       const auto devices = static_cast<int64_t>(std::max<size_t>(options.devices.size(), 1));
       group.run(gather_for("the number of devices"), {torch::full({1}, devices)});
       second(group);
@@ -231,8 +239,7 @@ TEST_F(TwoWorkers, FailTogetherWhenAStepFailsBesideItsSums) {
 TEST_F(TwoWorkers, NeedAsManyDevices) {
   const std::jthread other([&] {
     Server server({.cluster = spec_, .task = {"worker", 1}});
-    TaskGroup group({.tasks = {TaskId{"worker", 0}.to_string(), TaskId{"worker", 1}.to_string()}, .rank = 1},
-                    server.worker().rendezvous(), server.worker().incarnation(), server.peers());
+    TaskGroup group(second_of_two(), server.worker().rendezvous(), server.worker().incarnation(), server.peers());
     group.run(gather_for("the number of devices"), {torch::full({1}, 2)});
   });
 
