@@ -50,9 +50,8 @@ class WirePosts::Connection {
   explicit Connection(Descriptor s) : socket(std::move(s)) {}
 
   // Takes the next message that is here whole; what is here of another one is kept for the next call. Throws Error if
-  // there will be no more. `place`: of a tensor of that size, if somebody has one ready.
-  std::optional<std::pair<int64_t, at::Tensor>> next(
-      const std::function<at::Tensor(int64_t edge, uint64_t bytes)>& place) {
+  // there will be no more. `place`: memory for it, if somebody has some ready.
+  std::optional<std::pair<int64_t, at::Tensor>> next(const std::function<at::Tensor(int64_t edge)>& place) {
     while (true) {
       if (const size_t wanted = stage_bytes(); got_ < wanted) {
         const ssize_t count = ::recv(socket.number(), stage_memory() + got_, wanted - got_, MSG_DONTWAIT);
@@ -108,7 +107,7 @@ class WirePosts::Connection {
     stage_ = failed ? Stage::kWords : Stage::kSizes;
   }
 
-  void make_room(const std::function<at::Tensor(int64_t edge, uint64_t bytes)>& place) {
+  void make_room(const std::function<at::Tensor(int64_t edge)>& place) {
     const std::optional<DType> dtype = dtype_from_number(header_.code);
     const at::IntArrayRef sizes(sizes_.data(), header_.dimensions);
     uint64_t bytes = dtype ? static_cast<uint64_t>(bytes_per_element(*dtype)) : 0;
@@ -116,7 +115,7 @@ class WirePosts::Connection {
       if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) bytes = ~uint64_t{0};
     }
     if (!dtype || bytes != header_.bytes) throw internal("has sent a tensor of other sizes than it says");
-    tensor_ = place(header_.edge, bytes);
+    tensor_ = place(header_.edge);
     if (!tensor_.defined() || tensor_.sizes() != sizes || tensor_.scalar_type() != scalar_type_of(*dtype)) {
       tensor_ = at::empty(sizes, scalar_type_of(*dtype));
     }
@@ -287,7 +286,7 @@ std::vector<WirePosts::Arrived> WirePosts::arrivals(Clock::time_point until) {
         return arrived;
       }
       Connection& connection = *connections_[static_cast<size_t>(from)];
-      const auto place = [&](int64_t edge, uint64_t) {
+      const auto place = [&](int64_t edge) {
         absl::MutexLock lock(&mu_);
         const auto known = expected_.extract(Key(from, edge));
         return known.empty() ? at::Tensor() : std::move(known.mapped());

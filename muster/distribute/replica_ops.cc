@@ -61,6 +61,16 @@ void check_alike(const std::string& what, const std::vector<Tensors>& by_replica
   }
 }
 
+// What the replicas of this process give, as one.
+Tensors sums_of(const std::string& what, const std::vector<Tensors>& by_replica) {
+  check_alike(what, by_replica);
+  Tensors sums = by_replica[0];
+  for (size_t replica = 1; replica < by_replica.size(); ++replica) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].add(by_replica[replica][i]);
+  }
+  return sums;
+}
+
 const char* in_words(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "mean"; }
 
 // Of which strategy.run() a gradient is, and of which of its meetings. Who takes part in the gradient is who took part
@@ -118,12 +128,7 @@ struct AllReduceGradient : torch::autograd::Node {
 Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) {
   const AcrossWorkers others = across();
   const auto add_up = [&](const std::vector<Tensors>& by_replica) {
-    check_alike(what, by_replica);
-    Tensors sums = by_replica[0];
-    for (size_t replica = 1; replica < by_replica.size(); ++replica) {
-      for (size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].add(by_replica[replica][i]);
-    }
-    return others.make_one({.purpose = what}, sums);
+    return others.make_one({.purpose = what}, sums_of(what, by_replica));
   };
   Tensors results;
   Origin origin;
@@ -197,10 +202,7 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
     const std::string what = words_of(op);
     const AcrossWorkers others = across();
     const auto add_up = [&](const std::vector<Tensors>& by_replica) {
-      check_alike(what, by_replica);
-      at::Tensor sum = by_replica[0][0];
-      for (size_t replica = 1; replica < by_replica.size(); ++replica) sum = sum.add(by_replica[replica][0]);
-      return others.make_one({.kind = CollectiveKind::kReduceScatter, .purpose = what}, {sum});
+      return others.make_one({.kind = CollectiveKind::kReduceScatter, .purpose = what}, sums_of(what, by_replica));
     };
     const ReplicaContext::Met met = meet(what, {value}, add_up);
     Origin::of(met).save(context);
