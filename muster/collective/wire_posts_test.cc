@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 namespace muster {
@@ -179,15 +180,19 @@ TEST(WirePosts, WaitNoLongerThanTheyMay) {
 
 TEST(WirePosts, LetWhoeverWaitsLookAgain) {
   const auto group = group_of(2);
-  std::optional<std::optional<at::Tensor>> got;
+  std::atomic<bool> looked = false;
+  std::optional<at::Tensor> got;
   {
-    const std::jthread waits([&] { got = group[0]->take(1, 1, soon()); });
-    while (!got) {
+    const std::jthread waits([&] {
+      got = group[0]->take(1, 1, soon());
+      looked = true;
+    });
+    while (!looked) {
       group[0]->wake();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  EXPECT_FALSE(*got);
+  EXPECT_FALSE(got);
 }
 
 TEST(WirePosts, RefuseWhatIsNoMessage) {

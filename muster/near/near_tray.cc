@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -65,7 +65,7 @@ std::optional<uint64_t> NearTrays::put(std::span<const char> bytes) {
   if (const uint64_t left = SharedMemory::kRoom - place % SharedMemory::kRoom; left < size) place += left;
   const uint64_t read = theirs_.read_so_far().load(std::memory_order_acquire);
   if (read > put_ || place + size - read > SharedMemory::kRoom) return std::nullopt;
-  std::memcpy(ours_.room() + place % SharedMemory::kRoom, bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), ours_.room() + place % SharedMemory::kRoom);
   put_ = place + size;
   return place;
 }

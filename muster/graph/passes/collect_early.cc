@@ -8,13 +8,15 @@
 namespace muster {
 namespace {
 
-// Moves the instructions of one op up to where their operands are there.
+enum class Early { kCollectives, kCopies };
+
+// Moves the instructions of one kind up to where their operands are there.
 class EarlyInstructions {
  public:
-  EarlyInstructions(Program& program, const Aliases& aliases, const ControlOp& moves)
+  EarlyInstructions(Program& program, const Aliases& aliases, Early kind)
       : program_(program),
         aliases_(aliases),
-        in_order_(moves.name == kCollective.name),
+        in_order_(kind == Early::kCollectives),
         ready_(aliases.num_groups(), 0),
         made_(program.num_values, 0) {}
 
@@ -83,18 +85,18 @@ class EarlyInstructions {
   size_t last_ = 0;            // place so far, of those in order
 };
 
-int run_early(Program& program, const std::vector<int>& argument_classes, const ControlOp& moves) {
+int run_early(Program& program, const std::vector<int>& argument_classes, Early kind) {
   const Aliases aliases(program, argument_classes);
   int moved = 0;
   for (size_t i = 0; i < program.bodies.size(); ++i) {
-    moved += run_early(program.bodies[i], aliases.argument_classes(i), moves);
+    moved += run_early(program.bodies[i], aliases.argument_classes(i), kind);
   }
-  return moved + EarlyInstructions(program, aliases, moves).run();
+  return moved + EarlyInstructions(program, aliases, kind).run();
 }
 
 }  // namespace
 
-int collect_early(Program& program) { return run_early(program, {}, kCollective); }
-int copy_early(Program& program) { return run_early(program, {}, kCopy); }
+int collect_early(Program& program) { return run_early(program, {}, Early::kCollectives); }
+int copy_early(Program& program) { return run_early(program, {}, Early::kCopies); }
 
 }  // namespace muster
