@@ -47,6 +47,21 @@ TEST(Frame, CarriesTensorsOfAllKindsAndSizes) {
   }
 }
 
+TEST(Frame, PutsAVeryLargeTensorTogetherFromSlicesOfAllSizes) {
+  const at::Tensor large = torch::randn({3'000'000}), small = torch::randn({10});
+  const std::string bytes = bytes_of(encode(frame_of({small, large, small})));
+  std::vector<grpc::Slice> slices;  // gRPC keeps the bytes of the shortest in the slice itself
+  for (size_t i = 0, size = 1; i < bytes.size(); i += size, size = size * 2 % 999'983) {
+    slices.emplace_back(bytes.substr(i, size));
+  }
+
+  const Frame got = decode(grpc::ByteBuffer(slices.data(), slices.size()));
+
+  EXPECT_TRUE(torch::equal(got.tensors.at(0), small));
+  EXPECT_TRUE(torch::equal(got.tensors.at(1), large));
+  EXPECT_TRUE(torch::equal(got.tensors.at(2), small));
+}
+
 TEST(Frame, SendsALargeTensorFromItsOwnMemory) {
   at::Tensor large = torch::randn({256, 256});
   const void* memory = large.data_ptr();
