@@ -1,6 +1,7 @@
 #include "muster/trace/rows.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -181,7 +182,8 @@ RowGradient sum_by_row(const Variable& table, const std::vector<const RowLookup*
 
 // By the tensors that autograd knows of a variable: what stands for its parts, if the trace has come to them, and the
 // rows that were looked up.
-std::vector<FoundGradient> find_gradients(const at::Tensor& loss, const std::vector<Variable>& variables) {
+std::vector<FoundGradient> find_gradients(const at::Tensor& loss, const std::vector<Variable>& variables,
+                                          double weight = 1) {
   Tracer* tracer = Tracer::current();
   if (tracer == nullptr) {
     throw failed_precondition(
@@ -205,7 +207,9 @@ std::vector<FoundGradient> find_gradients(const at::Tensor& loss, const std::vec
   }
   Parts found;
   if (!inputs.empty()) {
-    found = torch::autograd::grad({loss}, inputs, /*grad_outputs=*/{}, /*retain_graph=*/true, /*create_graph=*/false,
+    Parts weights;
+    if (weight != 1 && loss.numel() == 1) weights.push_back(at::full_like(loss, weight));  // else as libtorch says
+    found = torch::autograd::grad({loss}, inputs, weights, /*retain_graph=*/true, /*create_graph=*/false,
                                   /*allow_unused=*/true);
   }
   c10::AutoGradMode no_gradients(false);
@@ -259,9 +263,9 @@ const RowGradient* Gradients::rows_of(const Variable& table) const {
   return nullptr;
 }
 
-Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables) {
+Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables, double weight) {
   Gradients gradients;
-  for (FoundGradient& found : find_gradients(loss, variables)) {
+  for (FoundGradient& found : find_gradients(loss, variables, weight)) {
     if (found.rows && found.whole.defined()) found.whole = as_dense(*std::exchange(found.rows, {}), found.whole);
     gradients.dense.push_back(std::move(found.whole));
     if (found.rows) gradients.rows.push_back(std::move(*found.rows));

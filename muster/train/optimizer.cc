@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -51,13 +52,16 @@ std::vector<Variable> Optimizer::slots() const {
 }
 
 void Optimizer::minimize(const at::Tensor& loss) const {
-  const Gradients gradients = gradients_by_rows(loss, variables_);
+  // The mean over replicas is the sum of their shares: to weigh one loss costs nothing, to divide all gradients does.
+  const ReplicaContext* replica = ReplicaContext::current();
+  const double share = replica == nullptr ? 1 : 1.0 / replica->num_replicas();
+  const Gradients gradients = gradients_by_rows(loss, variables_, share);
   auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
   if (gradients.rows.empty() && std::none_of(gradients.dense.begin(), gradients.dense.end(), defined)) {
     throw invalid_argument("minimize: the loss depends on none of the ", variables_.size(),
                            " variables of this optimizer, the first of which is \"", variables_[0].name(), "\"");
   }
-  apply(gradients);
+  apply(gradients, /*divisor=*/1);
 }
 
 namespace {
@@ -127,16 +131,16 @@ std::vector<at::Tensor> dense_sums(const std::vector<Variable>& variables,
   return sums;
 }
 
-// The mean of what several replicas have. Rows that several of them have are one row.
-Gradients mean_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica,
-                  const AcrossWorkers& across) {
-  const double replicas = static_cast<double>(by_replica.size()) * across.size;
+// What several replicas have, added up and divided. Rows that several of them have are one row.
+Gradients sum_of(const std::vector<Variable>& variables, const std::vector<ReplicaContext::Tensors>& by_replica,
+                 const AcrossWorkers& across, int divisor) {
   const std::vector<at::Tensor> sums = dense_sums(variables, by_replica, across);
+  auto divided = [&](const at::Tensor& sum) { return divisor == 1 || !sum.defined() ? sum : sum.div(divisor); };
   Gradients mean;
   size_t next = 0;
   for (size_t i = 0; i < variables.size(); ++i) {
     const Variable& variable = variables[i];
-    at::Tensor dense = sums[i].defined() ? sums[i].div(replicas) : at::Tensor();
+    at::Tensor dense = divided(sums[i]);
     ++next;
     const size_t parts = parts_of(variable);
     RowGradient row{variable};
@@ -152,7 +156,7 @@ Gradients mean_of(const std::vector<Variable>& variables, const std::vector<Repl
           {.kind = CollectiveKind::kAllGather, .purpose = str_cat("rows of variable \"", variable.name(), "\"")},
           {at::cat(ids), at::cat(rows)});
       auto [places, different] = rows::unique(all[0], {0, place_of(variable, p).sizes()[0]});
-      row.rows.push_back(rows::sum(all[1], places, different)[0].div(replicas));
+      row.rows.push_back(divided(rows::sum(all[1], places, different)[0]));
       row.ids.push_back(different[0]);
     }
     next += parts;
@@ -166,6 +170,11 @@ Gradients mean_of(const std::vector<Variable>& variables, const std::vector<Repl
 }  // namespace
 
 void Optimizer::apply(const Gradients& gradients) const {
+  const ReplicaContext* replica = ReplicaContext::current();
+  apply(gradients, replica == nullptr ? 1 : replica->num_replicas());
+}
+
+void Optimizer::apply(const Gradients& gradients, int divisor) const {
   if (gradients.dense.size() != variables_.size()) {
     throw invalid_argument("apply: ", gradients.dense.size(), " gradients for the ", variables_.size(),
                            " variables of this optimizer");
@@ -175,9 +184,10 @@ void Optimizer::apply(const Gradients& gradients) const {
     std::vector<Variable> changed = slots();
     changed.insert(changed.end(), variables_.begin(), variables_.end());
     return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
-                          flat(variables_, gradients), [this, across = replica->across()](const auto& by_replica) {
+                          flat(variables_, gradients),
+                          [this, across = replica->across(), divisor](const auto& by_replica) {
                             c10::AutoGradMode no_gradients_either(false);
-                            apply_here(mean_of(variables_, by_replica, across));
+                            apply_here(sums_for_places(by_replica, across, divisor));
                           });
   }
   for (const Variable& variable : variables_) {
@@ -185,19 +195,36 @@ void Optimizer::apply(const Gradients& gradients) const {
     throw failed_precondition("an optimizer of variable \"", variable.name(),
                               "\" takes a step outside of strategy.run(): every worker would change its own copy only");
   }
-  apply_here(gradients);
+  apply_here({gradients});
 }
 
-void Optimizer::apply_here(const Gradients& gradients) const {
+std::vector<Gradients> Optimizer::sums_for_places(const std::vector<std::vector<at::Tensor>>& by_replica,
+                                                  const AcrossWorkers& across, int divisor) const {
+  // Of two, each adds up for itself, at the same time: less than one that adds and one that waits for it.
+  const bool each_for_itself = by_replica.size() == 2 && across.size == 1 && variables_[0].copies().size() == 2;
+  std::vector<Gradients> sums;
+  for (size_t p = 0; p < (each_for_itself ? 2 : 1); ++p) {
+    std::optional<DeviceScope> there;
+    if (each_for_itself) there.emplace(place_of(variables_[0], p).device());
+    sums.push_back(sum_of(variables_, by_replica, across, divisor));
+  }
+  return sums;
+}
+
+void Optimizer::apply_here(const std::vector<Gradients>& for_places) const {
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
-    at::Tensor dense = gradients.dense[i];
-    const RowGradient* rows = gradients.rows_of(variable);
-    if (rows != nullptr && dense.defined()) dense = as_dense(*std::exchange(rows, nullptr), dense);
-    if (!dense.defined() && rows == nullptr) continue;  // the loss does not depend on it
+    at::Tensor dense;
+    const RowGradient* rows = nullptr;
     const size_t parts = parts_of(variable), places = places_of(variable);
     int64_t first = 0;
     for (size_t p = 0; p < places; ++p) {
+      if (p < for_places.size()) {
+        dense = for_places[p].dense[i];
+        rows = for_places[p].rows_of(variable);
+        if (rows != nullptr && dense.defined()) dense = as_dense(*std::exchange(rows, nullptr), dense);
+      }
+      if (!dense.defined() && rows == nullptr) break;  // the loss does not depend on it
       const Variable own = place_of(variable, p);
       const size_t part = parts == 1 ? 0 : p;
       const int64_t count = own.sizes().empty() ? 0 : own.sizes()[0];

@@ -63,7 +63,12 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = default;
 
  private:
-  void apply_here(const Gradients& gradients) const;
+  // What the replicas have is added up and divided by that.
+  void apply(const Gradients& gradients, int divisor) const;
+  // One for all places where the variables are, or one for each.
+  std::vector<Gradients> sums_for_places(const std::vector<std::vector<at::Tensor>>& by_replica,
+                                         const AcrossWorkers& across, int divisor) const;
+  void apply_here(const std::vector<Gradients>& for_places) const;
 
   // Tensors of one variable or part, where it lives: the value and its slots, to be written in place.
   virtual void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const = 0;
