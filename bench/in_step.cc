@@ -1,5 +1,7 @@
-// Two processes that compute in step: what a sum over both costs, and a training step. The first one measures; the
-// second does what the first is about to do.
+// Processes that compute in step: what a sum over all costs, and a training step. The first one measures; the others do
+// what the first is about to do.
+#include <thread>
+
 #include "bench/server_processes.h"
 #include "bench/training.h"
 #include "bench/workloads.h"
@@ -13,12 +15,13 @@ namespace muster::bench {
 namespace {
 
 constexpr int kCalls = 300;
+constexpr int64_t kLarge = 25'000'000;  // floats
 
 MultiWorkerMirroredStrategy join(const ClusterSpec& spec, int index) {
   return MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = index}));
 }
 
-// What both do, by number.
+// What all do, by number.
 using Works = std::vector<std::function<void()>>;
 
 int64_t tell(const Strategy& strategy, int64_t number) {
@@ -44,14 +47,19 @@ std::function<void()> lead(const Strategy& strategy, const Works& works, size_t 
 Works sums(const Strategy& strategy) {
   auto same = function([](const torch::Tensor& x) { return x; });
   // The factor keeps sums of sums finite.
-  auto halved = [=](const torch::Tensor& x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)).mul(0.5); };
+  const double share = 1.0 / strategy.num_replicas_in_sync();
+  auto shared = [=](const torch::Tensor& x) {
+    return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)).mul(share);
+  };
   auto whole = function([=](const torch::Tensor& x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)); });
-  auto once = function(halved);
+  auto once = function(shared);
   auto often = function([=](const torch::Tensor& x) {
-    return repeat(kCalls, [=](const torch::Tensor&, const torch::Tensor& state) { return halved(state); }, x);
+    return repeat(kCalls, [=](const torch::Tensor&, const torch::Tensor& state) { return shared(state); }, x);
   });
-  const torch::Tensor large = torch::ones({25'000'000}), small = torch::ones({256});
-  if (whole(large)[0].item<float>() != 2) throw internal("allreduce: wrong sum");
+  const torch::Tensor large = torch::ones({kLarge}), small = torch::ones({256});
+  if (whole(large)[0].item<float>() != static_cast<float>(strategy.num_replicas_in_sync())) {
+    throw internal("allreduce: wrong sum");
+  }
   once(small);
   often(small);
   return {[=] { whole(large); },
@@ -102,31 +110,37 @@ struct Trained {
   Iterator batches;
 };
 
-// This process and another one.
-class Pair {
+// This process and others.
+class Group {
  public:
-  explicit Pair(const std::string& workload)
-      : processes_(2, 0, /*start=*/false),
-        other_(start_self({"in-step-member", "--cluster", processes_.spec().to_json(), "--workload", workload})),
-        strategy(join(processes_.spec(), 0)) {}
-  // When the other one was told to end.
-  void end() const { wait_for(other_); }
+  Group(int processes, const std::string& workload) : addresses_(processes, 0, /*start=*/false) {
+    for (int i = 1; i < processes; ++i) {
+      others_.push_back(start_self({"in-step-member", "--cluster", addresses_.spec().to_json(), "--index",
+                                    std::to_string(i), "--workload", workload}));
+    }
+    strategy.emplace(join(addresses_.spec(), 0));
+  }
+  // Tells the others.
+  void end() const {
+    tell(*strategy, 0);
+    for (const pid_t other : others_) wait_for(other);
+  }
 
  private:
-  ServerProcesses processes_;  // only their addresses
-  const pid_t other_;
+  ServerProcesses addresses_;  // nothing else of them
+  std::vector<pid_t> others_;
 
  public:
-  const Strategy strategy;
+  std::optional<Strategy> strategy;
 };
 
 }  // namespace
 
-void in_step_member(const ClusterSpec& spec, const std::string& workload) {
+void in_step_member(const ClusterSpec& spec, int index, const std::string& workload) {
   torch::set_num_threads(1);
-  const Strategy strategy = join(spec, 1);
+  const Strategy strategy = join(spec, index);
   if (workload == "allreduce") return follow(strategy, sums(strategy));
-  Trained trained(strategy, 1);
+  Trained trained(strategy, index);
   follow(strategy, trained.works());
 }
 
@@ -135,28 +149,53 @@ void allreduce(const Part& part, Bench& bench) {
   const bool network = part.name == "network";
   if (network) ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
   const std::string suffix = network ? "_network" : "";
-  const Pair pair("allreduce");
-  const Works works = sums(pair.strategy);
-  bench.most({"algbw_100MB_ring" + suffix, "GB/s"}, [&] { return 0.1 / seconds(lead(pair.strategy, works, 0)); });
+  const Group group(2, "allreduce");
+  const Strategy& strategy = *group.strategy;
+  const Works works = sums(strategy);
+  bench.most({"algbw_100MB_ring" + suffix, "GB/s"}, [&] { return 0.1 / seconds(lead(strategy, works, 0)); });
   bench.least({"latency_1KB_per_call" + suffix, "us"},
-              [&] { return seconds(lead(pair.strategy, works, 1)) / kCalls * 1e6; });
+              [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
   bench.least({"latency_1KB_in_graph" + suffix, "us"},
-              [&] { return seconds(lead(pair.strategy, works, 2)) / kCalls * 1e6; });
-  tell(pair.strategy, 0);
-  pair.end();
+              [&] { return seconds(lead(strategy, works, 2)) / kCalls * 1e6; });
+  group.end();
+}
+
+// The same with more processes, as far as there are cores. Over the network also what each process sends for a large
+// sum, by what a ring of so many would.
+void scale_allreduce(const Part& part, Bench& bench) {
+  const bool network = part.name == "network";
+  if (network) ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
+  const std::string suffix = network ? "_network" : "";
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (int processes = 2; processes <= std::max(2, std::min(8, cores)); ++processes) {
+    const Group group(processes, "allreduce");
+    const Strategy& strategy = *group.strategy;
+    const Works works = sums(strategy);
+    const std::string name = str_cat("_", processes, "processes", suffix);
+    bench.least({"100MB" + name, "us"}, [&] { return seconds(lead(strategy, works, 0)) * 1e6; });
+    bench.least({"1KB" + name, "us"}, [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
+    if (network) {
+      const double ring = 2.0 * (processes - 1) / processes * 4.0 * kLarge;
+      bench.least({"sent_by_ring" + name, "times"}, [&] {
+        const double before = loopback_bytes();
+        lead(strategy, works, 0)();
+        return (loopback_bytes() - before) / processes / ring;
+      });
+    }
+    group.end();
+  }
 }
 
 void mwms_mlp(const Part&, Bench& bench) {
-  const Pair pair("mwms_mlp");
-  Trained trained(pair.strategy, 0);
+  const Group group(2, "mwms_mlp");
+  Trained trained(*group.strategy, 0);
   const double first = trained.loss();
   const Works works = trained.works();
   for (size_t number : {0, 1}) {
     bench.rate({str_cat("sync_2workers_", number == 0 ? 1 : 10, "steps_per_call"), "samples/s"}, 2.0 * kCalls * kBatch,
-               lead(pair.strategy, works, number));
+               lead(*group.strategy, works, number));
   }
-  tell(pair.strategy, 0);
-  pair.end();
+  group.end();
   check_fell("mwms_mlp", first, trained.loss());
 }
 

@@ -1,8 +1,6 @@
 // 64 MiB between a parameter server process and a worker process, in closures.
 #include <torch/torch.h>
 
-#include <fstream>
-
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/base/status.h"
@@ -14,15 +12,6 @@ namespace {
 
 constexpr int64_t kElements = int64_t{16} << 20;
 constexpr double kBytes = 4.0 * kElements;
-
-// What the loopback device has received so far.
-double loopback_bytes() {
-  std::ifstream table("/proc/net/dev");
-  for (std::string line; std::getline(table, line);) {
-    if (const size_t at = line.find("lo:"); at != std::string::npos) return std::stod(line.substr(at + 3));
-  }
-  throw internal("no loopback device in /proc/net/dev");
-}
 
 }  // namespace
 

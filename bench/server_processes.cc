@@ -117,4 +117,12 @@ pid_t ServerProcesses::pid(const TaskId& task) const {
   return it->second;
 }
 
+double loopback_bytes() {
+  std::ifstream table("/proc/net/dev");
+  for (std::string line; std::getline(table, line);) {
+    if (const size_t at = line.find("lo:"); at != std::string::npos) return std::stod(line.substr(at + 3));
+  }
+  throw internal("no loopback device in /proc/net/dev");
+}
+
 }  // namespace muster::bench

@@ -42,5 +42,7 @@ void wait_for(pid_t process);
 double resident_memory(pid_t process);
 // The processor time that all its threads have had.
 double cpu_seconds(pid_t process);
+// What the loopback device has received so far.
+double loopback_bytes();
 
 }  // namespace muster::bench

@@ -73,6 +73,10 @@ const std::vector<Workload>& workloads() {
        "the net of ps_mlp with 1 to 12 workers and 1, 2 and 4 parameter servers, as far as there are cores",
        {{"1ps", 1}, {"2ps", 1}, {"4ps", 1}},
        scale_ps},
+      {"scale_allreduce",
+       "a sum over 2 to 8 processes, as far as there are cores: 100 MB and 1 KB, and what each process sends",
+       {{"processes", 1}, {"network", 1}},
+       scale_allreduce},
   };
   return table;
 }

@@ -34,6 +34,7 @@ void mlp_local(const Part& part, Bench& bench);
 void cnn_local(const Part& part, Bench& bench);
 void mirrored_mlp(const Part& part, Bench& bench);
 void allreduce(const Part& part, Bench& bench);
+void scale_allreduce(const Part& part, Bench& bench);
 void mwms_mlp(const Part& part, Bench& bench);
 void trace(const Part& part, Bench& bench);
 void session_run(const Part& part, Bench& bench);
@@ -48,8 +49,8 @@ void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
 
-// What the other process of `allreduce` and `mwms_mlp` does.
-void in_step_member(const ClusterSpec& spec, const std::string& workload);
+// What the other processes of `allreduce`, `scale_allreduce` and `mwms_mlp` do.
+void in_step_member(const ClusterSpec& spec, int index, const std::string& workload);
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);
 

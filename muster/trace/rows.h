@@ -47,8 +47,8 @@ struct Gradients {
   const RowGradient* rows_of(const Variable& table) const;  // null if there are none
 };
 
-// d (weight * loss) / d variables. A table whose rows were looked up in this function has a gradient by rows, unless the loss
-// depends on it as a whole, too. Throws as gradient().
+// d (weight * loss) / d variables. A table whose rows were looked up in this function has a gradient by rows, unless
+// the loss depends on it as a whole, too. Throws as gradient().
 Gradients gradients_by_rows(const at::Tensor& loss, const std::vector<Variable>& variables, double weight = 1);
 
 // What is done with rows[ids], one after the other where an id is there twice.
