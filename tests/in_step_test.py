@@ -202,6 +202,40 @@ class InStep(unittest.TestCase):
         self.assertEqual(done.returncode, 7, done.stdout)
         self.assertIn("worker 1 has ended with 7", done.stdout)
 
+    def test_run_starts_a_program_as_the_chief_of_servers(self):
+        script = "import json, os, sys; print(sorted(json.loads(os.environ['TF_CONFIG'])['cluster'].items())); sys.exit(7)"
+        done = subprocess.run([MUSTER, "run", "--workers", "2", "--ps", "1", sys.executable, "-c", script],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 7, done.stderr)
+        self.assertRegex(done.stdout, r"\[chief\] \[\('chief', \['127.*\('ps', \['127[^,]*'\]\), \('worker', \['127.*', '127.*'\]\)\]")
+        self.assertIn("chief has ended with 7", done.stderr)
+
+    def test_run_starts_a_server_again_that_was_killed(self):
+        script = """
+import os, signal, time
+def worker():
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/stat") as stat, open(f"/proc/{number}/cmdline") as words:
+                if stat.read().rsplit(")", 1)[1].split()[1] == str(os.getppid()) and "worker" in words.read().split(chr(0)):
+                    return int(number)
+        except OSError:
+            pass
+def wait_for_another_than(before):
+    while worker() in (None, before):
+        time.sleep(0.01)
+    return worker()
+first = wait_for_another_than(None)
+os.kill(first, signal.SIGKILL)
+wait_for_another_than(first)
+print("is back")
+"""
+        done = subprocess.run([MUSTER, "run", "--workers", "1", "--ps", "1", sys.executable, "-c", script],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("[chief] is back", done.stdout)
+        self.assertIn("worker 0 has ended with 137 and is started again", done.stderr)
+
     def test_run_leaves_nothing_behind(self):
         def left(seconds):
             return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0

@@ -24,9 +24,11 @@ namespace {
 using RunClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLastWords{500};  // of what a process has started and not ended
+constexpr std::chrono::seconds kPause{1};             // between two starts of a server
 
 struct RunFlags {
   int workers = 0;
+  int ps = 0;
   double grace = 10;
   std::vector<std::string> command;
 };
@@ -56,12 +58,18 @@ std::vector<int> free_ports(int count) {
 // A process of the job, whose lines are shown with its name before them.
 struct Member {
   std::string name;
+  std::vector<std::string> command{};
+  std::string tf_config{};
+  bool serves = false;  // as long as the program runs; started again when it ends before
+  RunClock::time_point started{};
   pid_t pid = -1;
   int output = -1;
   std::string line{};
   std::optional<int> code{};
 
-  void start(const std::vector<std::string>& command, const std::string& tf_config) {
+  void start() {
+    started = RunClock::now();
+    code.reset();
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw internal("run: no pipe: ", std::strerror(errno));
     std::vector<char*> words;
@@ -119,14 +127,24 @@ struct Member {
 class Job {
  public:
   Job(const RunFlags& flags) : grace_(std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1'000))) {
-    nlohmann::json addresses = nlohmann::json::array();
-    for (int port : free_ports(flags.workers)) addresses.push_back(str_cat("127.0.0.1:", port));
-    for (int index = 0; index < flags.workers; ++index) {
-      const nlohmann::json config{{"cluster", {{"worker", addresses}}},
-                                  {"task", {{"type", "worker"}, {"index", index}}}};
-      members_.push_back({.name = str_cat("worker ", index)});
-      members_.back().start(flags.command, config.dump());
+    std::vector<std::pair<std::string, int>> jobs{{"worker", flags.workers}};
+    if (flags.ps > 0) jobs.insert(jobs.end(), {{"ps", flags.ps}, {"chief", 1}});
+    std::vector<int> ports = free_ports(flags.workers + flags.ps + 1);
+    nlohmann::json cluster;
+    for (const auto& [type, count] : jobs) {
+      for (int i = 0; i < count; ++i, ports.pop_back()) cluster[type].push_back(str_cat("127.0.0.1:", ports.back()));
     }
+    for (const auto& [type, count] : jobs) {
+      for (int i = 0; i < count; ++i) {
+        const bool serves = flags.ps > 0 && type != "chief";
+        const nlohmann::json config{{"cluster", cluster}, {"task", {{"type", type}, {"index", i}}}};
+        members_.push_back({.name = type == "chief" ? type : str_cat(type, " ", i),
+                            .command = serves ? server(cluster.dump(), type, i) : flags.command,
+                            .tf_config = config.dump(),
+                            .serves = serves});
+      }
+    }
+    for (Member& member : members_) member.start();
   }
   ~Job() {
     for (const Member& member : members_) member.signal(SIGKILL);
@@ -151,11 +169,16 @@ class Job {
       for (Member& member : members_) {
         const bool ran = !member.code;
         member.look_whether_it_ended();
+        if (member.serves) {
+          if (next_signal == 0 && !served()) keep_serving(member);
+          continue;
+        }
         if (!ran || !member.code || *member.code == 0 || code != 0) continue;
         code = *member.code;
         std::cerr << "muster run: " << member.name << " has ended with " << code << std::endl;
         if (next_signal == 0) end_all_after(SIGTERM, grace_);
       }
+      if (served()) end_servers();
       // What they have left behind may keep their output open.
       const bool ended = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.code; });
       if (ended && next_signal != SIGKILL) end_all_after(SIGKILL, std::min(grace_, kLastWords));
@@ -168,6 +191,31 @@ class Job {
   }
 
  private:
+  static std::vector<std::string> server(const std::string& cluster, const std::string& type, int index) {
+    return {"/proc/self/exe", "server", "--cluster",    cluster,
+            "--task_type",    type,     "--task_index", std::to_string(index)};
+  }
+
+  // Whether the program has ended, wherever it ran.
+  bool served() const {
+    return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.serves || m.code; });
+  }
+
+  // Nobody uses them any more, and they have nothing to say.
+  void end_servers() const {
+    for (const Member& member : members_) {
+      if (member.serves) member.signal(SIGKILL);
+    }
+  }
+
+  // As whatever looks after the tasks of a cluster does.
+  static void keep_serving(Member& member) {
+    if (!member.is_over() || RunClock::now() < member.started + kPause) return;
+    std::cerr << "muster run: " << member.name << " has ended with " << *member.code << " and is started again"
+              << std::endl;
+    member.start();
+  }
+
   void read_all() {
     std::vector<pollfd> waits;
     std::vector<Member*> of;
@@ -191,8 +239,12 @@ class Job {
 void add_run(CLI::App& muster) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = muster.add_subcommand(
-      "run", "Start a program several times on this machine, as the workers of a cluster, each with its TF_CONFIG");
+      "run",
+      "Start a program several times on this machine, as the workers of a cluster, each with its TF_CONFIG; or, with\n"
+      "--ps, once, as the chief of a cluster of servers");
   command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
+  command->add_option("--ps", flags->ps, "How many parameter servers; these and the workers are `muster server`s then")
+      ->check(CLI::Range(1, 1000));
   command
       ->add_option("--grace", flags->grace,
                    "Seconds that the others have to end by themselves when one has failed, and again when told to")
@@ -200,8 +252,10 @@ void add_run(CLI::App& muster) {
       ->capture_default_str();
   command->prefix_command();  // what comes after the flags is the program and its arguments
   command->footer(
-      "Example: muster run --workers 2 ./train --steps 100\n"
-      "It ends with the exit code of the first worker that fails.");
+      "Examples: muster run --workers 2 ./train --steps 100\n"
+      "          muster run --workers 3 --ps 2 ./train --steps 100\n"
+      "It ends with the exit code of the first worker that fails, or of the chief; servers that end are started "
+      "again.");
   command->callback([flags, command] {
     flags->command = command->remaining();
     if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);

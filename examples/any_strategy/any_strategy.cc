@@ -1,11 +1,14 @@
-// One training loop under several strategies: only make_strategy() knows which.
+// One model, one step, one loop under every strategy. Processes where they are needed are started by
+// examples/any_strategy/run, or by hand:
 //   any_strategy --strategy mirrored --devices /device:CPU:0,/device:CPU:1
 //   muster run --workers 2 any_strategy --strategy multi_worker
+//   muster run --workers 2 --ps 1 any_strategy --strategy parameter_server
 #include <torch/torch.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 
@@ -22,44 +25,66 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-muster::Strategy make_strategy(const std::string& name, const std::vector<std::string>& devices) {
+struct Setup {
+  muster::Strategy strategy{};
+  std::shared_ptr<muster::ClusterCoordinator> coordinator{};  // of parameter servers
+};
+
+Setup make_setup(const std::string& name, const std::vector<std::string>& devices) {
   if (name == "none") return {};
-  if (name == "one_device") return muster::OneDeviceStrategy(devices.at(0));
-  if (name == "mirrored") return muster::MirroredStrategy(devices);
-  if (name == "central_storage") return muster::CentralStorageStrategy(devices);
+  if (name == "one_device") return {muster::OneDeviceStrategy(devices.at(0))};
+  if (name == "mirrored") return {muster::MirroredStrategy(devices)};
+  if (name == "central_storage") return {muster::CentralStorageStrategy(devices)};
   if (name == "multi_worker") {
-    return muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), {.devices = devices});
+    return {muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), {.devices = devices})};
   }
-  throw std::invalid_argument("--strategy " + name +
-                              ": expected none, one_device, mirrored, central_storage or multi_worker");
+  if (name == "parameter_server") {
+    const muster::ParameterServerStrategy strategy{muster::TfConfigClusterResolver()};
+    return {strategy, std::make_shared<muster::ClusterCoordinator>(strategy)};
+  }
+  throw std::invalid_argument(
+      "--strategy " + name +
+      ": expected none, one_device, mirrored, central_storage, multi_worker or parameter_server");
 }
 
-// The share of digits that the strategy's net recognizes, of some that it has not seen.
-double train(const muster::Strategy& strategy) {
+// The share of digits that the net recognizes, of some that it has not seen.
+double train(const Setup& setup) {
+  const muster::Strategy& strategy = setup.strategy;
   torch::manual_seed(1);
   auto net =
       strategy.make<torch::nn::Sequential>(torch::nn::Linear(784, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10));
   const muster::Adam adam(net, {.learning_rate = 0.001});
-  auto batches = strategy.distribute(muster::Dataset::synthetic_digits(10'000).shuffle(10'000, 1).batch(64).repeat());
+  const auto digits = muster::Dataset::synthetic_digits(10'000).shuffle(10'000, 1).batch(64).repeat();
   auto step = muster::function([&](muster::Iterator& it) {
     auto [x, y] = it.next();
     torch::Tensor loss = torch::cross_entropy_loss(net->forward(x.flatten(1)), y);
     adam.minimize(loss);  // of the mean over the replicas
     return loss;
   });
-  for (int i = 1; i <= kSteps; ++i) {
-    auto loss = strategy.run(step, batches);
-    if (i % 100 != 0) continue;
-    const float mean = strategy.reduce(muster::ReduceOp::kMean, loss).item<float>();
-    if (strategy.is_chief()) std::cout << "  step " << i << "  loss " << mean << "\n";
+  auto tell = [&](int number, const torch::Tensor& loss) {
+    if (strategy.is_chief()) std::cout << "  step " << number << "  loss " << loss.item<float>() << "\n";
+  };
+
+  if (setup.coordinator) {  // whichever worker is free takes a step, and nobody waits for the others
+    auto batches = setup.coordinator->create_per_worker_dataset([&](muster::InputContext) { return digits; });
+    for (int i = 1; i <= kSteps; ++i) {
+      auto loss = setup.coordinator->schedule(step, batches);
+      if (i % 100 == 0) tell(i, loss.fetch());
+    }
+    setup.coordinator->join();
+  } else {  // all replicas take it together
+    auto batches = strategy.distribute(digits);
+    for (int i = 1; i <= kSteps; ++i) {
+      auto loss = strategy.run(step, batches);
+      if (i % 100 == 0) tell(i, strategy.reduce(muster::ReduceOp::kMean, loss));
+    }
   }
 
+  muster::adopted(net).write_back();  // from wherever its variables are: it is a plain libtorch module again
   auto test = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(1'000).iterator();
-  auto right = muster::function([&](muster::Iterator& it) {
-    auto [x, y] = it.next();
-    return net->forward(x.flatten(1)).argmax(1).eq(y).to(torch::kFloat).mean();
-  });
-  return right(test).item<double>();
+  auto [x, y] = test.next();
+  const torch::NoGradGuard no_gradients;
+  return net->forward(x.flatten(1)).argmax(1).eq(y).to(torch::kFloat).mean().item<double>();
 }
 
 }  // namespace
@@ -68,9 +93,10 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> flags{{"--strategy", ""}, {"--devices", "/device:CPU:0,/device:CPU:1"}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
-      std::cerr << "usage: any_strategy [--strategy none|one_device|mirrored|central_storage|multi_worker]\n"
-                   "                    [--devices NAME,NAME]\n"
-                   "without a strategy: those of one process, one after the other\n";
+      std::cerr
+          << "usage: any_strategy [--strategy none|one_device|mirrored|central_storage|multi_worker|parameter_server]\n"
+             "                    [--devices NAME,NAME]\n"
+             "without a strategy: those of one process, one after the other\n";
       return 2;
     }
     flags[argv[i]] = argv[i + 1];
@@ -80,9 +106,10 @@ int main(int argc, char** argv) {
   if (!flags["--strategy"].empty()) names = {flags["--strategy"]};
   bool all_learned = true;
   for (const std::string& name : names) {
-    const muster::Strategy strategy = make_strategy(name, split(flags["--devices"]));
+    const Setup setup = make_setup(name, split(flags["--devices"]));
+    const muster::Strategy& strategy = setup.strategy;
     if (strategy.is_chief()) std::cout << name << ", " << strategy.num_replicas_in_sync() << " replica(s)\n";
-    const double accuracy = train(strategy);
+    const double accuracy = train(setup);
     if (strategy.is_chief()) std::cout << "  recognizes " << 100 * accuracy << " % of digits that it has not seen\n";
     all_learned = all_learned && accuracy > 0.9;
   }
