@@ -7,6 +7,7 @@
 #include <atomic>
 #include <latch>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "muster/base/log.h"
@@ -279,19 +280,24 @@ TEST_P(TaskGroups, FailTogetherAndStayFailed) {
 TEST_P(TaskGroups, NameWhoHasNotComeToACall) {
   start_tasks(2);
   timeout_ = std::chrono::milliseconds(100);
-  std::latch over(1);
+  const CollectiveCall gather{.kind = CollectiveKind::kAllGather};
+  const torch::Tensor ids = torch::tensor({3, 5}), rows = torch::ones({2, 4});
+  const std::vector<std::pair<CollectiveCall, std::vector<torch::Tensor>>> calls{
+      {{}, {rows}}, {{}, {rows, rows}}, {gather, {ids, rows}}, {gather, {ids, rows, ids, rows}}};
+  for (const auto& call : calls) {
+    std::latch over(1);
+    const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
+      if (group.rank() == 1) return over.wait();
+      const Status failure = failure_of([&] { group.run(call.first, call.second); });
+      over.count_down();
+      throw Error(failure);
+    });
 
-  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
-    if (group.rank() == 1) return over.wait();
-    const Status failure = failure_of([&] { group.run({}, {torch::ones({1})}); });
-    over.count_down();
-    throw Error(failure);
-  });
-
-  EXPECT_EQ(failures[0].code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(failures[0].message(),
-              AllOf(HasSubstr("rank 1 (/job:worker/replica:0/task:1"), HasSubstr(") did not come to call ")));
-  EXPECT_THAT(failures[0].message(), HasSubstr(" of the group within 0.1 s"));
+    EXPECT_EQ(failures[0].code(), StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(failures[0].message(),
+                AllOf(HasSubstr("rank 1 (/job:worker/replica:0/task:1"), HasSubstr(") did not come to call ")));
+    EXPECT_THAT(failures[0].message(), HasSubstr(" of the group within 0.1 s"));
+  }
 }
 
 TEST_P(TaskGroups, DivideRowsAmongTheRanks) {
@@ -407,20 +413,17 @@ TEST_P(TaskGroups, NameThePeerThatHasFailed) {
 
 TEST_P(TaskGroups, AreFormedAnewBySameProcesses) {
   start_tasks(2);
-  std::vector<uint64_t> generations;
+  std::set<uint64_t> generations;
   absl::Mutex mu;
 
-  for (int i = 0; i < 2; ++i) {
+  for (size_t round = 1; round <= 20; ++round) {
     expect_all_well(2, [&](TaskGroup& group) {
-      EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2);
+      EXPECT_EQ(group.run({}, {torch::full({1}, group.rank())})[0].item<int64_t>(), 1);
       absl::MutexLock lock(&mu);
-      generations.push_back(group.generation());
+      generations.insert(group.generation());
     });
+    EXPECT_EQ(generations.size(), round) << "one of both, and another one each time";
   }
-
-  EXPECT_EQ(generations[0], generations[1]);
-  EXPECT_EQ(generations[2], generations[3]);
-  EXPECT_NE(generations[0], generations[2]);
 }
 
 }  // namespace

@@ -90,9 +90,18 @@ TEST_F(TwoWorkers, BeginWithTheValuesOfTheFirst) {
       [](const MultiWorkerMirroredStrategy& strategy) {
         const auto v = strategy.make<Variable>(torch::tensor({1.0F, 2.0F}), VariableOptions{.name = "v"});
         EXPECT_TRUE(v.value().equal(torch::tensor({1.0F, 2.0F})));
+        for (size_t dimensions = 1; dimensions <= 20; ++dimensions) {
+          const std::vector<int64_t> sizes(dimensions, 1);
+          const auto ones = strategy.make<Variable>(torch::ones(sizes), VariableOptions{.name = "ones"});
+          EXPECT_TRUE(ones.value().equal(torch::ones(sizes)));
+        }
       },
       [](TaskGroup& group) {
         EXPECT_TRUE(group.run(first_for("variable \"v\""), {torch::zeros({2})})[0].equal(torch::tensor({1.0F, 2.0F})));
+        for (size_t dimensions = 1; dimensions <= 20; ++dimensions) {
+          const std::vector<int64_t> sizes(dimensions, 1);
+          EXPECT_TRUE(group.run(first_for("variable \"ones\""), {torch::zeros(sizes)})[0].equal(torch::ones(sizes)));
+        }
       });
 }
 
