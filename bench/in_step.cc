@@ -113,26 +113,40 @@ struct Trained {
 // This process and others.
 class Group {
  public:
-  Group(int processes, const std::string& workload) : addresses_(processes, 0, /*start=*/false) {
-    for (int i = 1; i < processes; ++i) {
-      others_.push_back(start_self({"in-step-member", "--cluster", addresses_.spec().to_json(), "--index",
-                                    std::to_string(i), "--workload", workload}));
-    }
-    strategy.emplace(join(addresses_.spec(), 0));
-  }
+  Group(int processes, const std::string& workload)
+      : addresses_(processes, 0, /*start=*/false),
+        others_(start_others(addresses_.spec(), processes, workload)),
+        strategy(join(addresses_.spec(), 0)) {}
   // Tells the others.
   void end() const {
-    tell(*strategy, 0);
+    tell(strategy, 0);
     for (const pid_t other : others_) wait_for(other);
   }
 
  private:
+  static std::vector<pid_t> start_others(const ClusterSpec& spec, int processes, const std::string& workload) {
+    std::vector<pid_t> others;
+    for (int i = 1; i < processes; ++i) {
+      others.push_back(start_self(
+          {"in-step-member", "--cluster", spec.to_json(), "--index", std::to_string(i), "--workload", workload}));
+    }
+    return others;
+  }
+
   ServerProcesses addresses_;  // nothing else of them
-  std::vector<pid_t> others_;
+  const std::vector<pid_t> others_;
 
  public:
-  std::optional<Strategy> strategy;
+  const Strategy strategy;
 };
+
+// Between processes of a machine tensors go from memory to memory; the part `network` has them sent. What the names of
+// its figures end with.
+std::string choose_way(const Part& part) {
+  if (part.name != "network") return "";
+  ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
+  return "_network";
+}
 
 }  // namespace
 
@@ -144,13 +158,10 @@ void in_step_member(const ClusterSpec& spec, int index, const std::string& workl
   follow(strategy, trained.works());
 }
 
-// Between two processes of a machine tensors go from memory to memory; the part `network` has them sent.
 void allreduce(const Part& part, Bench& bench) {
-  const bool network = part.name == "network";
-  if (network) ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
-  const std::string suffix = network ? "_network" : "";
+  const std::string suffix = choose_way(part);
   const Group group(2, "allreduce");
-  const Strategy& strategy = *group.strategy;
+  const Strategy& strategy = group.strategy;
   const Works works = sums(strategy);
   bench.most({"algbw_100MB_ring" + suffix, "GB/s"}, [&] { return 0.1 / seconds(lead(strategy, works, 0)); });
   bench.least({"latency_1KB_per_call" + suffix, "us"},
@@ -163,18 +174,16 @@ void allreduce(const Part& part, Bench& bench) {
 // The same with more processes, as far as there are cores. Over the network also what each process sends for a large
 // sum, by what a ring of so many would.
 void scale_allreduce(const Part& part, Bench& bench) {
-  const bool network = part.name == "network";
-  if (network) ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);
-  const std::string suffix = network ? "_network" : "";
+  const std::string suffix = choose_way(part);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (int processes = 2; processes <= std::max(2, std::min(8, cores)); ++processes) {
     const Group group(processes, "allreduce");
-    const Strategy& strategy = *group.strategy;
+    const Strategy& strategy = group.strategy;
     const Works works = sums(strategy);
     const std::string name = str_cat("_", processes, "processes", suffix);
     bench.least({"100MB" + name, "us"}, [&] { return seconds(lead(strategy, works, 0)) * 1e6; });
     bench.least({"1KB" + name, "us"}, [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
-    if (network) {
+    if (part.name == "network") {
       const double ring = 2.0 * (processes - 1) / processes * 4.0 * kLarge;
       bench.least({"sent_by_ring" + name, "times"}, [&] {
         constexpr int kSums = 10;  // of the last one, others have not heard all when this process has
@@ -189,12 +198,12 @@ void scale_allreduce(const Part& part, Bench& bench) {
 
 void mwms_mlp(const Part&, Bench& bench) {
   const Group group(2, "mwms_mlp");
-  Trained trained(*group.strategy, 0);
+  Trained trained(group.strategy, 0);
   const double first = trained.loss();
   const Works works = trained.works();
   for (size_t number : {0, 1}) {
     bench.rate({str_cat("sync_2workers_", number == 0 ? 1 : 10, "steps_per_call"), "samples/s"}, 2.0 * kCalls * kBatch,
-               lead(*group.strategy, works, number));
+               lead(group.strategy, works, number));
   }
   group.end();
   check_fell("mwms_mlp", first, trained.loss());
