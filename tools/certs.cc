@@ -19,7 +19,7 @@
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
 #include "muster/cluster/resolvers/resolver_from_flags.h"
-#include "muster/rpc/credentials_probe.h"
+#include "muster/lines/tcp_socket.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

@@ -30,6 +30,8 @@ class NearVisit : public std::enable_shared_from_this<NearVisit> {
   void meet(const Ask& ask) ABSL_LOCKS_EXCLUDED(mu_);
   // Null: not met, or not of this machine.
   std::shared_ptr<NearConnection> connection() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Met, and not of this machine, or nothing can be read.
+  bool apart() const { return state_.load(std::memory_order_acquire) == State::kMet && !connection(); }
   // The task was restarted and knows nothing of the key: to be met anew.
   void forget(uint64_t key) ABSL_LOCKS_EXCLUDED(mu_);
   // What was lent could not be read, for a reason that may come again: to be met anew, a few times.

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "muster/base/status.h"
+#include "muster/lines/tcp_socket.h"
 #include "muster/rpc/certificates.h"
 #include "muster/rpc/freed_by.h"
 
@@ -149,12 +150,6 @@ Attempt attempt(const std::string& address, const Credentials& credentials) {
 }
 
 }  // namespace
-
-std::string host_of_address(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return host;
-}
 
 std::optional<std::string> credentials_refusal(const std::string& address, const std::string& task,
                                                const Credentials& credentials) {

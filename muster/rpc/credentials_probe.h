@@ -7,9 +7,6 @@
 
 namespace muster {
 
-// Where a certificate is asked for: the host in "host:port", without brackets.
-std::string host_of_address(const std::string& address);
-
 // Why a task that can be reached cannot be talked to, in words, where the reason is in the credentials of one of the
 // two: that stays so, however often one tries. gRPC says no more than that a connection could not be made; this makes
 // one of its own, shows what a channel would show, and looks at what comes back. Nothing where there is another

@@ -20,7 +20,10 @@ constexpr size_t kCopied = 16 * 1024;  // what is smaller travels with the envel
 // Looking into another process has a price of its own: so much must be gained by it, and by every tensor.
 constexpr size_t kWorthLending = 32 * 1024;
 constexpr size_t kLent = 4 * 1024;
+// And so much by what needs a system call or two at either end, and another one to confirm it.
+constexpr size_t kWorthParcel = 128 * 1024;
 constexpr size_t kLength = sizeof(uint32_t);
+constexpr uint32_t kWithParcel = uint32_t{1} << 31;  // of the length, which is never that long
 constexpr int kUndefined = -1;
 constexpr int kMostDimensions = 64;
 
@@ -77,16 +80,17 @@ TensorSpec spec_of_header(const proto::TensorHeader& header) {
 
 bool can_be_lent(const at::Tensor& tensor) { return tensor.defined() && tensor.nbytes() >= kLent; }
 
-bool worth_lending(const Frame& frame) {
+size_t bytes_to_lend(const Frame& frame) {
   size_t bytes = 0;
   for (const at::Tensor& tensor : frame.tensors) {
     if (can_be_lent(tensor)) bytes += tensor.nbytes();
   }
-  return bytes >= kWorthLending;
+  return bytes;
 }
 
 // Fills the headers.
 void describe(Frame& frame, bool lend) {
+  frame.envelope.clear_tensors();
   for (at::Tensor& tensor : frame.tensors) {
     proto::TensorHeader& header = *frame.envelope.add_tensors();
     if (!tensor.defined()) {
@@ -113,7 +117,7 @@ grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> t
   std::vector<grpc::Slice> slices;
   grpc_slice head = grpc_slice_malloc(first);
   uint8_t* to = GRPC_SLICE_START_PTR(head);
-  const auto prefix = static_cast<uint32_t>(length);
+  const uint32_t prefix = static_cast<uint32_t>(length) | (envelope.has_parcel() ? kWithParcel : 0);
   std::memcpy(to, &prefix, kLength);
   envelope.SerializeWithCachedSizesToArray(to + kLength);
   to += kLength + length;
@@ -137,52 +141,28 @@ grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> t
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Copies what was lent into `places`.
+// Copies what was lent or sent apart into `places`.
 void borrow(const proto::Envelope& envelope, const std::vector<NearConnection::Place>& places,
             const Borrowing& borrowing) {
+  if (envelope.has_parcel()) {
+    const std::shared_ptr<LineIn> line = borrowing.line ? borrowing.line(envelope.parcel().line()) : nullptr;
+    if (line && line->receive(envelope.parcel().number(), places, borrowing.until, borrowing.cancellation)) return;
+    if (borrowing.cancellation != nullptr) borrowing.cancellation->throw_if_cancelled();
+    throw LoanLost(Status(StatusCode::kUnavailable, "what was sent apart from its message has not come"));
+  }
   const std::shared_ptr<NearConnection> lender = borrowing.lender ? borrowing.lender(envelope.near_key()) : nullptr;
   if (!lender || !lender->borrow({envelope.loan().slip(), envelope.loan().number()}, places)) {
     throw LoanLost(Status(StatusCode::kUnavailable, "the sender's memory cannot be read"));
   }
 }
 
-}  // namespace
-
-grpc::ByteBuffer encode(Frame frame) {
-  PlainTensors plain;
-  describe(frame, /*lend=*/false);
-  return pack(frame.envelope, std::move(frame.tensors));
+// A message that nobody can take is not to keep its sender waiting.
+void refuse_parcel(const proto::Envelope& envelope, const Borrowing& borrowing) {
+  if (!envelope.has_parcel() || !borrowing.line) return;
+  if (const std::shared_ptr<LineIn> line = borrowing.line(envelope.parcel().line())) line->break_off();
 }
 
-LentFrame encode_for(NearConnection* receiver, Frame frame) {
-  frame.envelope.set_near_key(receiver != nullptr ? receiver->key() : 0);
-  if (receiver == nullptr || !receiver->they_read() || !worth_lending(frame)) return {encode(std::move(frame))};
-  PlainTensors plain;
-  describe(frame, /*lend=*/true);
-  std::vector<at::Tensor> lent;
-  for (at::Tensor& tensor : frame.tensors) {
-    if (can_be_lent(tensor)) lent.push_back(tensor);
-  }
-  const LoanLedger::Loan loan = receiver->ledger().lend(std::move(lent));
-  if (loan.number == 0) {
-    for (proto::TensorHeader& header : *frame.envelope.mutable_tensors()) header.clear_lent();
-    return {pack(frame.envelope, std::move(frame.tensors))};
-  }
-  std::erase_if(frame.tensors, can_be_lent);
-  frame.envelope.mutable_loan()->set_slip(loan.slip);
-  frame.envelope.mutable_loan()->set_number(loan.number);
-  return {pack(frame.envelope, std::move(frame.tensors)), loan};
-}
-
-Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
-  Reader reader(message);
-  uint32_t length = 0;
-  reader.read(&length, kLength);
-  if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
-  std::string bytes(length, '\0');
-  reader.read(bytes.data(), length);
-  Frame frame;
-  if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
+void read_tensors(Reader& reader, Frame& frame, const Borrowing& borrowing) {
   PlainTensors plain;
   MemoryPool::Use pool(true);
   std::vector<NearConnection::Place> borrowed;
@@ -211,7 +191,81 @@ Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
     frame.tensors.push_back(std::move(tensor));
   }
   if (reader.left() > 0) throw data_loss("a message with ", reader.left(), " bytes after its last tensor");
-  if (!borrowed.empty()) borrow(frame.envelope, borrowed, borrowing);
+  if (!borrowed.empty() || frame.envelope.has_parcel()) borrow(frame.envelope, borrowed, borrowing);
+}
+
+}  // namespace
+
+grpc::ByteBuffer encode(Frame frame) {
+  PlainTensors plain;
+  frame.envelope.clear_loan();
+  frame.envelope.clear_parcel();
+  describe(frame, /*lend=*/false);
+  return pack(frame.envelope, std::move(frame.tensors));
+}
+
+bool worth_a_parcel(const Frame& frame) { return bytes_to_lend(frame) >= kWorthParcel; }
+
+LentFrame encode_for(const Ways& ways, Frame frame) {
+  frame.envelope.set_near_key(ways.near != nullptr ? ways.near->key() : 0);
+  const bool lends = ways.near != nullptr && ways.near->they_read() && bytes_to_lend(frame) >= kWorthLending;
+  const bool parcels = !lends && ways.lines != nullptr && worth_a_parcel(frame);
+  if (!lends && !parcels) return {.message = encode(std::move(frame))};
+  PlainTensors plain;
+  LentFrame result;
+  if (parcels) result.parcel = ways.lines->take();
+  if (parcels && !result.parcel) {
+    frame.envelope.set_wants_line(true);
+    result.wants_line = true;
+    result.message = encode(std::move(frame));
+    return result;
+  }
+  describe(frame, /*lend=*/true);
+  std::vector<at::Tensor> lent;
+  for (at::Tensor& tensor : frame.tensors) {
+    if (can_be_lent(tensor)) lent.push_back(tensor);
+  }
+  if (result.parcel) {
+    frame.envelope.mutable_parcel()->set_line(result.parcel->name().line);
+    frame.envelope.mutable_parcel()->set_number(result.parcel->name().number);
+    result.parcel->fill(std::move(lent));
+  } else {
+    result.loan = ways.near->ledger().lend(std::move(lent));
+    if (result.loan.number == 0) return {.message = encode(std::move(frame))};
+    frame.envelope.mutable_loan()->set_slip(result.loan.slip);
+    frame.envelope.mutable_loan()->set_number(result.loan.number);
+  }
+  result.frame = frame;
+  std::erase_if(frame.tensors, can_be_lent);
+  result.message = pack(frame.envelope, std::move(frame.tensors));
+  return result;
+}
+
+bool comes_with_parcel(const grpc::ByteBuffer& message) {
+  if (message.Length() < kLength) return false;
+  uint32_t length = 0;
+  Reader(message).read(&length, kLength);
+  return (length & kWithParcel) != 0;
+}
+
+Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
+  Reader reader(message);
+  uint32_t length = 0;
+  reader.read(&length, kLength);
+  const bool with_parcel = (length & kWithParcel) != 0;
+  length &= ~kWithParcel;
+  if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
+  std::string bytes(length, '\0');
+  reader.read(bytes.data(), length);
+  Frame frame;
+  if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
+  if (with_parcel != frame.envelope.has_parcel()) throw data_loss("a message that says nothing of its parcel");
+  try {
+    read_tensors(reader, frame, borrowing);
+  } catch (...) {
+    refuse_parcel(frame.envelope, borrowing);
+    throw;
+  }
   return frame;
 }
 

@@ -5,11 +5,15 @@
 #include <google/protobuf/message_lite.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <chrono>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/lines/parcel.h"
 #include "muster/near/near_connection.h"
 #include "muster/rpc/rpc.pb.h"
 
@@ -25,24 +29,40 @@ struct Frame {
 // Fills `envelope.tensors`.
 grpc::ByteBuffer encode(Frame frame);
 
-// As `encode`, but to a process that can read this one's memory all but small tensors are lent: they stay where they
-// are, for the receiver to copy. No loan: it is not worth it, or too much was lent already. `receiver` may be null.
+// The ways that large tensors can take beside their message. Of those that a receiver has, the first.
+struct Ways {
+  NearConnection* near = nullptr;  // it reads the memory of this process
+  LinesOut* lines = nullptr;
+};
+
+// As `encode`, but all but small tensors are lent, and stay where they are for the receiver to copy; or they are a
+// parcel, to be sent after the message.
 struct LentFrame {
   grpc::ByteBuffer message{};
-  LoanLedger::Loan loan{};
+  LoanLedger::Loan loan{};           // none: it is not worth it, or too much was lent already
+  std::shared_ptr<Parcel> parcel{};  // null: it is not worth it, or no line was free
+  std::optional<Frame> frame{};      // if there is one or the other: all of it
+  bool wants_line = false;           // it would have been worth it
 };
-LentFrame encode_for(NearConnection* receiver, Frame frame);
+LentFrame encode_for(const Ways& ways, Frame frame);
+bool worth_a_parcel(const Frame& frame);
 
-// Of whom and how much `decode` borrows.
+// How `decode` gets what is not in the message.
 struct Borrowing {
   std::function<std::shared_ptr<NearConnection>(uint64_t key)> lender{};  // null: not known
+  std::function<std::shared_ptr<LineIn>(uint64_t key)> line{};            // null: not known
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
+  // For a parcel, which may have to be waited for.
+  std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();
+  const Cancellation* cancellation = nullptr;
 };
 
 // A tensor gets memory of its own and is copied into it once, from wherever the network has left it, or out of the
 // sender's memory. Throws Error{kDataLoss} if the bytes are no frame, Error{kInvalidArgument} for a tensor that cannot
-// exist, LoanLost if what was lent cannot be read.
+// exist, LoanLost if what was lent or sent apart cannot be had.
 Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing = {});
+// Whether that waits for a parcel.
+bool comes_with_parcel(const grpc::ByteBuffer& message);
 
 struct LoanLost : Error {
   using Error::Error;

@@ -9,6 +9,7 @@
 
 #include "muster/base/blocking.h"
 #include "muster/base/log.h"
+#include "muster/lines/line_visit.h"
 #include "muster/near/near_visit.h"
 #include "muster/rpc/answer_threads.h"
 #include "muster/rpc/request_numbers.h"
@@ -81,6 +82,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
                             const Cancellation* cancellation) const;
   void begin(const std::shared_ptr<Pending>& pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);
+  void take_answer(const std::shared_ptr<Pending>& pending);
   void begin_again(const std::shared_ptr<Pending>& pending, const Status& why);
   void begin_after_loss(const std::shared_ptr<Pending>& pending, const Status& why);
   void begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why);
@@ -97,7 +99,12 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   // The answer of a request that was numbered is there. The next request says so, but that may come late.
   void give_back(RequestNumbers::Taken& number, const Frame& answer);
   void meet_task();
-  Frame open(const grpc::ByteBuffer& answer, const Outgoing& request);
+  void want_line(LineWay way);
+  void ask(const proto::MeetRequest& request, std::function<void(const Status&, const proto::MeetAnswer&)> answered);
+  // Numbers it and packs it.
+  Outgoing pack(Frame request, const CallOptions& options);
+  Frame open(const grpc::ByteBuffer& answer, Outgoing& request, Clock::time_point until,
+             const Cancellation* cancellation);
   // Says what becomes of a call, and makes it a first time if it is to be made twice.
   RpcFaults::Fate fate_of(const std::string& method, const grpc::ByteBuffer& message, Clock::time_point deadline);
 
@@ -106,19 +113,15 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   const ChannelOptions options_;
   TaskWire wire_;
   const std::shared_ptr<NearVisit> near_;
+  const std::shared_ptr<LineVisit> lines_;  // null: all is encrypted, or none is wanted
   RequestNumbers numbers_;
 };
 
 // A request as it is sent, and what it lends, until its call has ended.
 struct RpcChannel::Core::Outgoing {
-  Outgoing(Frame request, RequestNumbers::Taken taken, std::shared_ptr<NearConnection> server)
-      : near(std::move(server)), number(std::move(taken)) {
-    if (near) frame = request;
-    LentFrame lent = encode_for(near.get(), std::move(request));
-    message = std::move(lent.message);
-    loan = lent.loan;
-  }
-  explicit Outgoing(grpc::ByteBuffer packed) : message(std::move(packed)) {}
+  Outgoing(Frame request, RequestNumbers::Taken taken, std::shared_ptr<NearConnection> server, LinesOut* lines)
+      : near(std::move(server)), number(std::move(taken)), lent(encode_for({near.get(), lines}, std::move(request))) {}
+  explicit Outgoing(grpc::ByteBuffer packed) : lent{.message = std::move(packed)} {}
   ~Outgoing() { end_loan(); }
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
@@ -126,19 +129,24 @@ struct RpcChannel::Core::Outgoing {
   // Bytes are sent instead of lent, both ways.
   void repack() {
     end_loan();
-    message = encode(frame);
+    Frame frame = lent.frame ? *std::move(lent.frame) : decode(lent.message);
+    frame.envelope.clear_near_key();
+    frame.envelope.clear_caller();
+    lent = {.message = encode(std::move(frame))};
   }
 
   void end_loan() {
-    if (near) near->ledger().end(std::exchange(loan, {}));
+    if (near) near->ledger().end(lent.loan);
+    if (lent.parcel) lent.parcel->break_off();
   }
+
+  // What it has sent apart was taken, or refused; its line is another one's.
+  void answered() { lent.parcel = nullptr; }
 
   std::shared_ptr<NearConnection> near{};  // null: the task is not a process of this machine
   RequestNumbers::Taken number{};
   const std::chrono::milliseconds made = number.number() == 0 ? std::chrono::milliseconds(0) : time_since_boot();
-  grpc::ByteBuffer message{};
-  LoanLedger::Loan loan{};
-  Frame frame{};  // if something may be lent, here or in the answer
+  LentFrame lent{};
 };
 
 // A call whose answer is received by the answer threads. It holds the channel's core, whoever else still does.
@@ -162,9 +170,10 @@ struct RpcChannel::Core::Pending {
 
   void send(grpc::GenericStub& stub, std::function<void()> received) {
     AnswerThreads& threads = AnswerThreads::instance();
-    reader = stub.PrepareUnaryCall(context.get(), method, request->message, &threads.queue());
+    reader = stub.PrepareUnaryCall(context.get(), method, request->lent.message, &threads.queue());
     reader->StartCall();
     reader->Finish(&answer, &status, threads.when_done(std::move(received)));
+    if (request->lent.parcel) send_in_background(request->lent.parcel);
   }
 
   void end(const Status& result, Frame frame) {
@@ -190,7 +199,8 @@ RpcChannel::Core::Core(std::string address, std::string task, const ChannelOptio
       task_(std::move(task)),
       options_(options),
       wire_(address_, task_, options_.credentials),
-      near_(std::make_shared<NearVisit>(task_)) {}
+      near_(std::make_shared<NearVisit>(task_)),
+      lines_(options_.lines && !options_.credentials.tls ? std::make_shared<LineVisit>(address_) : nullptr) {}
 
 // The task need not keep the last answers for an hour.
 RpcChannel::Core::~Core() {
@@ -227,11 +237,16 @@ std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_
 }
 
 // Throws LoanLost if the call is to be made again with `repack`ed bytes.
-Frame RpcChannel::Core::open(const grpc::ByteBuffer& answer, const Outgoing& request) {
+Frame RpcChannel::Core::open(const grpc::ByteBuffer& answer, Outgoing& request, Clock::time_point until,
+                             const Cancellation* cancellation) {
+  request.answered();
   const uint64_t key = request.near ? request.near->key() : 0;
   Frame frame;
   try {
-    frame = decode(answer, {.lender = [&](uint64_t of) { return of == key ? request.near : nullptr; }});
+    frame = decode(answer, {.lender = [&](uint64_t of) { return of == key ? request.near : nullptr; },
+                            .line = [this](uint64_t of) { return lines_ ? lines_->in(of) : nullptr; },
+                            .until = until,
+                            .cancellation = cancellation});
   } catch (const LoanLost&) {
     near_->distrust(key);
     throw;
@@ -241,6 +256,8 @@ Frame RpcChannel::Core::open(const grpc::ByteBuffer& answer, const Outgoing& req
     near_->distrust(key);
     throw LoanLost(Status(StatusCode::kUnavailable, "the task cannot read this process's memory"));
   }
+  if (request.lent.wants_line) want_line(LineWay::kToDoor);
+  if (frame.envelope.wants_line()) want_line(LineWay::kFromDoor);
   if (frame.envelope.has_loan() && request.near) {
     request.near->give_back({frame.envelope.loan().slip(), frame.envelope.loan().number()});
   }
@@ -254,23 +271,47 @@ void RpcChannel::Core::meet_task() {
   near_->meet([self = shared_from_this()](bool knocked, NearVisit::Answered answered) {
     proto::MeetRequest request;
     request.set_knocked(knocked);
-    Frame frame = with_header(request);
-    frame.envelope.set_task(self->task_);
-    auto call = std::make_shared<Pending>();
-    call->method = call_rpc::kMeet;
-    call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
-    call->context = self->make_context(Clock::now() + kMeetTimeout, nullptr);
-    call->send(self->wire_.stub(), [self, call, answered = std::move(answered)] {
-      Status status;
-      proto::MeetAnswer answer;
-      try {
-        if (!call->status.ok()) throw unavailable(call->status.error_message());
-        answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
-      } catch (...) {
-        status = status_of(std::current_exception());
-      }
+    self->ask(request, [answered = std::move(answered)](const Status& status, const proto::MeetAnswer& answer) {
       answered(status, answer.door());
     });
+  });
+}
+
+void RpcChannel::Core::want_line(LineWay way) {
+  // Where memory is read, nothing large is sent.
+  if (!lines_ || (options_.near_memory && !near_->apart())) return;
+  lines_->want(
+      way,
+      {.ask =
+           [self = shared_from_this()](uint64_t key, LineVisit::Means::Answered answered) {
+             proto::MeetRequest request;
+             request.set_lines(true);
+             request.set_line(key);
+             self->ask(request, [answered = std::move(answered)](const Status& status, const proto::MeetAnswer& at) {
+               answered(status, {.port = at.line_port(), .ip4_only = at.line_ip4_only()}, at.line_let_in());
+             });
+           },
+       .run_in_background = [](std::function<void()> work) { AnswerThreads::instance().run_slow(std::move(work)); }});
+}
+
+void RpcChannel::Core::ask(const proto::MeetRequest& request,
+                           std::function<void(const Status&, const proto::MeetAnswer&)> answered) {
+  Frame frame = with_header(request);
+  frame.envelope.set_task(task_);
+  auto call = std::make_shared<Pending>();
+  call->method = call_rpc::kMeet;
+  call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
+  call->context = make_context(Clock::now() + kMeetTimeout, nullptr);
+  call->send(wire_.stub(), [self = shared_from_this(), call, answered = std::move(answered)] {
+    Status status;
+    proto::MeetAnswer answer;
+    try {
+      if (!call->status.ok()) throw unavailable(call->status.error_message());
+      answer = header_of<proto::MeetAnswer>(decode(call->answer).envelope);
+    } catch (...) {
+      status = status_of(std::current_exception());
+    }
+    answered(status, answer);
   });
 }
 
@@ -279,17 +320,25 @@ Clock::time_point RpcChannel::Core::deadline_of(const CallOptions& options) cons
   return Clock::now() + std::min<std::chrono::milliseconds>(options.timeout.value_or(usual), kPatient);
 }
 
+RpcChannel::Core::Outgoing RpcChannel::Core::pack(Frame request, const CallOptions& options) {
+  request.envelope.set_task(task_);
+  if (lines_) request.envelope.set_caller(lines_->caller());
+  RequestNumbers::Taken taken;
+  if (options.once) taken = numbers_.take(request.envelope);
+  // A fault may make a call twice, but nothing is sent apart a second time.
+  LinesOut* const lines = lines_ && !options_.faults ? &lines_->out() : nullptr;
+  return Outgoing(std::move(request), std::move(taken), near_->connection(), lines);
+}
+
 Frame RpcChannel::Core::call(const std::string& method, Frame request, const CallOptions& options) {
   const auto began = Clock::now();
   const auto deadline = deadline_of(options);
   const auto give_up = std::min(deadline, Clock::now() + options_.connect_timeout);
-  request.envelope.set_task(task_);
-  RequestNumbers::Taken taken;
-  if (options.once) taken = numbers_.take(request.envelope);
-  Outgoing outgoing(std::move(request), std::move(taken), near_->connection());
+  Outgoing outgoing = pack(std::move(request), options);
   bool again = false, told = false;
   for (int attempt = 1;; ++attempt, again = true) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
+    if (outgoing.lent.parcel && again) outgoing.repack();
     auto context = make_context(deadline, again ? &outgoing : nullptr);
     Cancellation::Registration registration;
     if (options.cancellation != nullptr) {
@@ -302,18 +351,23 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     thread_local grpc::CompletionQueue queue;
     grpc::ByteBuffer answer;
     grpc::Status status;
-    const RpcFaults::Fate fate = fate_of(method, outgoing.message, deadline);
+    const RpcFaults::Fate fate = fate_of(method, outgoing.lent.message, deadline);
     if (fate.request_lost) {
       status = kLost;
     } else {
-      auto reader = wire_.stub().PrepareUnaryCall(context.get(), method, outgoing.message, &queue);
+      auto reader = wire_.stub().PrepareUnaryCall(context.get(), method, outgoing.lent.message, &queue);
       reader->StartCall();
       reader->Finish(&answer, &status, nullptr);
       void* tag = nullptr;
-      bool ok = false;
+      bool ok = false, ended = false;
+      // Whoever was to receive it may have answered something else.
+      Parcel* const parcel = outgoing.lent.parcel.get();
+      while (parcel != nullptr && !ended && !parcel->send_until(Clock::now() + kLook)) {
+        ended = queue.AsyncNext(&tag, &ok, grpc_time(Clock::now())) != grpc::CompletionQueue::TIMEOUT;
+      }
       // While it waits in gRPC, a thread that reads a server's network goes on doing so; only what arrives is not
       // handled.
-      if (queue.AsyncNext(&tag, &ok, grpc_time(Clock::now() + kMoment)) == grpc::CompletionQueue::TIMEOUT) {
+      if (!ended && queue.AsyncNext(&tag, &ok, grpc_time(Clock::now() + kMoment)) == grpc::CompletionQueue::TIMEOUT) {
         const Waiting waiting;
         queue.Next(&tag, &ok);
       }
@@ -324,7 +378,7 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
       wire_.answered();
       meet_task();
       try {
-        Frame frame = open(answer, outgoing);
+        Frame frame = open(answer, outgoing, deadline, options.cancellation);
         give_back(outgoing.number, frame);
         return frame;
       } catch (const LoanLost&) {
@@ -389,10 +443,7 @@ bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, bool aga
 }
 
 void RpcChannel::Core::start(const std::string& method, Frame request, const CallOptions& options, Done done) {
-  request.envelope.set_task(task_);
-  RequestNumbers::Taken taken;
-  if (options.once) taken = numbers_.take(request.envelope);
-  auto outgoing = std::make_shared<Outgoing>(std::move(request), std::move(taken), near_->connection());
+  auto outgoing = std::shared_ptr<Outgoing>(new Outgoing(pack(std::move(request), options)));
   begin(std::make_shared<Pending>(Pending{.core = shared_from_this(),
                                           .method = method,
                                           .request = std::move(outgoing),
@@ -441,6 +492,7 @@ void RpcChannel::Core::begin(const std::shared_ptr<Pending>& pending) {
   Pending& call = *pending;
   call.reader.reset();
   call.answer.Clear();
+  if (call.request->lent.parcel && call.attempt > 1) call.request->repack();
   call.context = make_context(call.deadline, call.attempt > 1 ? call.request.get() : nullptr);
   if (call.cancellation != nullptr) {
     call.registration = call.cancellation->on_cancel(
@@ -449,7 +501,7 @@ void RpcChannel::Core::begin(const std::shared_ptr<Pending>& pending) {
           core->tell_cancelled(number);
         });
   }
-  call.fate = fate_of(call.method, call.request->message, call.deadline);
+  call.fate = fate_of(call.method, call.request->lent.message, call.deadline);
   if (!call.fate.request_lost)
     return call.send(wire_.stub(), [pending] { pending->core->ended(pending, pending->status); });
   auto alarm = std::make_shared<grpc::Alarm>();
@@ -463,6 +515,7 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
   call.registration.reset();
   const grpc::Status& status = call.fate.response_lost && result.ok() ? kLost : result;
   if (!status.ok()) {
+    if (call.request->lent.parcel) call.request->lent.parcel->break_off();
     const Status why = explain(status.error_code(), status.error_message());
     const bool cancelled = call.cancellation != nullptr && call.cancellation->cancelled();
     if (why.code() != StatusCode::kUnavailable || cancelled) return call.end(why, {});
@@ -472,10 +525,16 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
   }
   wire_.answered();
   meet_task();
+  if (!comes_with_parcel(call.answer)) return take_answer(pending);
+  AnswerThreads::instance().run_slow([this, pending] { take_answer(pending); });
+}
+
+void RpcChannel::Core::take_answer(const std::shared_ptr<Pending>& pending) {
+  Pending& call = *pending;
   Status outcome;
   Frame frame;
   try {
-    frame = open(call.answer, *call.request);
+    frame = open(call.answer, *call.request, call.deadline, call.cancellation);
     give_back(call.request->number, frame);
   } catch (const LoanLost&) {
     call.request->repack();

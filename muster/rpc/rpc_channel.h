@@ -22,6 +22,8 @@ struct ChannelOptions {
   std::chrono::milliseconds reconnect{250};           // for which such a call waits for the task to be back
   // Large tensors go from memory to memory where the task is a process of this machine that may be looked into.
   bool near_memory = true;
+  // Elsewhere they go over connections of their own (see LineDoor), unless all is encrypted.
+  bool lines = true;
   std::shared_ptr<RpcFaults> faults{};  // for tests
 };
 

@@ -1,6 +1,4 @@
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -12,11 +10,13 @@
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/service_names.h"
+#include "muster/rpc/test_say.h"
 
 namespace muster {
 namespace {
 
 using testing_support::eventually;
+using testing_support::say;
 
 constexpr const char* kTask = "/job:ps/replica:0/task:0";
 constexpr const char* kEcho = "/muster.Test/Echo";
@@ -49,7 +49,7 @@ class LentFrames : public testing::Test {
 };
 
 TEST_F(LentFrames, HoldTheSmallTensorsAndLendTheLargeOnes) {
-  const LentFrame lent = encode_for(sender_.get(), frame_);
+  const LentFrame lent = encode_for({.near = sender_.get()}, frame_);
 
   EXPECT_LT(lent.message.Length(), 1000u);
   const Frame got = decode(lent.message, receiver_);
@@ -58,7 +58,7 @@ TEST_F(LentFrames, HoldTheSmallTensorsAndLendTheLargeOnes) {
 }
 
 TEST_F(LentFrames, AreLostWhenTheLenderHasTakenThemBack) {
-  const LentFrame lent = encode_for(sender_.get(), frame_);
+  const LentFrame lent = encode_for({.near = sender_.get()}, frame_);
   sender_->ledger().end(lent.loan);
 
   EXPECT_THROW(decode(lent.message, receiver_), LoanLost);
@@ -66,7 +66,7 @@ TEST_F(LentFrames, AreLostWhenTheLenderHasTakenThemBack) {
 }
 
 TEST_F(LentFrames, CannotLendMoreThanTheReceiverTakes) {
-  const LentFrame lent = encode_for(sender_.get(), frame_);
+  const LentFrame lent = encode_for({.near = sender_.get()}, frame_);
   Borrowing little = receiver_;
   little.most_bytes = 400'000;
   try {
@@ -81,7 +81,7 @@ TEST_F(LentFrames, AreSentWhenTooManyAreLent) {
   while (sender_->ledger().lend({torch::ones({1})}).number != 0) {
   }
 
-  const LentFrame plain = encode_for(sender_.get(), frame_);
+  const LentFrame plain = encode_for({.near = sender_.get()}, frame_);
 
   EXPECT_EQ(plain.loan.number, 0u);
   EXPECT_TRUE(torch::equal(decode(plain.message).tensors.at(1), frame_.tensors[1]));
@@ -124,26 +124,6 @@ class NearCalls : public testing::Test {
 
   static bool becomes_near(RpcChannel& channel) {
     return eventually([&] { return echo(channel) < 500'000; });
-  }
-
-  // What a server says to a message that no honest client sends.
-  static proto::Envelope say(const RpcServer& server, const std::string& method, const proto::Envelope& envelope) {
-    const std::string bytes = envelope.SerializeAsString();
-    const auto length = static_cast<uint32_t>(bytes.size());
-    const grpc::Slice slices[] = {grpc::Slice(&length, sizeof length), grpc::Slice(bytes)};
-    grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    grpc::ByteBuffer answer;
-    grpc::Status status;
-    auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(slices, 2), &queue);
-    call->StartCall();
-    call->Finish(&answer, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return decode(answer).envelope;
   }
 };
 
@@ -205,7 +185,7 @@ TEST_F(NearCalls, LendNothingForANumberThatSomebodyShows) {
   forged.mutable_loan()->set_number(1);
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{4711}, ~uint64_t{0}}) {
     forged.set_near_key(key);
-    const proto::Envelope answer = say(*server, kEcho, forged);
+    const proto::Envelope answer = say(server->address(), kEcho, forged);
     EXPECT_TRUE(answer.loan_refused());
     EXPECT_EQ(answer.tensors_size(), 0);
   }
@@ -215,14 +195,14 @@ TEST_F(NearCalls, DoNotBelieveATaskThatNamesTheDoorOfAnotherOne) {
   auto honest = serve();
   proto::MeetRequest knock;
   knock.set_knocked(true);
-  const std::string door = header_of<proto::MeetAnswer>(say(*honest, call_rpc::kMeet, {})).door();
+  const std::string door = header_of<proto::MeetAnswer>(say(honest->address(), call_rpc::kMeet, {})).door();
   ASSERT_FALSE(door.empty());
   std::atomic<int> relayed = 0;
   auto hostile = serve("127.0.0.1:0", "/job:ps/replica:0/task:1",
                        {{call_rpc::kMeet, [&](const std::shared_ptr<RpcCall>& call) {
                            proto::MeetAnswer answer;
                            if (header_of<proto::MeetRequest>(call->request().envelope).knocked()) {
-                             say(*honest, call_rpc::kMeet, with_header(knock).envelope);
+                             say(honest->address(), call_rpc::kMeet, with_header(knock).envelope);
                              ++relayed;
                            } else {
                              answer.set_door(door);

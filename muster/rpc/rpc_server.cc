@@ -141,12 +141,15 @@ class ServerCall final : public RpcCall {
   void answer(Frame frame) override {
     LentFrame message;
     try {
-      message = encode_for(caller_.get(), std::move(frame));
+      const std::shared_ptr<LinesOut> lines = worth_a_parcel(frame) ? server_.lines_.to(lines_caller_) : nullptr;
+      message = encode_for({caller_.get(), lines.get()}, std::move(frame));
     } catch (...) {
       return fail(status_of(std::current_exception()));
     }
     loan_ = message.loan;
+    parcel_ = message.parcel;
     write(message.message);
+    if (message.parcel) send_in_background(std::move(message.parcel));
   }
 
   void fail(const Status& status) override {
@@ -200,7 +203,7 @@ class ServerCall final : public RpcCall {
     const bool waits = entry->pace == Pace::kUsual || entry->pace == Pace::kRun;
     const bool takes_long = entry->pace == Pace::kUsual || entry->pace == Pace::kShort;
     if (takes_long || message_.Length() > kLongCopy) about_to_block();
-    if (!waits) return run(*entry);
+    if (!waits && !comes_with_parcel(message_)) return run(*entry);
     server_.grpc_->gate.run([this, entry] { run(*entry); });
   }
 
@@ -209,7 +212,10 @@ class ServerCall final : public RpcCall {
     std::shared_ptr<RpcCall> call = self_;
     try {
       request_ = decode(message_, {.lender = [this](uint64_t key) { return find_caller(key); },
-                                   .most_bytes = server_.options_.max_message_bytes});
+                                   .line = [this](uint64_t key) { return server_.lines_.from(key); },
+                                   .most_bytes = server_.options_.max_message_bytes,
+                                   .until = deadline_,
+                                   .cancellation = &cancellation_});
       message_.Clear();
     } catch (const LoanLost&) {
       return refuse_loan();
@@ -221,6 +227,7 @@ class ServerCall final : public RpcCall {
                                                                         std::string_view(meant).substr(0, 200))));
     }
     find_caller(request_.envelope.near_key());
+    lines_caller_ = request_.envelope.caller();
     server_.dispatch(entry, std::move(call));
   }
 
@@ -249,7 +256,9 @@ class ServerCall final : public RpcCall {
   void finished(bool sent) {
     // gRPC hands the call from the thread that has answered to this one; the load says so where ThreadSanitizer sees
     // it.
-    if (finishing_.load() && !sent && caller_) caller_->ledger().end(loan_);
+    if (!finishing_.load() || sent) return;
+    if (caller_) caller_->ledger().end(loan_);
+    if (parcel_) parcel_->break_off();
   }
 
   void done(bool) {
@@ -278,7 +287,9 @@ class ServerCall final : public RpcCall {
   std::chrono::steady_clock::time_point deadline_;
   bool admitted_ = false;
   std::shared_ptr<NearConnection> caller_;  // if it is a process of this machine
+  uint64_t lines_caller_ = 0;               // to whom lines may lead
   LoanLedger::Loan loan_;
+  std::shared_ptr<Parcel> parcel_;
   std::atomic<bool> finishing_ = false;
   std::atomic<int> tags_ = 0;
   std::shared_ptr<ServerCall> self_;
@@ -293,10 +304,20 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
       once_(std::make_unique<OnceCalls>(OnceCallsOptions{
           .grace = options_.grace, .most_bytes = options_.remembered_bytes, .keep_silent = options_.remembered_for})),
       door_(options_.task),
+      lines_(options_.credentials.tls                             ? LineDoor::Reach::kNobody
+             : is_loopback(parse_address(options_.address).first) ? LineDoor::Reach::kThisMachine
+                                                                  : LineDoor::Reach::kAll),
       grpc_(std::make_unique<Grpc>(options_.max_threads)) {
   auto meet = [this](const std::shared_ptr<RpcCall>& call) {
+    const auto request = header_of<proto::MeetRequest>(call->request().envelope);
     proto::MeetAnswer answer;
-    if (header_of<proto::MeetRequest>(call->request().envelope).knocked()) {
+    if (request.lines() && request.line() != 0) {
+      answer.set_line_let_in(lines_.let_in(request.line()));
+    } else if (request.lines()) {
+      const LineDoor::Place place = lines_.place();
+      answer.set_line_port(place.port);
+      answer.set_line_ip4_only(place.ip4_only);
+    } else if (request.knocked()) {
       door_.look();
     } else {
       answer.set_door(door_.name());
@@ -367,7 +388,11 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   // server for dead. So there may be as many as the gate keeps, those whose turn it is to read, and one that looks.
   grpc_->readers.emplace(*grpc_->queue, NetworkReadersOptions{.most_turns = most_turns(),
                                                               .max_threads = options_.max_threads + most_turns() + 1,
-                                                              .look = [this] { grpc_->gate.look(); },
+                                                              .look =
+                                                                  [this] {
+                                                                    grpc_->gate.look();
+                                                                    lines_.sweep();
+                                                                  },
                                                               .on_start = options_.on_thread_start});
 }
 

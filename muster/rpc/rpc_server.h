@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/cancellation.h"
+#include "muster/lines/line_door.h"
 #include "muster/near/near_door.h"
 #include "muster/rpc/credentials.h"
 #include "muster/rpc/frame.h"
@@ -90,7 +91,9 @@ class RpcServer {
 
   const std::string& address() const { return address_; }  // with the port that it has
   uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
-  size_t remembered_requests() const;  // of those that are applied once, for their clients to ask again
+  size_t lines() { return lines_.lines(); }   // that others have laid to send large tensors
+  void break_lines() { lines_.break_all(); }  // for tests; callers lay others
+  size_t remembered_requests() const;         // of those that are applied once, for their clients to ask again
 
  private:
   friend class ServerCall;
@@ -113,6 +116,7 @@ class RpcServer {
   std::atomic<uint64_t> requests_ = 0;
   const std::unique_ptr<OnceCalls> once_;
   NearDoor door_;
+  LineDoor lines_;
   std::unique_ptr<Grpc> grpc_;
 
   absl::Mutex mu_;

@@ -1,0 +1,30 @@
+// TCP at a port of one's own, beside that of the server.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "muster/near/near_process.h"
+
+namespace muster {
+
+// Where a process listens.
+struct TcpDoor {
+  Descriptor listener{};
+  int port = 0;           // 0: it does not
+  bool ip4_only = false;  // else by both
+};
+TcpDoor listen_at_any_port(bool this_machine_only);
+// Who has connected next; without a number: nobody has.
+Descriptor accept_at(const TcpDoor& door);
+
+// Of "host:port", without the brackets of an address of IPv6.
+std::string host_of_address(const std::string& address);
+// Begins to connect, and does not wait but for the name of the host. Without a number: there is no such host.
+Descriptor begin_to_connect(const std::string& host, int port, bool ip4_only);
+// Nothing that is sent waits for what may come after it.
+void send_at_once(const Descriptor& socket);
+// Waits until `event` of poll() has happened. False: not until then, or never.
+bool becomes(const Descriptor& socket, short event, std::chrono::steady_clock::time_point until);
+
+}  // namespace muster
