@@ -170,10 +170,11 @@ struct RpcChannel::Core::Pending {
 
   void send(grpc::GenericStub& stub, std::function<void()> received) {
     AnswerThreads& threads = AnswerThreads::instance();
+    std::shared_ptr<Parcel> parcel = request->lent.parcel;  // once it is sent, the call is another thread's
     reader = stub.PrepareUnaryCall(context.get(), method, request->lent.message, &threads.queue());
     reader->StartCall();
     reader->Finish(&answer, &status, threads.when_done(std::move(received)));
-    if (request->lent.parcel) send_in_background(request->lent.parcel);
+    if (parcel) send_in_background(std::move(parcel));
   }
 
   void end(const Status& result, Frame frame) {
