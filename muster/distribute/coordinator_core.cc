@@ -306,7 +306,7 @@ bool CoordinatorCore::send_to(WorkerSlot& slot) {
   const size_t most = slot.batch_size(), share = queue_.available() / workers_.size() + 1;
   std::vector<std::shared_ptr<Closure>> taken;
   if (queue_.take(std::min(most, share), static_cast<int>(slot.index()), taken, most, kWorthAMessage) == 0) {
-    loads_->give_back(slot.index());
+    loads_->give_back(slot.index(), /*was_long=*/true);
     return false;
   }
   Batch tagged, others;
@@ -330,7 +330,7 @@ void CoordinatorCore::send(WorkerSlot& slot, Batch batch) {
             .generation = slot.generation(),
             .is_long = !options_.overlap && takes > kLong,
             .began = std::chrono::steady_clock::now()};
-  if (sent.is_long) loads_->count_long(slot.index());
+  if (!sent.is_long) loads_->count_short(slot.index());
   if (!sent.batch.front()->tag) sent.cancellation = queue_.cancellation();
   for (const auto& closure : sent.batch) closure->note_variants();
   std::vector<ProgramRun> runs;

@@ -29,9 +29,9 @@ void WorkerLoads::count_another(size_t worker) {
   count(worker);
 }
 
-void WorkerLoads::count_long(size_t worker) {
+void WorkerLoads::count_short(size_t worker) {
   absl::MutexLock lock(&mu_);
-  ++loads_[worker].long_ones;
+  --loads_[worker].long_ones;
   place(worker);
 }
 
@@ -68,6 +68,7 @@ int WorkerLoads::under_way(size_t worker) const {
 
 void WorkerLoads::count(size_t worker) {
   ++loads_[worker].messages;
+  ++loads_[worker].long_ones;
   under_way_.fetch_add(1, std::memory_order_relaxed);
   place(worker);
 }

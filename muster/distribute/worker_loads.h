@@ -20,17 +20,17 @@ class WorkerLoads {
   WorkerLoads(size_t workers, int most);
 
   // A worker that may get one more, and counts as having it from now on: one with the least under way, and of those the
-  // one that has waited longest. None if there is none.
+  // one that has waited longest. None if there is none. Until it is said to be short, the message may take long, and
+  // the worker gets no more: what waits at one worker is out of reach of the others.
   std::optional<size_t> take() ABSL_LOCKS_EXCLUDED(mu_);
   // The same for this one; false if it may not.
   bool take(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
   // It is sent one more than it was taken for.
   void count_another(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
-  // One of its messages may take long: until that is given back it gets no more, since what waits at one worker is out
-  // of reach of the others.
-  void count_long(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
-  // One message less is under way to it, `was_long` if it was counted so.
-  void give_back(size_t worker, bool was_long = false) ABSL_LOCKS_EXCLUDED(mu_);
+  // The message that it was taken for does not take long. Whoever looked for a worker before may have found none.
+  void count_short(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
+  // One message less is under way to it, `was_long` unless it was counted as short.
+  void give_back(size_t worker, bool was_long) ABSL_LOCKS_EXCLUDED(mu_);
 
   // At first none is there. Each time that one is found it has a higher generation. Who tells of it may be late: what
   // is said of an earlier generation does not count, and one that was lost is not there any more.

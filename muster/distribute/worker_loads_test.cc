@@ -14,7 +14,7 @@ TEST(WorkerLoads, TakeNobodyWhoIsNotThere) {
   loads.found(1, 1);
   EXPECT_EQ(loads.take(), 1);
   EXPECT_EQ(loads.take(), std::nullopt);
-  loads.give_back(1);
+  loads.give_back(1, /*was_long=*/true);
   loads.lost(1, 1);
   EXPECT_EQ(loads.take(), std::nullopt);
 }
@@ -35,8 +35,7 @@ TEST(WorkerLoads, TakeTheOneWithTheLeastUnderWayThatHasWaitedLongest) {
   EXPECT_EQ(loads.take(), 2);
   EXPECT_EQ(loads.take(), 0);
   EXPECT_EQ(loads.take(), 1);
-  loads.give_back(1);
-  loads.give_back(2);
+  for (size_t worker : {1, 2}) loads.give_back(worker, /*was_long=*/true);
   EXPECT_EQ(loads.take(), 1);
   EXPECT_EQ(loads.take(), 2);
   EXPECT_EQ(loads.take(), std::nullopt);
@@ -48,24 +47,24 @@ TEST(WorkerLoads, GiveASecondMessageOnlyWhenNobodyIsIdleAndTheFirstIsNotLong) {
   loads.found(0, 1);
   loads.found(1, 1);
   EXPECT_EQ(loads.take(), 0);
-  loads.count_long(0);
   EXPECT_EQ(loads.take(), 1);
+  EXPECT_EQ(loads.take(), std::nullopt) << "nobody knows yet that one of them is short";
+  loads.count_short(1);
   EXPECT_EQ(loads.take(), 1);
+  loads.count_short(1);
   EXPECT_EQ(loads.take(), std::nullopt);
   EXPECT_FALSE(loads.take(0));
   EXPECT_EQ(loads.under_way(1), 2);
   loads.give_back(0, /*was_long=*/true);
   EXPECT_EQ(loads.take(), 0);
-  EXPECT_EQ(loads.take(), 0);
-  EXPECT_EQ(loads.take(), std::nullopt);
 }
 
 TEST(WorkerLoads, GiveNothingMoreUntilTheLongOneIsBack) {
   WorkerLoads loads(1, 3);
   loads.found(0, 1);
   EXPECT_EQ(loads.take(), 0);
+  loads.count_short(0);
   EXPECT_EQ(loads.take(), 0);
-  loads.count_long(0);
   loads.give_back(0, /*was_long=*/false);
   EXPECT_EQ(loads.take(), std::nullopt) << "the one that is still under way is the long one";
   loads.give_back(0, /*was_long=*/true);
@@ -93,7 +92,7 @@ TEST(WorkerLoads, NeverGiveAWorkerMoreThanItMayHave) {
       if (!worker) continue;
       if (++has[*worker] > kMost) ++wrong;
       const bool is_long = i % 3 == 0;
-      if (is_long) loads.count_long(*worker);
+      if (!is_long) loads.count_short(*worker);
       --has[*worker];
       loads.give_back(*worker, is_long);
     }
