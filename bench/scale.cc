@@ -20,7 +20,7 @@ auto add_one() {
 struct Workers {
   Workers(int count, Transport transport)
       : cluster({.workers = count, .ps = 1, .transport = transport}),
-        strategy(cluster.resolver(), {.peers = cluster.peers()}),
+        strategy(cluster.resolver(), cluster.peers()),
         coordinator(strategy) {}
 
   void burst(int closures) {

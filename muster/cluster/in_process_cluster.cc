@@ -55,8 +55,7 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options) : options_(s
   for (auto& [task, made] : tasks_) addresses[task.job][task.index] = made->server->address();
   spec_ = ClusterSpec::sparse(addresses);
   for (auto& [task, made] : tasks_) made->server->update_cluster(spec_);
-  peers_ =
-      std::make_shared<ClusterPeers>(spec_, ChannelOptions{.attempts = options_.attempts, .faults = options_.faults});
+  peers_ = std::make_shared<ClusterPeers>(spec_, ChannelOptions{.attempts = options_.attempts});
 }
 
 InProcessCluster::~InProcessCluster() {
@@ -73,12 +72,8 @@ void InProcessCluster::start(const TaskId& task) {
   worker.devices.cpus = options_.devices_per_task;
   auto made = std::make_unique<Task>();
   if (options_.transport == Transport::kGrpc) {
-    made->server = std::make_unique<Server>(ServerOptions{.cluster = spec_,
-                                                          .task = task,
-                                                          .worker = worker,
-                                                          .lease = worker.lease,
-                                                          .attempts = options_.attempts,
-                                                          .faults = options_.faults});
+    made->server = std::make_unique<Server>(ServerOptions{
+        .cluster = spec_, .task = task, .worker = worker, .lease = worker.lease, .attempts = options_.attempts});
   } else {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();
@@ -120,7 +115,6 @@ std::unique_ptr<Session> InProcessCluster::session(const TaskId& task, SessionOp
   if (options_.transport == Transport::kLocal) return std::make_unique<Session>(find(task).master, std::move(options));
   options.target = target(task);
   options.attempts = options_.attempts;
-  options.faults = options_.faults;
   return std::make_unique<Session>(std::move(options));
 }
 

@@ -23,9 +23,8 @@ struct InProcessClusterOptions {
   std::map<std::string, int> jobs{};  // others, by name
   int devices_per_task = 1;           // logical CPUs
   Transport transport = Transport::kGrpc;
-  LocalWorkerOptions worker{};          // its `lease` is that of the whole task
-  int attempts = 2;                     // to make a call that was cut off
-  std::shared_ptr<RpcFaults> faults{};  // for tests: of all calls, the sessions' too
+  LocalWorkerOptions worker{};  // its `lease` is that of the whole task
+  int attempts = 2;             // to make a call that was cut off
 };
 
 // Ready when constructed. Not thread-safe but for the constant methods.

@@ -15,7 +15,6 @@ namespace muster {
 class ClusterPeers;
 class LocalMaster;
 class Master;
-class RpcFaults;
 class RpcServer;
 
 struct ServerOptions {
@@ -32,8 +31,7 @@ struct ServerOptions {
   // A client, or another task, that was not heard of for so long is gone. What it has left here goes: its sessions and
   // programs, sequences of examples, values for parts of steps, the variables of its strategy. They tell each other.
   std::chrono::milliseconds lease = kUsualLease;
-  int attempts = 2;                     // to make a call to another task that was cut off
-  std::shared_ptr<RpcFaults> faults{};  // for tests: of the calls that it makes
+  int attempts = 2;  // to make a call to another task that was cut off
 };
 
 // Of the task that the resolver says this process is. Throws Error{kInvalidArgument} if it does not.

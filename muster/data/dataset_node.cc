@@ -75,7 +75,7 @@ DatasetNode::DatasetNode(DatasetOp op, Inputs inputs) : op_(std::move(op)), inpu
 std::optional<Element> DatasetNode::example() const {
   const std::atomic<bool> closed{false};
   const std::unique_ptr<Source> source =
-      muster::open(*this, {.worker = local_worker(), .closed = closed, .example = true});
+      muster::open(*this, {.runner = local_worker(), .closed = closed, .example = true});
   Untraced untraced;  // not before: to open it may mean to trace the functions in it
   return source->next();
 }

@@ -14,10 +14,10 @@ namespace {
 class RegisteredFunction {
  public:
   RegisteredFunction(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, const OpenContext& context)
-      : op_(op.name()), element_program_(std::move(program)), worker_(context.worker), draws_(context.draws) {
+      : op_(op.name()), element_program_(std::move(program)), runner_(context.runner), draws_(context.draws) {
     if (!element_program_) return;
     const Program& checked = element_program_->program;
-    handle_ = worker_.register_program(checked);
+    handle_ = runner_.register_program(checked);
     const Aliases aliases(checked);
     for (const ProgramArgument& argument : checked.arguments) {
       written_.push_back(aliases.written(aliases.group(argument.value)));
@@ -26,7 +26,7 @@ class RegisteredFunction {
   ~RegisteredFunction() {
     if (!handle_) return;
     try {
-      worker_.deregister_program(*handle_);
+      runner_.deregister_program(*handle_);
     } catch (const Error& error) {
       MUSTER_LOG(warning) << name() << ": " << error.what();
     }
@@ -45,7 +45,7 @@ class RegisteredFunction {
                              ", but the function was traced for ", describe(expected()),
                              "; if it is the last, smaller batch, give batch drop_remainder = true");
     }
-    return worker_.run(*handle_, arguments(element), {.replica = draws_});
+    return runner_.run(*handle_, arguments(element), {.replica = draws_});
   }
 
   std::string name() const { return str_cat(op_, " \"", element_program_->program.name, "\""); }
@@ -83,7 +83,7 @@ class RegisteredFunction {
 
   const char* const op_;
   const std::shared_ptr<const ElementProgram> element_program_;
-  Worker& worker_;
+  ProgramRunner& runner_;
   const uint64_t draws_;
   std::optional<ProgramHandle> handle_;
   std::vector<bool> written_;  // by argument

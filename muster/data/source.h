@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "muster/data/dataset_node.h"
-#include "muster/runtime/worker.h"
+#include "muster/runtime/program_runner.h"
 
 namespace muster {
 
@@ -28,7 +28,7 @@ class Source {
 
 // What a dataset is opened with. The nodes and what is referred to here outlive the sources.
 struct OpenContext {
-  Worker& worker;
+  ProgramRunner& runner;
   const std::atomic<bool>& closed;
   // Random functions draw other numbers at each task and each time that a dataset is opened.
   uint64_t draws = 0;

@@ -145,7 +145,7 @@ class OpenedDataset : public ElementSource {
  public:
   OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker)
       : node_(std::move(node)),
-        source_(muster::open(*node_, {.worker = worker, .closed = closed_, .draws = next_draws(worker)})) {}
+        source_(muster::open(*node_, {.runner = worker, .closed = closed_, .draws = next_draws(worker)})) {}
   ~OpenedDataset() override { close(); }
 
   void close() override { closed_ = true; }

@@ -22,23 +22,24 @@ std::shared_ptr<CoordinatorCore> core_of(const ParameterServerStrategy& strategy
 }
 
 // Runs a small program at one worker. Whatever comes of it, it does not stay there.
-std::vector<at::Tensor> run_at(Worker& worker, const std::string& container, const Owner& owner, VariableProgram made) {
+std::vector<at::Tensor> run_at(ProgramRunner& runner, const std::string& container, const Owner& owner,
+                               VariableProgram made) {
   for (VariableRef& variable : made.program.variables) {
     variable.name = name_in_container(container, variable.name);
   }
-  const ProgramHandle handle = worker.register_program(made.program, owner);
+  const ProgramHandle handle = runner.register_program(made.program, owner);
   std::vector<at::Tensor> outputs;
   try {
-    outputs = worker.run(handle, std::move(made.arguments));
+    outputs = runner.run(handle, std::move(made.arguments));
   } catch (...) {
     try {
-      worker.deregister_program(handle);
+      runner.deregister_program(handle);
     } catch (const Error&) {
       // The first error is the one that counts.
     }
     throw;
   }
-  worker.deregister_program(handle);
+  runner.deregister_program(handle);
   return outputs;
 }
 

@@ -37,9 +37,10 @@ INSTANTIATE_TEST_SUITE_P(Rates, LossyNetwork,
 TEST_P(LossyNetwork, AppliesEveryFunctionOnce) {
   LogCapture quiet;
   auto faults = std::make_shared<RpcFaults>(11);
-  InProcessCluster cluster({.workers = 2, .ps = 2, .attempts = 30, .faults = faults});
+  const ScopedRpcFaults lossy(faults);
+  InProcessCluster cluster({.workers = 2, .ps = 2, .attempts = 30});
   faults->set("", GetParam());
-  ParameterServerStrategy strategy(cluster.resolver(), {.attempts = 30, .faults = faults});
+  ParameterServerStrategy strategy(cluster.resolver(), {.attempts = 30});
   Variable v = strategy.make<Variable>(torch::zeros({})), w = strategy.make<Variable>(torch::zeros({}));
   ClusterCoordinator coordinator(strategy);
   auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
@@ -70,7 +71,9 @@ class ShortCuts : public ::testing::Test {
 
   LogCapture quiet_;
   std::shared_ptr<RpcFaults> faults_ = std::make_shared<RpcFaults>(3);
-  InProcessCluster cluster_{{.workers = 2, .ps = 1, .attempts = 1, .faults = faults_}};
+  std::optional<ScopedRpcFaults> of_the_cluster_{faults_};
+  InProcessCluster cluster_{{.workers = 2, .ps = 1, .attempts = 1}};
+  const bool made_ = (of_the_cluster_.reset(), true);
   ParameterServerStrategy strategy_{cluster_.resolver()};
   Variable v_ = strategy_.make<Variable>(torch::zeros({}));
 };
@@ -137,7 +140,9 @@ TEST_F(ShortCuts, OfOneWorkerLeaveTheWorkToTheOthersUntilTheyAreOver) {
   const TaskId second{"worker", 1};
   cluster_.stop(second);
   auto faults = std::make_shared<RpcFaults>(5);
-  Server cut_off({.cluster = cluster_.spec(), .task = second, .attempts = 1, .faults = faults});
+  of_the_cluster_.emplace(faults);
+  Server cut_off({.cluster = cluster_.spec(), .task = second, .attempts = 1});
+  of_the_cluster_.reset();
   ClusterCoordinator coordinator(strategy_);
   auto add = function([&](at::Tensor x) { v_.assign_add(x); });
 
@@ -234,7 +239,7 @@ TEST(LateParameterServers, AreToleratedOnceForEveryTenWorkers) {
   LogCapture log;
   InProcessCluster cluster({.workers = kWorkers, .ps = 1, .transport = Transport::kLocal});
   auto peers = std::make_shared<LatePeers>(cluster.peers());
-  ParameterServerStrategy strategy(cluster.resolver(), {.peers = peers});
+  ParameterServerStrategy strategy(cluster.resolver(), peers);
   Variable v = strategy.make<Variable>(torch::zeros({}));
   ClusterCoordinator coordinator(strategy);
   auto add = function([&](at::Tensor x) { v.assign_add(x); });

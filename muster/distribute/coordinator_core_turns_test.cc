@@ -158,8 +158,8 @@ TEST(LongClosures, AreWaitedForAsLongAsTheirWorkerIsAlive) {
   const auto gate = std::make_shared<Gate>();
   constexpr auto kLimit = std::chrono::milliseconds(300);
   InProcessCluster cluster({.workers = 1, .ps = 1, .worker = Gate::before_all(gate)});
-  ParameterServerStrategy strategy(cluster.resolver(), {.peers = std::make_shared<ClusterPeers>(
-                                                            cluster.spec(), ChannelOptions{.call_timeout = kLimit})});
+  ParameterServerStrategy strategy(
+      cluster.resolver(), std::make_shared<ClusterPeers>(cluster.spec(), ChannelOptions{.call_timeout = kLimit}));
   Variable v = strategy.make<Variable>(torch::zeros({}));
   ClusterCoordinator coordinator(strategy);
   auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
@@ -210,11 +210,10 @@ TEST(MissingWorkers, TakeNoThread) {
   std::map<std::string, std::map<int, std::string>> addresses;
   for (int i = 0; i <= kMissing; ++i) addresses["worker"][i] = str_cat("machine-", i, ":1");
   addresses["ps"][0] = "machine:2";
-  ParameterServerOptions options;
-  options.peers = std::make_shared<FewOfMany>(
+  auto peers = std::make_shared<FewOfMany>(
       cluster.peers(), std::set<std::string>{"/job:worker/replica:0/task:0", "/job:ps/replica:0/task:0"});
   ParameterServerStrategy strategy(SimpleClusterResolver(ClusterSpec::sparse(addresses), {.rpc_layer = "grpc"}),
-                                   std::move(options));
+                                   std::move(peers));
   Variable v = strategy.make<Variable>(torch::zeros({}));
 
   ClusterCoordinator coordinator(strategy);

@@ -106,6 +106,7 @@ class FromHere : public StepRunner {
 }  // namespace
 
 ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterResolver& resolver,
+                                                                 std::shared_ptr<Peers> peers,
                                                                  ParameterServerOptions options) {
   const ClusterSpec cluster = resolver.cluster_spec();
   check_cluster(cluster);
@@ -122,12 +123,11 @@ ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterRe
     if (task.job == "ps") tasks.ps.push_back(task.to_string());
   }
   tasks.replica_devices = checked_replica_devices(resolver, cluster, std::move(options.replica_devices));
-  tasks.peers = options.peers
-                    ? options.peers
+  tasks.peers = peers
+                    ? std::move(peers)
                     : std::make_shared<ClusterPeers>(cluster, ChannelOptions{.credentials = options.credentials,
                                                                              .connect_timeout = options.connect_timeout,
-                                                                             .attempts = options.attempts,
-                                                                             .faults = options.faults});
+                                                                             .attempts = options.attempts});
   if (!options.partitioner) options.partitioner = spread_over(tasks.ps.size());
   tasks.variables = std::make_shared<PsVariables>(PsVariablesOptions{.ps_tasks = tasks.ps,
                                                                      .other_tasks = tasks.workers,
@@ -143,7 +143,11 @@ ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterRe
 }
 
 ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, ParameterServerOptions options)
-    : ParameterServerStrategy(tasks_of(resolver, std::move(options))) {}
+    : ParameterServerStrategy(resolver, nullptr, std::move(options)) {}
+
+ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, std::shared_ptr<Peers> peers,
+                                                 ParameterServerOptions options)
+    : ParameterServerStrategy(tasks_of(resolver, std::move(peers), std::move(options))) {}
 
 ParameterServerStrategy::ParameterServerStrategy(Tasks tasks)
     : Strategy(StrategyParts{.variables = tasks.variables,

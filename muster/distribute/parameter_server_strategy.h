@@ -16,7 +16,6 @@ namespace muster {
 class CoordinatorCore;
 class Peers;
 class PsVariables;
-class RpcFaults;
 
 struct ParameterServerOptions {
   // Cuts variables into parts; else large ones are, by spread_over(). fixed_size_partitioner(1) leaves all whole.
@@ -28,8 +27,6 @@ struct ParameterServerOptions {
   Credentials credentials{};
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int attempts = 2;                                   // to make a call that was cut off
-  std::shared_ptr<RpcFaults> faults{};                // for tests
-  std::shared_ptr<Peers> peers{};                     // who reaches the tasks; else gRPC at the resolver's addresses
 };
 
 // The variables that were made in its scope live as long as it, its coordinator or one of them does. A replica is one
@@ -42,6 +39,9 @@ class ParameterServerStrategy : public Strategy {
   // devices of a worker; Error{kUnavailable} or {kDeadlineExceeded} if a parameter server cannot be reached.
   // Workers may come later.
   explicit ParameterServerStrategy(const ClusterResolver& cluster, ParameterServerOptions options = {});
+  // The same with tasks that are reached otherwise than by gRPC at the resolver's addresses.
+  ParameterServerStrategy(const ClusterResolver& cluster, std::shared_ptr<Peers> peers,
+                          ParameterServerOptions options = {});
 
   // Variables made in this scope live, whole, where `other` does.
   VariableScope colocate_with(const Variable& other) const;
@@ -65,7 +65,7 @@ class ParameterServerStrategy : public Strategy {
     std::shared_ptr<Peers> peers;
     std::shared_ptr<PsVariables> variables;
   };
-  static Tasks tasks_of(const ClusterResolver& resolver, ParameterServerOptions options);
+  static Tasks tasks_of(const ClusterResolver& resolver, std::shared_ptr<Peers> peers, ParameterServerOptions options);
   explicit ParameterServerStrategy(Tasks tasks);
 
   Tasks tasks_;

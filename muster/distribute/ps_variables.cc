@@ -36,7 +36,7 @@ using StoredByTask = std::map<std::string, std::vector<StoredVariable>>;
 // Asks all tasks at once, and waits for all of them.
 template <class Ask>
 auto ask_all(Peers& peers, const StoredByTask& by_task, const Ask& ask) {
-  using Answer = std::invoke_result_t<Ask, Worker&, const std::vector<StoredVariable>&>;
+  using Answer = std::invoke_result_t<Ask, VariableKeeper&, const std::vector<StoredVariable>&>;
   std::vector<std::future<Answer>> answers;
   for (const auto& [task, variables] : by_task) {
     answers.push_back(std::async(std::launch::async,
@@ -185,8 +185,8 @@ std::vector<ShardEntry> PsVariables::save(const std::string& directory) const {
   }
   std::vector<ShardEntry> entries;
   for (auto& answer :
-       ask_all(*options_.peers, by_task, [&](Worker& worker, const std::vector<StoredVariable>& variables) {
-         return worker.save(directory, variables);
+       ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
+         return keeper.save(directory, variables);
        })) {
     for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
   }
@@ -198,8 +198,8 @@ void PsVariables::restore(const std::string& checkpoint, const std::vector<std::
   StoredByTask by_task;
   for (const auto& state : states) by_task[task_of_device(state->options.device)].push_back(stored(*state));
   for (auto& answer :
-       ask_all(*options_.peers, by_task, [&](Worker& worker, const std::vector<StoredVariable>& variables) {
-         worker.restore(checkpoint, variables, stage);
+       ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
+         keeper.restore(checkpoint, variables, stage);
        })) {
     answer.get();
   }

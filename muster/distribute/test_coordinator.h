@@ -22,8 +22,8 @@ namespace muster::testing_support {
 // The strategy of a cluster over its transport.
 inline ParameterServerStrategy strategy_of(const InProcessCluster& cluster, Transport transport,
                                            ParameterServerOptions options = {}) {
-  if (transport == Transport::kLocal) options.peers = cluster.peers();
-  return ParameterServerStrategy(cluster.resolver(), std::move(options));
+  return ParameterServerStrategy(cluster.resolver(), transport == Transport::kLocal ? cluster.peers() : nullptr,
+                                 std::move(options));
 }
 
 // Where sequences of examples wait until a test lets them go on. Thread-safe.

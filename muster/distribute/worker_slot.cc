@@ -172,7 +172,7 @@ void WorkerSlot::give(Worker& worker, const std::shared_ptr<TracedFunction::Entr
 }
 
 // Nobody can ask for them any more: who scheduled or runs one holds its entry.
-void WorkerSlot::drop_programs_of_gone(Worker& worker) {
+void WorkerSlot::drop_programs_of_gone(ProgramRunner& runner) {
   std::vector<std::pair<const TracedFunction::Entry*, ProgramHandle>> gone;
   {
     absl::MutexLock lock(&mu_);
@@ -182,7 +182,7 @@ void WorkerSlot::drop_programs_of_gone(Worker& worker) {
   }
   for (const auto& [entry, handle] : gone) {
     try {
-      worker.deregister_program(handle);
+      runner.deregister_program(handle);
     } catch (const Error& error) {
       if (error.code() != StatusCode::kNotFound) return;  // whoever runs something there learns of it; later, then
     }

@@ -114,7 +114,7 @@ class WorkerSlot {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   void create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
-  void drop_programs_of_gone(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
+  void drop_programs_of_gone(ProgramRunner& runner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   Program step_of(const Program& program) ABSL_LOCKS_EXCLUDED(mu_);
   void check_incarnation(Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
 

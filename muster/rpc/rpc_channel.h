@@ -24,7 +24,7 @@ struct ChannelOptions {
   bool near_memory = true;
   // Elsewhere they go over connections of their own (see LineDoor), unless all is encrypted.
   bool lines = true;
-  std::shared_ptr<RpcFaults> faults{};  // for tests
+  std::shared_ptr<RpcFaults> faults = ScopedRpcFaults::current();  // for tests
 };
 
 struct CallOptions {

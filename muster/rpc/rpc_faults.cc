@@ -1,6 +1,20 @@
 #include "muster/rpc/rpc_faults.h"
 
+#include "muster/base/check.h"
+
 namespace muster {
+namespace {
+
+struct Current {
+  absl::Mutex mu;
+  std::shared_ptr<RpcFaults> faults ABSL_GUARDED_BY(mu);
+};
+Current& of_process() {
+  static Current& current = *new Current;
+  return current;
+}
+
+}  // namespace
 
 void RpcFaults::set(const std::string& method, FaultRates rates) {
   absl::MutexLock lock(&mu_);
@@ -23,6 +37,22 @@ RpcFaults::Fate RpcFaults::draw(const std::string& method) {
 int64_t RpcFaults::drawn() const {
   absl::MutexLock lock(&mu_);
   return drawn_;
+}
+
+ScopedRpcFaults::ScopedRpcFaults(std::shared_ptr<RpcFaults> faults) {
+  absl::MutexLock lock(&of_process().mu);
+  MUSTER_CHECK(!of_process().faults) << "there is one already";
+  of_process().faults = std::move(faults);
+}
+
+ScopedRpcFaults::~ScopedRpcFaults() {
+  absl::MutexLock lock(&of_process().mu);
+  of_process().faults = nullptr;
+}
+
+std::shared_ptr<RpcFaults> ScopedRpcFaults::current() {
+  absl::MutexLock lock(&of_process().mu);
+  return of_process().faults;
 }
 
 }  // namespace muster

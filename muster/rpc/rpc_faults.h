@@ -4,6 +4,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -35,6 +36,18 @@ class RpcFaults {
   std::map<std::string, FaultRates> rates_ ABSL_GUARDED_BY(mu_);
   std::mt19937_64 random_ ABSL_GUARDED_BY(mu_);
   int64_t drawn_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// While it lives, whoever makes channels (servers, sessions, strategies) makes those that have these faults, for as
+// long as they live. One at a time.
+class [[nodiscard]] ScopedRpcFaults {
+ public:
+  explicit ScopedRpcFaults(std::shared_ptr<RpcFaults> faults);
+  ~ScopedRpcFaults();
+  ScopedRpcFaults(const ScopedRpcFaults&) = delete;
+  ScopedRpcFaults& operator=(const ScopedRpcFaults&) = delete;
+
+  static std::shared_ptr<RpcFaults> current();  // null: none
 };
 
 }  // namespace muster

@@ -8,15 +8,15 @@
 
 namespace muster {
 
-RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker& here, const std::string& own_task,
-                         LeaseHolder& holder)
+RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, ProgramRunner& here,
+                         const std::string& own_task, LeaseHolder& holder)
     : programs_(parts), peers_(peers), own_task_(own_task), holder_(holder) {
   try {
     for (const Program& part : programs_) {
       // The worker has the program that has this: it must not keep itself.
-      std::shared_ptr<Worker> worker =
-          part.task == own_task ? std::shared_ptr<Worker>(std::shared_ptr<void>(), &here) : peers.worker(part.task);
-      auto made = std::make_unique<Part>(part, std::move(worker));
+      std::shared_ptr<ProgramRunner> runner(std::shared_ptr<void>(), &here);
+      if (part.task != own_task) runner = peers.worker(part.task);
+      auto made = std::make_unique<Part>(part, std::move(runner));
       register_part(*made);
       parts_.push_back(std::move(made));
     }
@@ -31,7 +31,7 @@ RemoteParts::~RemoteParts() { deregister_all(); }
 void RemoteParts::register_part(Part& part) const {
   const bool own = part.program.task == own_task_;
   if (!own) holder_.hold_at(part.program.task);
-  part.handle = part.worker->register_program(part.program, own ? Owner{} : holder_.owner()).id;
+  part.handle = part.runner->register_program(part.program, own ? Owner{} : holder_.owner()).id;
   part.missing = false;
 }
 
@@ -56,7 +56,7 @@ void RemoteParts::deregister_all() {
   for (const auto& part : parts_) {
     if (part->missing) continue;
     try {
-      part->worker->deregister_program({part->handle});
+      part->runner->deregister_program({part->handle});
     } catch (const Error& error) {
       // A task that is gone has forgotten its programs anyway, and one that was reset has dropped them.
       if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) continue;
@@ -72,7 +72,7 @@ std::vector<at::Tensor> RemoteParts::run(int64_t number, std::vector<at::Tensor>
   Part& part = ready(number);
   const uint64_t handle = part.handle;
   try {
-    std::vector<at::Tensor> outputs = part.worker->run({handle}, std::move(inputs), options);
+    std::vector<at::Tensor> outputs = part.runner->run({handle}, std::move(inputs), options);
     if (const Status fits = check_answer(part, outputs); !fits.ok()) throw Error(fits);
     return outputs;
   } catch (const Error& error) {
@@ -88,7 +88,7 @@ void RemoteParts::start(int64_t number, std::vector<at::Tensor> inputs, const Ru
     return done(status_of(std::current_exception()), {});
   }
   const uint64_t handle = part->handle;
-  part->worker->start(
+  part->runner->start(
       {handle}, std::move(inputs), options,
       [this, part, handle, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
         const Status checked = status.ok() ? check_answer(*part, outputs) : explained(*part, handle, status);
@@ -117,9 +117,9 @@ void RemoteParts::receive(const std::string& task, uint64_t meeting, int64_t edg
 }
 
 void RemoteParts::abort(uint64_t meeting, const Status& why) const {
-  std::map<std::string, Worker*> workers;
-  for (const auto& part : parts_) workers[part->program.task] = part->worker.get();
-  for (const auto& [task, worker] : workers) worker->abort(meeting, why);
+  std::map<std::string, ProgramRunner*> runners;
+  for (const auto& part : parts_) runners[part->program.task] = part->runner.get();
+  for (const auto& [task, runner] : runners) runner->abort(meeting, why);
 }
 
 }  // namespace muster

@@ -21,7 +21,7 @@ class RemoteParts {
  public:
   // `here` runs those of `own_task`; the others belong to `holder`. These and `peers` outlive this. Throws what the
   // workers throw; nothing stays registered then.
-  RemoteParts(const std::vector<Program>& parts, Peers& peers, Worker& here, const std::string& own_task,
+  RemoteParts(const std::vector<Program>& parts, Peers& peers, ProgramRunner& here, const std::string& own_task,
               LeaseHolder& holder);
   ~RemoteParts();
   RemoteParts(const RemoteParts&) = delete;
@@ -36,9 +36,9 @@ class RemoteParts {
 
  private:
   struct Part {
-    Part(const Program& p, std::shared_ptr<Worker> w) : program(p), worker(std::move(w)) {}
+    Part(const Program& p, std::shared_ptr<ProgramRunner> r) : program(p), runner(std::move(r)) {}
     const Program& program;
-    const std::shared_ptr<Worker> worker;
+    const std::shared_ptr<ProgramRunner> runner;
     std::atomic<uint64_t> handle{0};
     std::atomic<bool> missing{true};
   };

@@ -30,8 +30,7 @@ std::shared_ptr<Master> connect(const SessionOptions& options) {
       std::make_shared<RpcChannel>(address, "",
                                    ChannelOptions{.credentials = options.credentials,
                                                   .connect_timeout = options.connect_timeout,
-                                                  .attempts = options.attempts,
-                                                  .faults = options.faults}));
+                                                  .attempts = options.attempts}));
 }
 
 Error closed(const std::string& id) { return cancelled("session ", id, " is closed"); }

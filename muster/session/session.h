@@ -19,7 +19,6 @@
 namespace muster {
 
 class Master;
-class RpcFaults;
 
 struct SessionOptions {
   std::string target{};     // "grpc://host:port" of any task, which is the session's master; empty: this process
@@ -32,8 +31,7 @@ struct SessionOptions {
   std::chrono::milliseconds connect_timeout{60'000};
   std::optional<std::chrono::milliseconds> run_timeout{};  // of every run that names none
   int attempts = 2;                                        // to make a call that was cut off
-  size_t max_programs = 1'000;          // that its master keeps ready; those that were not used for longest give way
-  std::shared_ptr<RpcFaults> faults{};  // for tests
+  size_t max_programs = 1'000;  // that its master keeps ready; those that were not used for longest give way
 };
 
 // The program that gives variables their initial values, and those values.

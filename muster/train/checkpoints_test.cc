@@ -92,7 +92,8 @@ TEST_F(CheckpointsTest, LoadIntoAnyNumberOfServers) {
 TEST_F(CheckpointsTest, AreSavedAndRestoredWhateverTheNetworkDoes) {
   auto faults = std::make_shared<RpcFaults>(17);
   faults->set("", {.request_lost = 0.2, .response_lost = 0.2, .in_flight = 0.3});
-  ParameterServerStrategy strategy(cluster_.resolver(), {.attempts = 50, .faults = faults});
+  const ScopedRpcFaults lossy(faults);
+  ParameterServerStrategy strategy(cluster_.resolver(), {.attempts = 50});
   auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
   Checkpoints checkpoints(strategy, {.directory = directory_});
 
