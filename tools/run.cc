@@ -30,6 +30,7 @@ struct RunFlags {
   int workers = 0;
   int ps = 0;
   double grace = 10;
+  std::vector<std::string> storage{};
   std::vector<std::string> command;
 };
 
@@ -139,7 +140,7 @@ class Job {
         const bool serves = flags.ps > 0 && type != "chief";
         const nlohmann::json config{{"cluster", cluster}, {"task", {{"type", type}, {"index", i}}}};
         members_.push_back({.name = type == "chief" ? type : str_cat(type, " ", i),
-                            .command = serves ? server(cluster.dump(), type, i) : flags.command,
+                            .command = serves ? server(flags, cluster.dump(), type, i) : flags.command,
                             .tf_config = config.dump(),
                             .serves = serves});
       }
@@ -191,9 +192,12 @@ class Job {
   }
 
  private:
-  static std::vector<std::string> server(const std::string& cluster, const std::string& type, int index) {
-    return {"/proc/self/exe", "server", "--cluster",    cluster,
-            "--task_type",    type,     "--task_index", std::to_string(index)};
+  static std::vector<std::string> server(const RunFlags& flags, const std::string& cluster, const std::string& type,
+                                         int index) {
+    std::vector<std::string> words{"/proc/self/exe", "server", "--cluster",    cluster,
+                                   "--task_type",    type,     "--task_index", std::to_string(index)};
+    for (const std::string& directory : flags.storage) words.insert(words.end(), {"--storage", directory});
+    return words;
   }
 
   // Whether the program has ended, wherever it ran.
@@ -245,6 +249,8 @@ void add_run(CLI::App& muster) {
   command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
   command->add_option("--ps", flags->ps, "How many parameter servers; these and the workers are `muster server`s then")
       ->check(CLI::Range(1, 1000));
+  command->add_option("--storage", flags->storage, "A directory below which the servers may write and read checkpoints")
+      ->needs("--ps");
   command
       ->add_option("--grace", flags->grace,
                    "Seconds that the others have to end by themselves when one has failed, and again when told to")
@@ -253,12 +259,16 @@ void add_run(CLI::App& muster) {
   command->prefix_command();  // what comes after the flags is the program and its arguments
   command->footer(
       "Examples: muster run --workers 2 ./train --steps 100\n"
-      "          muster run --workers 3 --ps 2 ./train --steps 100\n"
+      "          muster run --workers 3 --ps 2 --storage /data/checkpoints ./train --steps 100\n"
       "It ends with the exit code of the first worker that fails, or of the chief; servers that end are started "
       "again.");
   command->callback([flags, command] {
     flags->command = command->remaining();
     if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
+    if (flags->command[0].starts_with("--")) {
+      throw CLI::ParseError(str_cat("run: there is no flag ", flags->command[0], "; see muster run --help"),
+                            CLI::ExitCodes::ExtrasError);
+    }
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, [](int got) { stop_signal = got; });
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });

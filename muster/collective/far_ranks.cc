@@ -55,7 +55,7 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
                                        const std::vector<bool>& wanted, GroupSockets who) {
   const int size = group.size(), here = group.rank();
   Door own{.words = {random_id(), random_id()}};
-  const TcpDoor door = listen_at_any_port(who == GroupSockets::kOfThisMachine);
+  const TcpDoor door = listen_at_any_port(who == GroupSockets::kOfThisMachine ? "127.0.0.1" : "");
   own.port = door.port;
   own.ip4_only = door.ip4_only;
   at::Tensor row = at::empty({static_cast<int64_t>(sizeof own)}, at::kByte);
@@ -77,7 +77,7 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
     if (!sockets[rank]) continue;
     Knock knock{.rank = here};
     std::memcpy(knock.words, doors[rank].words, sizeof knock.words);
-    send_at_once(sockets[rank]);
+    make_ready(sockets[rank]);
     if (!becomes(sockets[rank], POLLOUT, until) || !write_all(sockets[rank], knock)) sockets[rank] = Descriptor();
   }
   const auto row_of = [&] {
@@ -94,7 +94,7 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
     if (!socket) continue;
     const std::optional<int> rank = who_knocks(socket, own, heard);
     if (!rank || *rank <= here || *rank >= size || sockets[*rank]) continue;
-    send_at_once(socket);
+    make_ready(socket);
     sockets[*rank] = std::move(socket);
     --expected;
   }

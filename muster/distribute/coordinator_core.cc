@@ -181,6 +181,9 @@ CoordinatorReport CoordinatorCore::report(bool last) {
     TaskReport& task = (i < workers_.size() ? report.workers : report.parameter_servers).emplace_back();
     task.task = tasks[i];
     task.status = status;
+    if (status.ok() && i < workers_.size() && !workers_[i]->up()) {
+      task.status = Status(StatusCode::kUnavailable, "is not used: it is lost, or was not there yet", tasks[i]);
+    }
     if (!status.ok()) continue;
     WorkerStatus before = reported_.tasks[tasks[i]];
     if (before.incarnation != latest.incarnation) before = {};

@@ -120,7 +120,8 @@ class CoordinatorCore {
     WorkerSlot& slot;
     bool was_there;  // else it is new
     Time began = std::chrono::steady_clock::now();
-    bool told = false;  // that it is waited for
+    bool told = false;                      // that it is waited for
+    std::chrono::nanoseconds tell_again{};  // when it has been missing for so long
   };
   // `pause`: until it may be used again.
   void lose(WorkerSlot& slot, uint64_t generation, const Status& why, std::chrono::milliseconds pause = {});

@@ -251,6 +251,22 @@ TEST(MissingWorkers, AreWaitedForAndNotLost) {
   EXPECT_EQ(told, 1);
 }
 
+TEST(MissingWorkers, AreNamedAgainWithTheReason) {
+  LogCapture log;
+  InProcessCluster cluster({.workers = 2, .ps = 1});
+  // Somebody has mistaken one address for the other.
+  std::map<std::string, std::map<int, std::string>> addresses;
+  addresses["worker"][0] = cluster.spec().task_address({"worker", 1});
+  addresses["worker"][1] = cluster.spec().task_address({"worker", 0});
+  addresses["ps"][0] = cluster.spec().task_address({"ps", 0});
+  ParameterServerStrategy strategy(SimpleClusterResolver(ClusterSpec::sparse(addresses), {.rpc_layer = "grpc"}));
+  ClusterCoordinator coordinator(strategy, {.worker_recovery_limit = std::chrono::seconds(36)});
+  EXPECT_TRUE(eventually([&] {
+    return log.contains("is missing for 0 s, and given up after 36 s") &&
+           log.contains("here is /job:worker/replica:0/task:1, not /job:worker/replica:0/task:0");
+  }));
+}
+
 TEST(MissingWorkers, JoinAQueueOfTwoOneAfterTheOther) {
   LogCapture quiet;
   InProcessCluster cluster({.workers = 3, .ps = 1});

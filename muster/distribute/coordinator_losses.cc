@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kShortestPause(50), kLongestPause(2'000);  // between two looks for a worker
 constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
+constexpr int kTellAgain =
+    360;  // parts of the time for which a worker is looked for, before its user hears of it again
 // A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
 constexpr std::chrono::milliseconds kConnecting(5'000);
 
@@ -227,6 +229,15 @@ void CoordinatorCore::still_missing(Search search, const Status& why) {
   }
   watch_parameter_servers(search.slot);
   const auto missing_for = std::chrono::steady_clock::now() - search.began;
+  if (search.tell_again.count() == 0) search.tell_again = options_.worker_recovery_limit / kTellAgain;
+  if (missing_for > search.tell_again) {
+    using std::chrono::seconds;
+    MUSTER_LOG(warning) << search.slot.task() << " is missing for "
+                        << std::chrono::duration_cast<seconds>(missing_for).count() << " s, and given up after "
+                        << std::chrono::duration_cast<seconds>(options_.worker_recovery_limit).count()
+                        << " s: " << without_task(why);
+    search.tell_again *= 2;
+  }
   const auto missing = std::count_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->up(); });
   look_later(std::move(search), until_next_look(missing_for, static_cast<size_t>(missing)));
 }

@@ -1,6 +1,8 @@
 #include "muster/distribute/coordinator_report.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 
 #include <algorithm>
 
@@ -26,6 +28,16 @@ double mean(const std::vector<TaskReport>& tasks, const Of& of) {
 
 double running(const CoordinatorReport& report) {
   return mean(report.workers, [](const TaskReport& task) { return task.running; });
+}
+
+std::vector<std::string> missing(const CoordinatorReport& report) {
+  std::vector<std::string> names;
+  for (const auto* tasks : {&report.workers, &report.parameter_servers}) {
+    for (const TaskReport& task : *tasks) {
+      if (!task.status.ok()) names.push_back(task.task);
+    }
+  }
+  return names;
 }
 
 // Of the time of closures.
@@ -59,7 +71,7 @@ void add_rows(std::string& table, const std::vector<TaskReport>& tasks) {
 
 Limit CoordinatorReport::limit() const {
   if (closures_per_second == 0) return Limit::kNothing;
-  if (running(*this) < kIdle) return Limit::kChief;
+  if (running(*this) < kIdle) return missing(*this).empty() ? Limit::kChief : Limit::kMissing;
   if (share(*this, &TaskReport::input) > kWaiting) return Limit::kInput;
   if (share(*this, &TaskReport::peers) <= kWaiting) return Limit::kWorkers;
   const TaskReport* ps = busiest(parameter_servers);
@@ -70,6 +82,7 @@ std::string CoordinatorReport::sentence() const {
   const std::string rate = absl::StrFormat("%.4g closures a second, limited by ", closures_per_second);
   switch (limit()) {
     case Limit::kNothing: return "no closure has run";
+    case Limit::kMissing: return absl::StrCat(rate, "tasks that are not there: ", absl::StrJoin(missing(*this), ", "));
     case Limit::kChief:
       return absl::StrFormat("%sthe chief: workers are without work for %s of the time, and it uses %.1f cores", rate,
                              percent(1 - running(*this)), chief_cpu);

@@ -22,6 +22,7 @@ struct TaskReport {
 // What is nearest to its limit, so that more of it would help most.
 enum class Limit {
   kNothing,           // no closure has run
+  kMissing,           // tasks that are lost or do not answer keep the others waiting
   kChief,             // workers are without work: the program schedules too little, or too slowly
   kWorkers,           // they compute
   kInput,             // they wait for their datasets

@@ -47,6 +47,9 @@ TEST(CoordinatorReport, TellsOfTasksThatDoNotAnswer) {
   EXPECT_EQ(given.limit(), Limit::kWorkers) << "of those that are known";
   EXPECT_THAT(given.to_string(), HasSubstr("/job:worker/replica:0/task:1     gone"));
   EXPECT_THAT(given.to_string(), HasSubstr("100 %"));
+  given.workers[0].running = 0.4;
+  EXPECT_EQ(given.limit(), Limit::kMissing) << "the chief is not to blame";
+  EXPECT_THAT(given.sentence(), HasSubstr("limited by tasks that are not there: /job:worker/replica:0/task:1"));
 }
 
 }  // namespace

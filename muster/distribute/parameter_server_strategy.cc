@@ -32,6 +32,10 @@ void check_cluster(const ClusterSpec& cluster) {
   if (evaluators > 1) {
     throw invalid_argument("There must be at most one 'evaluator' job; the cluster has ", evaluators, " tasks in it");
   }
+  if (cluster.empty()) {
+    throw invalid_argument(
+        "the cluster is empty, so there is no worker; it is named by --cluster or TF_CONFIG where it comes from flags");
+  }
   if (workers == 0) throw invalid_argument("There must be at least one worker.");
   if (ps == 0) throw invalid_argument("There must be at least one ps.");
 }

@@ -97,6 +97,18 @@ void PsVariables::check_alive(const Program& program) const {
   for (const std::string& task : tasks) check_alive(task);
 }
 
+void PsVariables::check_held() const {
+  std::set<std::string> tasks;
+  for (const auto& state : all()) tasks.insert(task_of_device(state->options.device));
+  for (const std::string& task : tasks) {
+    try {
+      check_alive(task);
+    } catch (const Error& error) {
+      throw failed_precondition("nobody has the variables of ", task, " any more: ", error.status().message());
+    }
+  }
+}
+
 std::string PsVariables::next_device(int64_t bytes) {
   absl::MutexLock lock(&mu_);
   size_t chosen = next_++ % options_.ps_tasks.size();

@@ -65,6 +65,7 @@ class PsVariables : public VariableHome,
   // that are being restarted, and takes them for what they are from now on. Throws Error{kNotFound} that names the
   // variables which the checkpoint has not, now or when they are made, unless `allow_missing`.
   void restore(Source source) override ABSL_LOCKS_EXCLUDED(mu_);
+  void check_held() const override;
   void end_filling() override ABSL_LOCKS_EXCLUDED(mu_);
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -26,6 +26,8 @@ class SavedVariables {
   // Gives all variables the values that they have in a checkpoint, all of them or none. Throws Error{kNotFound} that
   // names the variables which the checkpoint has not, unless `allow_missing`.
   virtual void restore(Source source) = 0;
+  // Throws Error{kFailedPrecondition} that names who has lost the values of some, so that nobody has them any more.
+  virtual void check_held() const {}
   // Variables that are made from now on begin with their own values again.
   virtual void end_filling() {}
 

@@ -1,6 +1,5 @@
 #include "muster/lines/line_door.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -9,32 +8,22 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostVisitors = 64;
+constexpr int kMostVisitors = 32;  // who are not known yet
+constexpr int kMostAtOnce = 256;   // who are looked at by one call
 constexpr auto kSweep = std::chrono::seconds(1);
-
-// Of all callers: the network needs descriptors, too.
-size_t most_lines() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  return std::min<size_t>(limit.rlim_cur / 4, 4096);
-}
 
 }  // namespace
 
 LineDoor::Place LineDoor::place() {
   absl::MutexLock lock(&mu_);
-  if (!opened_ && reach_ != Reach::kNobody) door_ = listen_at_any_port(reach_ == Reach::kThisMachine);
-  opened_ = true;
+  if (!door_.listener && host_) door_ = listen_at_any_port(*host_);
+  hear_visitors();
   return {door_.port, door_.ip4_only};
 }
 
 bool LineDoor::let_in(uint64_t key) {
   absl::MutexLock lock(&mu_);
   if (!door_.listener || key == 0) return false;
-  while (Descriptor socket = accept_at(door_)) {
-    if (visitors_.size() == kMostVisitors) visitors_.erase(visitors_.begin());
-    visitors_.push_back({.socket = std::move(socket)});
-  }
   hear_visitors();
   drop_gone();
   const auto it = std::find_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
@@ -47,7 +36,14 @@ bool LineDoor::let_in(uint64_t key) {
 }
 
 void LineDoor::hear_visitors() {
-  std::erase_if(visitors_, [](Visitor& visitor) {
+  for (int i = 0; i < kMostAtOnce && door_.listener; ++i) {
+    Descriptor socket = accept_at(door_);
+    if (!socket) break;
+    if (visitors_.size() == kMostVisitors) visitors_.erase(visitors_.begin());
+    visitors_.push_back({.socket = std::move(socket)});
+  }
+  std::erase_if(visitors_, [before = Clock::now() - may_visit_](Visitor& visitor) {
+    if (visitor.came < before) return true;
     if (visitor.got == sizeof visitor.hello) return false;
     const ssize_t count = ::recv(visitor.socket.number(), reinterpret_cast<char*>(&visitor.hello) + visitor.got,
                                  sizeof visitor.hello - visitor.got, MSG_DONTWAIT);
@@ -60,10 +56,10 @@ void LineDoor::hear_visitors() {
 bool LineDoor::admit(Visitor visitor) {
   const auto [key, caller] = std::pair(visitor.hello.key, visitor.hello.caller);
   const bool known_way = visitor.hello.way == LineWay::kToDoor || visitor.hello.way == LineWay::kFromDoor;
-  if (caller == 0 || !known_way || in_.contains(key) || count() >= most_lines()) return false;
+  if (caller == 0 || !known_way || in_.contains(key) || !Line::may_have_another()) return false;
   Caller& of = callers_[caller];
   if ((visitor.hello.way == LineWay::kToDoor ? of.in : of.out->size()) >= kMostLines) return false;
-  send_at_once(visitor.socket);
+  make_ready(visitor.socket);
   if (visitor.hello.way == LineWay::kFromDoor) {
     of.out->add(std::make_shared<LineOut>(std::move(visitor.socket), key));
   } else {
@@ -74,7 +70,7 @@ bool LineDoor::admit(Visitor visitor) {
 }
 
 std::shared_ptr<LinesOut> LineDoor::to(uint64_t caller) {
-  if (caller == 0 || reach_ == Reach::kNobody) return nullptr;
+  if (caller == 0 || !host_) return nullptr;
   static const auto& none = *new std::shared_ptr<LinesOut>(std::make_shared<LinesOut>());
   absl::MutexLock lock(&mu_);
   const auto it = callers_.find(caller);
@@ -89,7 +85,8 @@ std::shared_ptr<LineIn> LineDoor::from(uint64_t key) {
 
 void LineDoor::sweep() {
   absl::MutexLock lock(&mu_);
-  if (callers_.empty() || Clock::now() - swept_ < kSweep) return;
+  if (!door_.listener || Clock::now() - swept_ < kSweep) return;
+  hear_visitors();
   drop_gone();
 }
 
@@ -103,12 +100,6 @@ void LineDoor::drop_gone() {
   absl::erase_if(callers_, [](const auto& known) { return known.second.in == 0 && known.second.out->look() == 0; });
 }
 
-size_t LineDoor::count() const {
-  size_t count = in_.size();
-  for (const auto& [key, caller] : callers_) count += caller.out->size();
-  return count;
-}
-
 void LineDoor::break_all() {
   absl::MutexLock lock(&mu_);
   for (const auto& [key, known] : in_) known.line->break_off();
@@ -117,7 +108,9 @@ void LineDoor::break_all() {
 
 size_t LineDoor::lines() {
   absl::MutexLock lock(&mu_);
-  return count();
+  size_t count = in_.size();
+  for (const auto& [key, caller] : callers_) count += caller.out->size();
+  return count;
 }
 
 }  // namespace muster

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/lines/parcel.h"
@@ -33,10 +35,12 @@ inline constexpr size_t kMostLines = 4;  // of one caller, each way
 // it may call at all, and is let in by that. Thread-safe; nothing waits.
 class LineDoor {
  public:
-  enum class Reach { kNobody, kThisMachine, kAll };
-  explicit LineDoor(Reach reach) : reach_(reach) {}
+  // `host`: where it listens. Nothing: it never does. `may_visit`: for how long somebody may have connected before it
+  // calls.
+  explicit LineDoor(std::optional<std::string> host, std::chrono::milliseconds may_visit = std::chrono::seconds(5))
+      : host_(std::move(host)), may_visit_(may_visit) {}
 
-  // Opened by the first who asks.
+  // Opened by the first who asks, if that can be.
   struct Place {
     int port = 0;  // 0: there is none
     bool ip4_only = false;
@@ -47,7 +51,7 @@ class LineDoor {
   // Those by which a caller may be sent to, if only it lays some. Null: it cannot.
   std::shared_ptr<LinesOut> to(uint64_t caller) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<LineIn> from(uint64_t key) ABSL_LOCKS_EXCLUDED(mu_);  // null: none is known
-  // Forgets those who have gone. To be called now and then.
+  // Forgets those who have gone, and who has come and does not call. To be called now and then.
   void sweep() ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t lines() ABSL_LOCKS_EXCLUDED(mu_);
@@ -59,16 +63,16 @@ class LineDoor {
     Descriptor socket;
     LineHello hello{};
     size_t got = 0;  // bytes of it
+    Clock::time_point came = Clock::now();
   };
 
-  size_t count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void hear_visitors() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool admit(Visitor visitor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void drop_gone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const Reach reach_;
+  const std::optional<std::string> host_;
+  const std::chrono::milliseconds may_visit_;
   absl::Mutex mu_;
-  bool opened_ ABSL_GUARDED_BY(mu_) = false;
   TcpDoor door_ ABSL_GUARDED_BY(mu_);
   std::vector<Visitor> visitors_ ABSL_GUARDED_BY(mu_);
   struct Caller {

@@ -9,7 +9,8 @@
 namespace muster {
 namespace {
 
-constexpr int kMostFailures = 3;  // after that, everything goes with the messages
+constexpr int kMostFailures = 3;  // after that, everything goes with the messages for a while
+constexpr auto kTryAgain = std::chrono::minutes(1);
 constexpr auto kReachedWithin = std::chrono::seconds(2);
 
 }  // namespace
@@ -31,7 +32,8 @@ size_t LineVisit::count(LineWay way) {
 void LineVisit::want(LineWay way, const Means& means) {
   {
     absl::MutexLock lock(&mu_);
-    if (laying_ || failures_ == kMostFailures || count(way) >= kMostLines) return;
+    const bool in_vain = failures_ >= kMostFailures && std::chrono::steady_clock::now() - failed_ < kTryAgain;
+    if (laying_ || given_up_ || in_vain || count(way) >= kMostLines || !Line::may_have_another()) return;
     laying_ = true;
   }
   means.ask(0, [self = shared_from_this(), way, means](const Status& status, LineDoor::Place place, bool) {
@@ -48,7 +50,7 @@ void LineVisit::connect(LineWay way, const Means& means, LineDoor::Place place) 
       ::send(socket.number(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
     return failed();
   }
-  send_at_once(socket);
+  make_ready(socket);
   // In a shared_ptr, because a std::function is copied.
   auto held = std::make_shared<Descriptor>(std::move(socket));
   means.ask(hello.key, [self = shared_from_this(), hello, held](const Status& status, LineDoor::Place, bool let_in) {
@@ -71,6 +73,7 @@ void LineVisit::laid(const LineHello& hello, Descriptor socket) {
 void LineVisit::failed() {
   absl::MutexLock lock(&mu_);
   laying_ = false;
+  failed_ = std::chrono::steady_clock::now();
   if (++failures_ == kMostFailures) {
     MUSTER_LOG(info)
         << host_ << " cannot be reached at a port beside that of its server: large tensors travel with their messages";
@@ -80,7 +83,7 @@ void LineVisit::failed() {
 void LineVisit::give_up() {
   absl::MutexLock lock(&mu_);
   laying_ = false;
-  failures_ = kMostFailures;
+  given_up_ = true;
 }
 
 }  // namespace muster

@@ -16,7 +16,7 @@
 namespace muster {
 
 // The visitor's end of a LineDoor, for one channel to a task. A line is laid when there was something large to send and
-// none was free; where none can be laid, it is given up after a few attempts. Thread-safe; nothing waits but what runs
+// none was free; where none can be laid, that is tried again now and then. Thread-safe; nothing waits but what runs
 // in the background.
 class LineVisit : public std::enable_shared_from_this<LineVisit> {
  public:
@@ -49,6 +49,8 @@ class LineVisit : public std::enable_shared_from_this<LineVisit> {
   absl::Mutex mu_;
   bool laying_ ABSL_GUARDED_BY(mu_) = false;
   int failures_ ABSL_GUARDED_BY(mu_) = 0;  // since one was laid
+  std::chrono::steady_clock::time_point failed_ ABSL_GUARDED_BY(mu_);
+  bool given_up_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<LineIn>> in_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <torch/torch.h>
 
+#include <cerrno>
 #include <optional>
 
 #include "muster/base/log.h"
@@ -35,7 +37,7 @@ class Lines : public testing::Test {
     return means([this] { return door_.place(); });
   }
 
-  LineDoor door_{LineDoor::Reach::kThisMachine};
+  LineDoor door_{"127.0.0.1"};
   std::shared_ptr<LineVisit> visit_ = std::make_shared<LineVisit>(kAddress);
   int asked_ = 0;
 };
@@ -109,6 +111,49 @@ TEST_F(Lines, AreOfNobodyWhoHasNotCalled) {
   EXPECT_EQ(door_.lines(), 1u) << "whoever calls is let in, however many do not";
 }
 
+TEST_F(Lines, AreNotKeptForThoseWhoNeverCall) {
+  LineDoor door("127.0.0.1", std::chrono::milliseconds(1));
+  const LineDoor::Place place = door.place();
+  const Descriptor stranger = begin_to_connect("127.0.0.1", place.port, place.ip4_only);
+  EXPECT_TRUE(eventually([&] {
+    door.sweep();
+    char byte = 0;
+    return ::recv(stranger.number(), &byte, 1, MSG_DONTWAIT) == 0;
+  }));
+}
+
+TEST_F(Lines, LeadToTheAddressOfTheServerAlone) {
+  LineDoor door("127.0.0.2");
+  const LineDoor::Place place = door.place();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto reached = [&](const char* host) {
+    const Descriptor socket = begin_to_connect(host, place.port, place.ip4_only);
+    int error = ECONNREFUSED;
+    socklen_t length = sizeof error;
+    if (socket && becomes(socket, POLLOUT, until)) {
+      ::getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    return error == 0;
+  };
+  EXPECT_TRUE(reached("127.0.0.2"));
+  EXPECT_FALSE(reached("127.0.0.1"));
+}
+
+TEST_F(Lines, LeaveDescriptorsForOtherThings) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{.rlim_cur = 64, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<std::shared_ptr<LineVisit>> visits;
+  for (int i = 0; i < 40; ++i) {
+    visits.push_back(std::make_shared<LineVisit>(kAddress));
+    visits.back()->want(LineWay::kToDoor, means());
+  }
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_GT(door_.lines(), 0u);
+  EXPECT_LE(door_.lines(), 64u / 4) << "both ends of a line are in this process";
+}
+
 TEST_F(Lines, AreGivenUpWhereTheyCannotBeLaid) {
   LogCapture log;
   // There is no port, the port is another one's, or nobody is there.
@@ -120,7 +165,7 @@ TEST_F(Lines, AreGivenUpWhereTheyCannotBeLaid) {
     EXPECT_FALSE(visit_->out().take());
   }
   EXPECT_EQ(log.lines().size(), 2u) << "of what a user may want to know, once for each host";
-  LineDoor closed(LineDoor::Reach::kNobody);
+  LineDoor closed(std::nullopt);
   EXPECT_EQ(closed.place().port, 0);
   EXPECT_FALSE(closed.to(visit_->caller()));
 }

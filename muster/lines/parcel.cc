@@ -1,6 +1,7 @@
 #include "muster/lines/parcel.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,12 +17,24 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kParcelWord = 0x6d7573746572'50;
+constexpr size_t kMostOfAll = 4096;
 constexpr int kMostWriters = 256;     // at a time; one whose receiver has stopped is one for as long as kStalled
 constexpr size_t kMostPieces = 1024;  // of one sendmsg(): IOV_MAX
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
+
+std::atomic<size_t>& Line::count() {
+  static std::atomic<size_t> count = 0;
+  return count;
+}
+
+bool Line::may_have_another() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  return count().load(std::memory_order_relaxed) < std::min<size_t>(limit.rlim_cur / 4, kMostOfAll);
+}
 
 void Line::break_off() {
   if (!broken_.exchange(true, std::memory_order_acq_rel)) ::shutdown(socket_.number(), SHUT_RDWR);
@@ -146,12 +159,10 @@ bool LineIn::receive(uint64_t number, std::span<const NearConnection::Place> pla
   fits = fits && read(header, sizeof header, until) && header[0] == kParcelWord && header[1] == number &&
          header[2] == bytes;
   for (size_t i = 0; fits && i < places.size(); ++i) fits = read(places[i].here, places[i].bytes, until);
+  // Before it is confirmed: then the next one may be here at once.
+  if (fits) in_use_.store(false, std::memory_order_release);
   fits = fits && ::send(socket_.number(), &number, sizeof number, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof number;
-  if (fits) {
-    in_use_.store(false, std::memory_order_release);
-  } else {
-    break_off();
-  }
+  if (!fits) break_off();
   return fits;
 }
 

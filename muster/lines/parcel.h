@@ -37,7 +37,9 @@ inline constexpr std::chrono::seconds kStalled{10};
 
 class Line {
  public:
-  Line(Descriptor socket, uint64_t key) : socket_(std::move(socket)), key_(key) {}
+  Line(Descriptor socket, uint64_t key) : socket_(std::move(socket)), key_(key) {
+    count().fetch_add(1, std::memory_order_relaxed);
+  }
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
@@ -48,12 +50,17 @@ class Line {
   // The same, after a look whether the other end is still there.
   bool gone();
 
+  // Of all lines of this process, which needs descriptors for other things, too.
+  static bool may_have_another();
+
  protected:
-  ~Line() = default;
+  ~Line() { count().fetch_sub(1, std::memory_order_relaxed); }
 
   const Descriptor socket_;
 
  private:
+  static std::atomic<size_t>& count();
+
   const uint64_t key_;
   std::atomic<bool> broken_ = false;
 };

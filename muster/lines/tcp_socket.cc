@@ -7,28 +7,56 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "muster/near/near_socket.h"
 
 namespace muster {
 
-TcpDoor listen_at_any_port(bool this_machine_only) {
-  for (const int family : {AF_INET6, AF_INET}) {  // the first takes both, where there is one
-    if (family == AF_INET6 && this_machine_only) continue;
-    Descriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) continue;
+namespace {
+
+constexpr int kSilence = 20, kProbe = 5, kProbes = 3;  // seconds, and how often a silent peer is asked
+
+// Where to listen, or to connect to. Null: there is no such host.
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+Addresses find_host(const std::string& host, int port, int family, int flags) {
+  addrinfo hints{};
+  hints.ai_family = family;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const char* name = host.empty() ? nullptr : host.c_str();
+  if (::getaddrinfo(name, std::to_string(port).c_str(), &hints, &found) != 0) found = nullptr;
+  return {found, &::freeaddrinfo};
+}
+
+Descriptor socket_for(const addrinfo& place) {
+  return Descriptor(::socket(place.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+int port_of(const sockaddr_storage& address) {
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+}  // namespace
+
+TcpDoor listen_at_any_port(const std::string& host) {
+  // At all addresses, one of IPv6 takes both kinds. A name may stand for one of each kind: then who connects is told.
+  const bool all = host.empty() || host == "::";
+  for (const int family : {all ? AF_INET6 : AF_INET, all ? AF_INET : AF_INET6}) {
+    const Addresses places = find_host(host, 0, family, AI_PASSIVE);
+    if (!places) continue;
+    Descriptor socket = socket_for(*places);
     const int no = 0;
     sockaddr_storage address{};
-    socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    address.ss_family = static_cast<sa_family_t>(family);
-    if (this_machine_only) reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    if (!socket) continue;
     if (family == AF_INET6 && ::setsockopt(socket.number(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) != 0) continue;
-    if (::bind(socket.number(), reinterpret_cast<sockaddr*>(&address), length) != 0) continue;
+    if (::bind(socket.number(), places->ai_addr, places->ai_addrlen) != 0) continue;
     if (::listen(socket.number(), SOMAXCONN) != 0) continue;
     if (::getsockname(socket.number(), reinterpret_cast<sockaddr*>(&address), &length) != 0) continue;
-    const auto port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                                         : reinterpret_cast<sockaddr_in&>(address).sin_port;
-    return {.listener = std::move(socket), .port = ntohs(port), .ip4_only = family == AF_INET};
+    return {.listener = std::move(socket), .port = port_of(address), .ip4_only = family == AF_INET};
   }
   return {};
 }
@@ -44,24 +72,25 @@ std::string host_of_address(const std::string& address) {
 }
 
 Descriptor begin_to_connect(const std::string& host, int port, bool ip4_only) {
-  addrinfo hints{};
-  hints.ai_family = ip4_only ? AF_INET : AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return Descriptor();
-  Descriptor socket;
-  for (const addrinfo* place = found; place != nullptr; place = place->ai_next) {
-    socket = Descriptor(::socket(place->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket && (::connect(socket.number(), place->ai_addr, place->ai_addrlen) == 0 || errno == EINPROGRESS)) break;
-    socket = Descriptor();
+  const Addresses places = find_host(host, port, ip4_only ? AF_INET : AF_UNSPEC, 0);
+  for (const addrinfo* place = places.get(); place != nullptr; place = place->ai_next) {
+    Descriptor socket = socket_for(*place);
+    if (!socket) continue;
+    if (::connect(socket.number(), place->ai_addr, place->ai_addrlen) == 0 || errno == EINPROGRESS) return socket;
   }
-  ::freeaddrinfo(found);
-  return socket;
+  return Descriptor();
 }
 
-void send_at_once(const Descriptor& socket) {
-  const int yes = 1;
-  ::setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+void make_ready(const Descriptor& socket) {
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket.number(), level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kSilence);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbe);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, (kSilence + kProbe * kProbes) * 1000);
 }
 
 bool becomes(const Descriptor& socket, short event, std::chrono::steady_clock::time_point until) {

@@ -14,7 +14,8 @@ struct TcpDoor {
   int port = 0;           // 0: it does not
   bool ip4_only = false;  // else by both
 };
-TcpDoor listen_at_any_port(bool this_machine_only);
+// `host`: at whose address it can be reached, as in "host:port" without the port; empty: at all of this machine's.
+TcpDoor listen_at_any_port(const std::string& host);
 // Who has connected next; without a number: nobody has.
 Descriptor accept_at(const TcpDoor& door);
 
@@ -22,8 +23,8 @@ Descriptor accept_at(const TcpDoor& door);
 std::string host_of_address(const std::string& address);
 // Begins to connect, and does not wait but for the name of the host. Without a number: there is no such host.
 Descriptor begin_to_connect(const std::string& host, int port, bool ip4_only);
-// Nothing that is sent waits for what may come after it.
-void send_at_once(const Descriptor& socket);
+// Nothing that is sent waits for what may come after it; and a peer whose machine has gone without a word is found out.
+void make_ready(const Descriptor& socket);
 // Waits until `event` of poll() has happened. False: not until then, or never.
 bool becomes(const Descriptor& socket, short event, std::chrono::steady_clock::time_point until);
 

@@ -14,7 +14,7 @@
 namespace muster::testing_support {
 
 inline std::pair<Descriptor, Descriptor> tcp_pair() {
-  const TcpDoor door = listen_at_any_port(/*this_machine_only=*/true);
+  const TcpDoor door = listen_at_any_port("127.0.0.1");
   Descriptor one = begin_to_connect("127.0.0.1", door.port, door.ip4_only);
   EXPECT_TRUE(becomes(door.listener, POLLIN, std::chrono::steady_clock::now() + std::chrono::seconds(10)));
   return {std::move(one), accept_at(door)};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "muster/base/blocking.h"
+#include "muster/base/log.h"
 
 namespace muster {
 namespace {
@@ -18,7 +19,10 @@ constexpr size_t kMostPieces = 512;  // of one system call; the kernel takes 102
 bool near_memory_wanted() {
   static const bool wanted = [] {
     const char* wish = std::getenv("MUSTER_NEAR_MEMORY");
-    return wish == nullptr || std::string_view(wish) != "off";
+    if (wish == nullptr || std::string_view(wish) == "on") return true;
+    if (std::string_view(wish) == "off") return false;
+    MUSTER_LOG(warning) << "MUSTER_NEAR_MEMORY is \"" << wish << "\", expected on or off; taken as on";
+    return true;
   }();
   return wanted;
 }

@@ -78,7 +78,9 @@ TensorSpec spec_of_header(const proto::TensorHeader& header) {
   return spec;
 }
 
-bool can_be_lent(const at::Tensor& tensor) { return tensor.defined() && tensor.nbytes() >= kLent; }
+bool can_be_lent(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.nbytes() >= kLent;
+}
 
 size_t bytes_to_lend(const Frame& frame) {
   size_t bytes = 0;

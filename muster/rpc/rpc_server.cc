@@ -12,6 +12,7 @@
 #include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
+#include "muster/lines/tcp_socket.h"
 #include "muster/rpc/call_gate.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
@@ -59,6 +60,13 @@ std::chrono::steady_clock::time_point on_steady_clock(std::chrono::system_clock:
   const auto now = std::chrono::system_clock::now();
   const auto left = deadline > now + kLongestAge ? std::chrono::nanoseconds(kLongestAge) : deadline - now;
   return std::chrono::steady_clock::now() + left;
+}
+
+// Where large tensors may come and go apart from gRPC, which is where gRPC listens. Nothing: all is encrypted.
+std::optional<std::string> host_for_lines(const RpcServerOptions& options) {
+  if (options.credentials.tls) return std::nullopt;
+  const std::string host = host_of_address(options.address);
+  return host == "localhost" ? "127.0.0.1" : host;
 }
 
 // How many threads wait inside gRPC at most: one handles tens of thousands of small calls a second.
@@ -304,9 +312,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
       once_(std::make_unique<OnceCalls>(OnceCallsOptions{
           .grace = options_.grace, .most_bytes = options_.remembered_bytes, .keep_silent = options_.remembered_for})),
       door_(options_.task),
-      lines_(options_.credentials.tls                             ? LineDoor::Reach::kNobody
-             : is_loopback(parse_address(options_.address).first) ? LineDoor::Reach::kThisMachine
-                                                                  : LineDoor::Reach::kAll),
+      lines_(host_for_lines(options_)),
       grpc_(std::make_unique<Grpc>(options_.max_threads)) {
   auto meet = [this](const std::shared_ptr<RpcCall>& call) {
     const auto request = header_of<proto::MeetRequest>(call->request().envelope);

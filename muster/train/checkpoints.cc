@@ -63,8 +63,14 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
   std::vector<Checkpoint> found = directory_.present();
   std::reverse(found.begin(), found.end());
   if (!options.step) return found;
+  const int64_t last = found.empty() ? 0 : found.front().step;
   std::erase_if(found, [&](const Checkpoint& checkpoint) { return checkpoint.step != *options.step; });
   if (found.empty()) throw not_found(directory_.path(), " has no checkpoint of step ", *options.step);
+  if (last > *options.step) {
+    MUSTER_LOG(warning) << directory_.path() << " has later checkpoints than that of step " << *options.step
+                        << ", up to step " << last << ": restore() without a step takes the last; remove them to go on "
+                        << "from here";
+  }
   return found;
 }
 
@@ -84,6 +90,12 @@ std::optional<int64_t> Checkpoints::newest() const {
 std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) {
   std::vector<Checkpoint> left = candidates(options);
   if (left.empty()) {
+    try {
+      strategy_.saved()->check_held();
+    } catch (const Error& error) {
+      throw failed_precondition("there is no checkpoint in ", directory_.path(), ", and ", error.status().message(),
+                                "; start the job anew, and save one before the first step");
+    }
     MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
     return std::nullopt;
   }

@@ -141,6 +141,38 @@ TEST_F(CheckpointsTest, LetTrainingGoOnAfterAParameterServerWasLost) {
   EXPECT_EQ(b.value().item<float>(), 8);
 }
 
+TEST_F(CheckpointsTest, SayThatThereIsNothingToBringBackWhatWasLost) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto a = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "a"});
+  auto b = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "b"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  EXPECT_EQ(checkpoints.restore(), std::nullopt);
+  for (const bool restarted : {false, true}) {
+    restarted ? cluster_.start({"ps", 1}) : cluster_.stop({"ps", 1});
+    try {
+      checkpoints.restore();
+      ADD_FAILURE() << "who takes this for a new beginning tries for ever";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), StatusCode::kFailedPrecondition);
+      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("there is no checkpoint in"),
+                                               testing::HasSubstr("/job:ps/replica:0/task:1"),
+                                               testing::HasSubstr("save one before the first step")));
+    }
+  }
+}
+
+TEST_F(CheckpointsTest, SayThatTheNextRestartTakesALaterOne) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto a = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "a"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  for (const int64_t step : {10, 20}) checkpoints.save(step);
+  LogCapture log;
+  checkpoints.restore({.step = 20});
+  EXPECT_FALSE(log.contains("later checkpoints"));
+  checkpoints.restore({.step = 10});
+  EXPECT_TRUE(log.contains("has later checkpoints than that of step 10, up to step 20"));
+}
+
 TEST_F(CheckpointsTest, SayWhatDoesNotFit) {
   {
     ParameterServerStrategy strategy(cluster_.resolver());

@@ -14,6 +14,7 @@
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_context.h"
+#include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {
@@ -21,6 +22,11 @@ namespace muster {
 Optimizer::Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots)
     : variables_(std::move(variables).take()) {
   if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
+  if (Tracer::current() != nullptr) {
+    throw failed_precondition("the optimizer ", name,
+                              " is made inside a traced function, which would make it again, with all that it keeps, "
+                              "with every trace; make it outside and use it inside");
+  }
   std::set<const Variable::State*> known;
   for (const Variable& variable : variables_) {
     if (!known.insert(variable.state().get()).second) {

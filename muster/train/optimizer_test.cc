@@ -14,6 +14,20 @@
 namespace muster {
 namespace {
 
+TEST(Optimizer, IsNotMadeInsideOfAFunction) {
+  Variable w(torch::zeros({2}), {.name = "made_outside"});
+  auto step = function([&](at::Tensor x) {
+    const Adam adam({w});
+    adam.minimize((w * x).sum());
+  });
+  try {
+    step(torch::ones({2}));
+    FAIL() << "every trace would have slots of its own";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the optimizer adam is made inside a traced function"));
+  }
+}
+
 TEST(Optimizer, AdamByRowsMovesOnlyRowsWithAGradient) {
   Variable table(torch::zeros({3, 2}));
   Adam adam({table}, {.learning_rate = 0.1});
