@@ -143,7 +143,8 @@ class Planner {
     if (plan_.lanes.empty()) lane_of(program_.devices.size() > 1 ? program_.devices[1] : devices_.default_name());
     for (ValueId output : program_.outputs) {
       plan_.output_unordered.push_back(output >= 0 && unordered_[output]);
-      plan_.output_constant.push_back(constant_of_value_.contains(output));
+      plan_.output_constant.push_back(constant_of_value_.contains(output) ||
+                                      (output >= 0 && shows_constant(aliases_.group(output))));  // a view of one, too
     }
     if (!is_body_) take_first();
     hold_variables();

@@ -29,6 +29,11 @@ Tensors fresh(const Tensors& tensors) {
   return copies;
 }
 
+Tensors append(Tensors first, const Tensors& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 Tensors in_usual_order(const Tensors& tensors) {
   Tensors ordered;
   for (const at::Tensor& tensor : tensors) ordered.push_back(tensor.contiguous());
@@ -195,6 +200,10 @@ at::Tensor by_whole_part(Tracer& tracer, const RowLookup& lookup, const at::Tens
   return {};
 }
 
+bool has_gradients(const at::Tensor& tensor) {
+  return c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
+}
+
 // d outputs / d inputs, weighted; zeros where nothing depends on an input. What was looked up since the current trace
 // began are rows of an input, if that stands for their table.
 Tensors gradients_of(const Tensors& outputs, const Tensors& inputs, const Tensors& weights) {
@@ -252,8 +261,13 @@ class ControlFlowNode : public torch::autograd::Node {
     node->outputs_ = fresh_zeros_like(outputs);
     for (const at::Tensor& tensor : watched) node->versions_.emplace_back(tensor, tensor._version());
     for (at::Tensor output : outputs) {
-      if (output.is_floating_point()) torch::autograd::set_history(output, node);
+      if (has_gradients(output)) torch::autograd::set_history(output, node);
     }
+  }
+
+  // Whoever asks for the gradient gets the error.
+  static void attach_error(const Tensors& outputs, const Tensors& inputs, const Status& why) {
+    attach(outputs, inputs, {}, {}, [why](Tracer&, const Tensors&) -> Tensors { throw Error(why); });
   }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -278,10 +292,11 @@ class ControlFlowNode : public torch::autograd::Node {
                          "while_loop or repeat, would be as large as the table; look it up outside of the body"));
     }
     Tensors all;
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const bool given = i < gradients.size() && gradients[i].defined();
+    size_t next = 0;  // of those that have gradients, which are all that autograd counts
+    for (const at::Tensor& output : outputs_) {
+      const at::Tensor gradient = has_gradients(output) ? gradients.at(next++) : at::Tensor();
       // In the order of memory that the gradient was traced for; that of a sum is one number, expanded.
-      all.push_back(given ? gradients[i].contiguous() : at::zeros_like(outputs_[i]));
+      all.push_back(gradient.defined() ? gradient.contiguous() : at::zeros_like(output));
     }
     Tensors found = inputs_ == 0 ? Tensors() : emit_(*tracer, all);
     found.resize(num_outputs());
@@ -294,6 +309,24 @@ class ControlFlowNode : public torch::autograd::Node {
   Tensors outputs_;
   std::vector<std::pair<at::Tensor, int64_t>> versions_;
 };
+
+// Traces a gradient that somebody may ask for, and says why there can be none. `writes`: the body writes to what is
+// outside of it, as a training step does, so that to run it again for its gradient would write again.
+Status unless_impossible(bool writes, const std::function<void()>& trace) {
+  if (writes) {
+    return {StatusCode::kUnimplemented,
+            "the gradient goes through a body of cond, while_loop or repeat that writes to a variable or a tensor from "
+            "outside (batch norm in training does); let the body return what is to be written, or detach() its results "
+            "if they need no gradient"};
+  }
+  try {
+    trace();
+    return {};
+  } catch (const Error& error) {
+    if (error.code() != StatusCode::kUnimplemented) throw;
+    return error.status();  // of a body in this one
+  }
+}
 
 }  // namespace
 
@@ -316,19 +349,25 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   Tensors by = yes.differentiable;
   add_differentiable(by, no.differentiable);
   const Tensors on_demand = take_tables_on_demand(*tracer, by);
-  if ((by.empty() && on_demand.empty()) || !c10::GradMode::is_enabled() || writes) return results;
+  if ((by.empty() && on_demand.empty()) || !c10::GradMode::is_enabled()) return results;
   const Tensors weights = fresh_zeros_like(results);
-  std::optional<AsLeaves> leaves(by);
-  auto gradient_of = [&](const Branch& branch) {
-    return [&](const Tensors& given) { return gradients_of(branch(), by, given); };
-  };
-  TracedBody yes_gradient = tracer->trace_body("then_gradient", gradient_of(then), weights);
-  TracedBody no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
-  return_in_usual_order(yes_gradient);
-  return_in_usual_order(no_gradient);
-  leaves.reset();
+  TracedBody yes_gradient, no_gradient;
+  const Status impossible = unless_impossible(writes, [&] {
+    const AsLeaves leaves(by);
+    auto gradient_of = [&](const Branch& branch) {
+      return [&](const Tensors& given) { return gradients_of(branch(), by, given); };
+    };
+    yes_gradient = tracer->trace_body("then_gradient", gradient_of(then), weights);
+    no_gradient = tracer->trace_body("else_gradient", gradient_of(otherwise), weights);
+    return_in_usual_order(yes_gradient);
+    return_in_usual_order(no_gradient);
+  });
+  if (!impossible.ok()) {
+    ControlFlowNode::attach_error(results, append(by, on_demand), impossible);
+    return results;
+  }
   const Tensors gradient_inputs = share_captures(yes_gradient, no_gradient, weights.size());
-  ControlFlowNode::attach(results, by, on_demand, gradient_inputs,
+  ControlFlowNode::attach(results, by, on_demand, append(gradient_inputs, {predicate}),
                           [by, gradient_inputs, predicate, yes_body = yes_gradient.program,
                            no_body = no_gradient.program](Tracer& active, const Tensors& gradients) {
                             Tensors all = gradients;
@@ -353,17 +392,12 @@ Tensors run_now(std::optional<int64_t> trips, const LoopTest& more, const LoopBo
   }
 }
 
-Tensors append(Tensors first, const Tensors& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
 // The gradient of one trip: body(index, state…, weights…) -> gradients of state…, then of `by`…
 TracedBody trace_trip_gradient(Tracer& tracer, const LoopBody& body, const at::Tensor& index, const Tensors& state,
                                const Tensors& by) {
   Tensors arguments = fresh({index});
   for (at::Tensor copy : fresh(state)) {
-    if (copy.is_floating_point()) copy.requires_grad_();
+    if (has_gradients(copy)) copy.requires_grad_();
     arguments.push_back(copy);
   }
   arguments = append(std::move(arguments), fresh_zeros_like(state));
@@ -431,13 +465,18 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
   const Tensors on_demand = take_tables_on_demand(*tracer, by);
   const bool by_state = std::any_of(state.begin(), state.end(), [](const at::Tensor& t) { return t.requires_grad(); });
   if ((by.empty() && on_demand.empty() && !by_state) || state.empty() || !c10::GradMode::is_enabled()) return results;
-  if (writes_from(trip.program, 0))
-    return results;  // in-place work, such as a training step: not differentiated through
-  TracedBody gradient = trace_trip_gradient(*tracer, body, index, state, by);
-  return_in_usual_order(gradient);
   Tensors wrt;
   for (const at::Tensor& initial : state) {
     if (initial.requires_grad()) wrt.push_back(initial);
+  }
+  TracedBody gradient;
+  const Status impossible = unless_impossible(writes_from(trip.program, 0), [&] {
+    gradient = trace_trip_gradient(*tracer, body, index, state, by);
+    return_in_usual_order(gradient);
+  });
+  if (!impossible.ok()) {
+    ControlFlowNode::attach_error(results, append(append(wrt, by), on_demand), impossible);
+    return results;
   }
   ControlFlowNode::attach(
       results, append(wrt, by), on_demand, append(gradient.captures, by),

@@ -49,7 +49,8 @@ T with_tensors(T like, const Tensors& tensors) {
 }  // namespace control_flow_internal
 
 // Runs one of two functions without arguments, by the value of a tensor of one element. Both return the same kind of
-// thing: tensors of equal shapes and types, or tuples, vectors, … of them. Differentiable.
+// thing: tensors of equal shapes and types, or tuples, vectors, … of them. Differentiable,
+// unless a branch writes to what is outside of it: then asking for the gradient is an error.
 //   auto y = cond(x.sum() > 0, [&] { return x * w; }, [&] { return x - w; });
 template <class Then, class Else>
 auto cond(const at::Tensor& predicate, const Then& then, const Else& otherwise) {

@@ -157,6 +157,92 @@ TEST(WhileLoop, CarriesStatesOfSeveralTensors) {
   EXPECT_EQ(trips.item<int64_t>(), 9);
 }
 
+TEST(WhileLoop, HasTheGradientAlsoBehindACounter) {
+  Variable v(torch::full({}, 2.0)), u(torch::full({}, 5.0));
+  using Two = std::tuple<at::Tensor, at::Tensor>;
+  using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  auto counted = function([&](at::Tensor a) {
+    auto [i, y] = while_loop([](Two s) { return std::get<0>(s) < 3; },
+                             [&](Two s) { return Two{std::get<0>(s) + 1, std::get<1>(s) * v.value()}; },
+                             Two{torch::zeros({}, torch::kLong), a});
+    return gradient(y, v);
+  });
+  EXPECT_EQ(counted(torch::ones({})).item<float>(), 12);
+
+  auto between = function([&](at::Tensor a) {
+    auto [y, i, z] = repeat(
+        3,
+        [&](at::Tensor, Three s) {
+          auto [y, i, z] = s;
+          return Three{y * v.value(), i + 1, z * u.value()};
+        },
+        Three{a, torch::zeros({}, torch::kLong), a});
+    const at::Tensor loss = y + 10 * z;
+    return std::make_pair(gradient(loss, v), gradient(loss, u));
+  });
+  auto [by_v, by_u] = between(torch::ones({}));
+  EXPECT_EQ(by_v.item<float>(), 12);
+  EXPECT_EQ(by_u.item<float>(), 750);
+}
+
+TEST(Cond, HasTheGradientAlsoBehindANumber) {
+  Variable v(torch::full({}, 2.0)), u(torch::full({3}, 5.0));
+  using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  auto f = function([&](at::Tensor a) {
+    auto branch = [&] { return Three{torch::ones({}, torch::kLong), v.value().square(), 3 * u.value()}; };
+    auto [i, y, z] = cond(a.sum() > 0, branch, branch);
+    const at::Tensor loss = y + 10 * z.sum();
+    return std::make_pair(gradient(loss, v), gradient(loss, u));
+  });
+  auto [by_v, by_u] = f(torch::ones({}));
+  EXPECT_EQ(by_v.item<float>(), 4);
+  EXPECT_TRUE(same_bits(torch::full({3}, 30.0), by_u));
+}
+
+TEST(Cond, HasTheGradientOfComplexNumbers) {
+  Variable v(torch::full({}, 2.0));
+  auto f = function([&](at::Tensor a) {
+    auto branch = [&] { return torch::complex(v.value() * 3, v.value()); };
+    return gradient(at::real(cond(a.sum() > 0, branch, branch)) + v.value(), v);
+  });
+  EXPECT_EQ(f(torch::ones({})).item<float>(), 4);
+}
+
+TEST(Cond, HasNoGradientThroughABranchThatWritesAndSaysSo) {
+  Variable v(torch::full({}, 2.0)), count(torch::zeros({}), {.trainable = false});
+  auto branch = [&] {
+    count.assign_add(torch::ones({}));
+    return v.value().square();
+  };
+  auto inner = [&] { return cond(count.value() >= 0, branch, branch); };
+  auto f = [&](bool detached, bool nested) {
+    return function([&, detached, nested](at::Tensor a) {
+      const at::Tensor y = nested ? cond(a.sum() > 0, inner, inner) : cond(a.sum() > 0, branch, branch);
+      return gradient((detached ? y.detach() : y) + v.value(), v);
+    });
+  };
+  EXPECT_EQ(f(/*detached=*/true, false)(torch::ones({})).item<float>(), 1);
+  for (const bool nested : {false, true}) {
+    try {
+      f(/*detached=*/false, nested)(torch::ones({}));
+      ADD_FAILURE() << "a part of the gradient was left out";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("that writes to a variable or a tensor from outside"));
+    }
+  }
+}
+
+TEST(Cond, HasTheGradientOfTheBranchThatWasTaken) {
+  Variable v(torch::full({}, 2.0));
+  auto f = function([&](at::Tensor a) {
+    at::Tensor positive = a.sum() > 0;
+    const at::Tensor y = cond(positive, [&] { return v.value().square(); }, [&] { return v.value().pow(3); });
+    positive.logical_not_();
+    return gradient(y, v);
+  });
+  EXPECT_THROW(f(torch::ones({})), Error) << "it was written to before the gradient was taken";
+}
+
 TEST(WhileLoop, HasTheGradientOfTheLoopUnrolled) {
   Variable w(floats({1.5, 1.25}));
   auto by = function([&](at::Tensor x) {

@@ -19,6 +19,20 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // ---- The cache
+TEST(Function, GivesNoMemoryOfItsConstantsAway) {
+  const at::Tensor captured = torch::ones({3});
+  auto f = function([captured](at::Tensor x) {
+    return std::make_tuple(captured.view({3, 1}), captured, captured.slice(0, 1), x + captured);
+  });
+  for (int call = 0; call < 3; ++call) {
+    auto [view, whole, part, sum] = f(torch::zeros({3}));
+    for (const at::Tensor& result : {view, whole, part, sum}) {
+      EXPECT_TRUE(torch::equal(result, torch::ones_like(result))) << call;
+      result.add_(5);
+    }
+  }
+}
+
 TEST(Function, IsTracedOnceForArgumentsOfOneKind) {
   int traced = 0;
   auto twice = function([&](at::Tensor x) { return ++traced, x * 2; });
