@@ -34,7 +34,8 @@ void check_cluster(const ClusterSpec& cluster) {
   }
   if (cluster.empty()) {
     throw invalid_argument(
-        "the cluster is empty, so there is no worker; it is named by --cluster or TF_CONFIG where it comes from flags");
+        "There must be at least one worker. The cluster is empty; where it comes from flags, --cluster or TF_CONFIG "
+        "names it");
   }
   if (workers == 0) throw invalid_argument("There must be at least one worker.");
   if (ps == 0) throw invalid_argument("There must be at least one ps.");
