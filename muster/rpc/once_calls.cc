@@ -7,6 +7,8 @@
 namespace muster {
 namespace {
 
+constexpr int64_t kManyBytes = 64 << 10;  // bytes
+
 constexpr size_t kMostRequests = 16'384;             // of a client; its connection allows fewer at the same time
 constexpr auto kSlowest = std::chrono::seconds(60);  // a call may have been on its way for so long
 
@@ -391,6 +393,22 @@ void OnceCalls::finish(const ClientId& id, Client& client, uint64_t number, int6
   bytes_ += bytes;
   if (client.leaves && client.running == 0) return end(id, client, ended);
   if (bytes_ > options_.most_bytes) drop_answers(request->run.get(), dropped);
+}
+
+void OnceCalls::look() {
+  std::vector<Frame> dropped;
+  absl::MutexLock lock(&mu_);
+  const Time now = options_.now();
+  if (now < look_for_large_ || bytes_ < kManyBytes) return;
+  look_for_large_ = now + options_.keep_large / 8;
+  for (auto& [id, client] : clients_) {
+    if (client.heard > now - options_.keep_large) continue;
+    for (Request& request : client.requests) {
+      if (request.bytes < kManyBytes) continue;
+      dropped.push_back(request.run->drop_answer());
+      bytes_ -= std::exchange(request.bytes, 0);
+    }
+  }
 }
 
 void OnceCalls::drop_answers(const Run* latest, std::vector<Frame>& dropped) {

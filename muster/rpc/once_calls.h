@@ -25,6 +25,8 @@ struct OnceCallsOptions {
   std::chrono::milliseconds grace;  // that a request runs on when nobody waits for it any more
   int64_t most_bytes;               // of answers; over that, those go of whose clients nothing was heard for longest
   std::chrono::milliseconds keep_silent;  // clients of whom nothing is heard
+  // And of their answers those that are large; that they were given is remembered.
+  std::chrono::milliseconds keep_large = std::chrono::minutes(2);
   size_t most_clients = 100'000;
   size_t most_numbers =
       4'000'000;  // of requests that they want; over that, as with clients, half of these are forgotten
@@ -58,6 +60,8 @@ class OnceCalls {
   void leave(const ClientId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Now, or when it comes: a caller's words may overtake each other.
   void cancel(const RequestId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // To be called now and then: lets go of large answers for those of whom nothing is heard.
+  void look() ABSL_LOCKS_EXCLUDED(mu_);
   // Also those that still come. REQUIRES: `why` is not ok.
   void cancel_all(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -124,6 +128,7 @@ class OnceCalls {
   size_t numbers_ ABSL_GUARDED_BY(mu_) = 0;                 // in `wanted` and `requests` of all clients
   Time last_forgotten_ ABSL_GUARDED_BY(mu_) = Time::min();  // when any client that was forgotten was last heard of
   Time look_again_ ABSL_GUARDED_BY(mu_) = Time::min();      // for silent ones
+  Time look_for_large_ ABSL_GUARDED_BY(mu_) = Time::min();  // likewise
   Status all_cancelled_ ABSL_GUARDED_BY(mu_);               // not ok: they are
   DeadlineTimer timer_;
 };

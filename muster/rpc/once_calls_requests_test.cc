@@ -222,6 +222,24 @@ TEST_F(ManyBytes, AreKeptForTheOneWhoCameLast) {
   EXPECT_LE(once_.counts().bytes, 1'000);
 }
 
+TEST_F(OnceRequests, OfAClientThatIsSilentKeepNoLargeAnswers) {
+  std::shared_ptr<RpcCall> run = once_.begin({kClient, 1}, {}, std::make_shared<FakeCall>());
+  Frame large;
+  large.tensors.push_back(torch::zeros({100'000}));
+  run->answer(large);
+  EXPECT_TRUE(runs(kOther, 1));
+  now_ += minutes(1);
+  once_.look();
+  EXPECT_GE(once_.counts().bytes, 400'000);
+  now_ += minutes(2);
+  once_.look();
+  EXPECT_LT(once_.counts().bytes, 1'000);
+  EXPECT_FALSE(runs(kClient, 1, {}, minutes(3)));
+  EXPECT_THAT(last_->status.message(), HasSubstr("was applied"));
+  EXPECT_FALSE(runs(kOther, 1, {}, minutes(3)));
+  EXPECT_TRUE(last_->status.ok()) << "small ones are kept: " << last_->status;
+}
+
 TEST_F(OnceRequests, OfAClientThatWasSilentForLongAreForgottenAndNotRunAgain) {
   EXPECT_TRUE(runs(kClient, 1));
   now_ += hours(2);

@@ -398,6 +398,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                                                                   [this] {
                                                                     grpc_->gate.look();
                                                                     lines_.sweep();
+                                                                    once_->look();
                                                                   },
                                                               .on_start = options_.on_thread_start});
 }
