@@ -88,7 +88,8 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void begin_when_connected(const std::shared_ptr<Pending>& pending, const Status& why);
   // Of a call that could not be made: it is made again if there are new certificates to show.
   void end_unreached(const std::shared_ptr<Pending>& pending, const Status& why);
-  Status explain(grpc::StatusCode code, const std::string& message) const;
+  Status explain(StatusCode code, const std::string& message) const;
+  Status explain(const grpc::Status& status, const Cancellation* cancellation) const;
   // That there is no connection for good, for the credentials of one of the two; else `why`. Waits for a moment.
   Status refusal_or(const Status& why);
   bool connected() const { return wire_.channel().GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY; }
@@ -212,15 +213,22 @@ RpcChannel::Core::~Core() {
   send_unattended(call_rpc::kLeave, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
-Status RpcChannel::Core::explain(grpc::StatusCode code, const std::string& message) const {
-  return {static_cast<StatusCode>(code), str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", message),
-          task_};
+Status RpcChannel::Core::explain(StatusCode code, const std::string& message) const {
+  return {code, str_cat(task_.empty() ? "task" : task_, " at ", address_, ": ", message), task_};
+}
+
+Status RpcChannel::Core::explain(const grpc::Status& status, const Cancellation* cancellation) const {
+  const auto code = static_cast<StatusCode>(status.error_code());
+  // What a caller has not given up, gRPC has: it does so at a server that stops, and says no more.
+  const bool given_up = cancellation != nullptr && cancellation->cancelled();
+  if (code == StatusCode::kCancelled && !given_up) return explain(StatusCode::kUnavailable, "the server stops");
+  return explain(code, status.error_message());
 }
 
 Status RpcChannel::Core::refusal_or(const Status& why) {
   const Waiting waiting;
   const std::optional<std::string> refusal = wire_.refusal();
-  return refusal ? explain(grpc::StatusCode::UNAUTHENTICATED, *refusal) : why;
+  return refusal ? explain(StatusCode::kUnauthenticated, *refusal) : why;
 }
 
 std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_point deadline,
@@ -388,10 +396,8 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
       }
     }
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
-    const Status why = explain(status.error_code(), status.error_message());
-    // A server that stops cancels what it has.
-    const bool stops = options.wait_until_up && why.code() == StatusCode::kCancelled;
-    if (why.code() != StatusCode::kUnavailable && !stops) throw Error(why);
+    const Status why = explain(status, options.cancellation);
+    if (why.code() != StatusCode::kUnavailable) throw Error(why);
     bool answered = connected();
     if (answered && !fate.request_lost && !fate.response_lost) {
       const Waiting waiting;
@@ -517,7 +523,7 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
   const grpc::Status& status = call.fate.response_lost && result.ok() ? kLost : result;
   if (!status.ok()) {
     if (call.request->lent.parcel) call.request->lent.parcel->break_off();
-    const Status why = explain(status.error_code(), status.error_message());
+    const Status why = explain(status, call.cancellation);
     const bool cancelled = call.cancellation != nullptr && call.cancellation->cancelled();
     if (why.code() != StatusCode::kUnavailable || cancelled) return call.end(why, {});
     if (call.attempt >= call.attempts) return end_unreached(pending, why);

@@ -72,7 +72,7 @@ TEST_P(WaitingCalls, KeepNoOtherFromBeingAnswered) {
 }
 
 TEST(RpcServer, MayEndWhileCallsArrive) {
-  std::atomic<int> under_way = 0;
+  std::atomic<int> under_way = 0, given_up = 0;
   for (int round = 0; round < 30; ++round) {
     auto server = std::make_unique<RpcServer>(
         RpcServerOptions{.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
@@ -83,11 +83,15 @@ TEST(RpcServer, MayEndWhileCallsArrive) {
 
     for (int i = 0; i < 10; ++i) {
       ++under_way;
-      channel.start("/muster.Test/Look", {}, {}, [&](const Status&, const Frame&) { --under_way; });
+      channel.start("/muster.Test/Look", {}, {}, [&](const Status& status, const Frame&) {
+        if (!status.ok() && status.code() != StatusCode::kUnavailable) ++given_up;
+        --under_way;
+      });
     }
     server.reset();
   }
   EXPECT_TRUE(eventually([&] { return under_way == 0; }));
+  EXPECT_EQ(given_up, 0) << "a server that is gone is unavailable, whatever gRPC calls it";
 }
 
 TEST(RpcServer, KeepsNoAnswersForAChannelThatIsGone) {
