@@ -167,14 +167,15 @@ std::optional<at::Tensor> NearPost::take(int64_t edge, Clock::time_point until) 
       inbox_.erase(found);
       return tensor;
     }
-    if (!ended_.ok()) throw Error(ended_);
+    // What it has said it has is on another way, and may be the last thing that it had to give.
+    if (!ended_.ok() && !fetched_.contains(edge)) throw Error(ended_);
     if (wakes_ != wakes || Clock::now() >= until) return std::nullopt;
     read(until);
   }
 }
 
 void NearPost::read(Clock::time_point until) {
-  if (reading_) {
+  if (reading_ || !ended_.ok()) {
     if (const auto left = until - Clock::now(); left.count() > 0) changed_.wait_for(mu_, absl::FromChrono(left));
     return;
   }
@@ -196,6 +197,7 @@ void NearPost::read(Clock::time_point until) {
       inbox_[one.edge] = std::move(one.tensor);
     } else {
       elsewhere.push_back(one.edge);
+      fetched_.insert(one.edge);
     }
   }
   if (ended_.ok()) ended_ = ended;
@@ -271,8 +273,10 @@ void NearPost::deliver(int64_t edge, const Status& status, at::Tensor tensor) {
     absl::MutexLock lock(&mu_);
     if (status.ok()) {
       inbox_[edge] = std::move(tensor);
-    } else if (ended_.ok()) {
-      ended_ = status;
+      fetched_.erase(edge);
+    } else {
+      if (ended_.ok()) ended_ = status;
+      fetched_.clear();
     }
   }
   wake();

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <absl/base/thread_annotations.h>
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/synchronization/mutex.h>
 
 #include <chrono>
@@ -81,6 +82,7 @@ class NearPost {
   uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
   Status ended_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<int64_t, at::Tensor> inbox_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<int64_t> fetched_ ABSL_GUARDED_BY(mu_);  // and not yet delivered
 };
 
 // How two processes come to have one. The one that listens tells the other the name over a connection that both trust;

@@ -141,6 +141,28 @@ TEST_F(NearPosts, GiveTheLastMessagesOfOneThatHasEnded) {
   EXPECT_EQ(last.sum().item<int64_t>(), int64_t{50'000} * 49'999 / 2) << "outlives both";
 }
 
+TEST_F(NearPosts, WaitForWhatIsFetchedFromOneThatHasEnded) {
+  EXPECT_FALSE(here_->send(1, torch::zeros(std::vector<int64_t>(9, 1)), soon()));
+  here_.reset();
+  EXPECT_FALSE(there_->take(1, soon())) << "it is on its way";
+  EXPECT_THAT(fetched_there_, testing::ElementsAre(1));
+
+  there_->deliver(1, {}, torch::ones({3}));
+
+  EXPECT_TRUE(there_->take(1, later())->equal(torch::ones({3})));
+  EXPECT_EQ(failure_in([&] { there_->take(2, later()); }).code(), StatusCode::kUnavailable);
+}
+
+TEST_F(NearPosts, WaitForNothingThatCannotBeFetched) {
+  here_->send(1, torch::zeros(std::vector<int64_t>(9, 1)), soon());
+  here_.reset();
+  EXPECT_FALSE(there_->take(1, soon()));
+
+  there_->deliver(1, Status(StatusCode::kUnavailable, "gone"), {});
+
+  EXPECT_EQ(failure_in([&] { there_->take(1, later()); }).code(), StatusCode::kUnavailable);
+}
+
 TEST_F(NearPosts, DoNotWaitForEverForOneThatReadsNothing) {
   const Status failure = failure_in([&] {
     for (int i = 0; i < 100'000; ++i) here_->send(i, torch::ones({1'000}), soon());
