@@ -45,6 +45,8 @@ void closure_latency(const Part& part, Bench& bench);
 void ps_mlp(const Part& part, Bench& bench);
 void ps_bandwidth(const Part& part, Bench& bench);
 void ctr_embedding(const Part& part, Bench& bench);
+void data_tfrecord(const Part& part, Bench& bench);
+void data_csv(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "rpc": "base graph io runtime near lines",
     "session": "base graph trace runtime rpc",
     "cluster": "base graph runtime trace rpc session data",
-    "data": "base graph runtime trace",
+    "data": "base graph io runtime trace",
     "distribute": "base graph runtime trace collective rpc session cluster data",
     "train": "base graph runtime trace collective rpc session cluster data io distribute",
 }

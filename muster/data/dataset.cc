@@ -2,6 +2,10 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/runtime/local_worker.h"
@@ -75,8 +79,9 @@ Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
   return made(ZipOp{}, std::move(inputs));
 }
 
-Dataset Dataset::map_with(ElementFunction function) const {
-  return made(FunctionOp{.filters = false, .function = std::move(function)}, {node_});
+Dataset Dataset::map_with(ElementFunction function, Parallel parallel) const {
+  at_least(1, parallel.threads, "map: threads");
+  return made(FunctionOp{.filters = false, .threads = parallel.threads, .function = std::move(function)}, {node_});
 }
 
 Dataset Dataset::filter_with(ElementFunction function) const {
@@ -85,6 +90,47 @@ Dataset Dataset::filter_with(ElementFunction function) const {
 
 Dataset Dataset::batch(int64_t size, bool drop_remainder) const {
   return made(BatchOp{at_least(1, size, "batch: size"), drop_remainder}, {node_});
+}
+
+Dataset Dataset::padded_batch(int64_t size, bool drop_remainder, double padding) const {
+  return made(PaddedBatchOp{at_least(1, size, "padded_batch: size"), drop_remainder, padding}, {node_});
+}
+
+Dataset Dataset::bucket_by_length(int64_t column, std::vector<int64_t> boundaries, std::vector<int64_t> batches,
+                                  bool drop_remainder, double padding) const {
+  if (boundaries.empty() || batches.size() != boundaries.size() + 1) {
+    throw invalid_argument("bucket_by_length: ", boundaries.size(), " boundaries and ", batches.size(),
+                           " sizes of batches, expected at least one boundary, and one size more");
+  }
+  if (std::ranges::adjacent_find(boundaries, std::greater_equal<>()) != boundaries.end()) {
+    throw invalid_argument("bucket_by_length: the boundaries do not ascend");
+  }
+  for (const int64_t size : batches) at_least(1, size, "bucket_by_length: size of a batch");
+  at_least(0, column, "bucket_by_length: column");
+  return made(BucketOp{column, std::move(boundaries), std::move(batches), drop_remainder, padding}, {node_});
+}
+
+Dataset Dataset::unbatch() const { return made(UnbatchOp{}, {node_}); }
+
+Dataset Dataset::enumerate(int64_t first) const { return made(EnumerateOp{first}, {node_}); }
+
+Dataset Dataset::window(int64_t size, int64_t shift, bool drop_remainder) const {
+  at_least(1, size, "window: size");
+  return made(WindowOp{size, at_least(0, shift, "window: shift") == 0 ? size : shift, drop_remainder}, {node_});
+}
+
+Dataset Dataset::sample(const std::vector<Dataset>& datasets, std::vector<double> weights,
+                        std::optional<uint64_t> seed) {
+  if (weights.empty()) weights.assign(datasets.size(), 1.0);
+  double sum = 0;
+  for (const double weight : weights) sum += weight >= 0 ? weight : NAN;
+  if (datasets.empty() || weights.size() != datasets.size() || !(sum > 0) || std::isinf(sum)) {
+    throw invalid_argument("sample: ", datasets.size(), " datasets and ", weights.size(),
+                           " weights, expected at least one dataset and a weight of at least 0 for each, not all 0");
+  }
+  DatasetNode::Inputs inputs;
+  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node_);
+  return made(SampleOp{std::move(weights), seed}, std::move(inputs));
 }
 
 Dataset Dataset::shuffle(int64_t buffer, std::optional<uint64_t> seed, bool reshuffle_each_iteration) const {
@@ -124,9 +170,14 @@ Iterator Dataset::iterator() const {
   PlainTensors plain;
   const uint64_t number = random_id() >> 1;  // an int64 in programs
   local_worker().add_source(number, open(local_worker()));
-  return {.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)),
-          .specs = numbers_of(element_spec()),
-          .source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })}};
+  Iterator iterator = pattern();
+  iterator.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
+  iterator.source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })};
+  return iterator;
+}
+
+Iterator Dataset::pattern() const {
+  return {.specs = numbers_of(element_spec()), .names = node_->names().names, .labelled = node_->names().labelled};
 }
 
 namespace {
@@ -136,6 +187,7 @@ std::shared_ptr<const DatasetNode> seeded_node(const DatasetNode& node, uint64_t
   for (const auto& input : node.inputs()) inputs.push_back(seeded_node(*input, seed));
   DatasetOp op = node.op();
   if (auto* shuffle = std::get_if<ShuffleOp>(&op); shuffle != nullptr && !shuffle->seed) shuffle->seed = seed++;
+  if (auto* sample = std::get_if<SampleOp>(&op); sample != nullptr && !sample->seed) sample->seed = seed++;
   return std::make_shared<const DatasetNode>(std::move(op), std::move(inputs));
 }
 

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "muster/data/element_function.h"
+#include "muster/data/file_options.h"
 #include "muster/data/input_context.h"
+#include "muster/data/preprocessing/preprocessing.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/element_source.h"
 #include "muster/trace/iterator.h"
@@ -20,6 +22,8 @@
 namespace muster {
 
 class DatasetNode;
+
+enum class ShardPolicy { kAuto, kFile, kData, kHint, kOff };
 
 // Describes a sequence of elements; an element is a list of tensors. Immutable, cheap to copy, free to share between
 // threads. Each `open` begins the sequence anew. Everything throws Error{kInvalidArgument} for bad arguments, at once.
@@ -42,16 +46,53 @@ class Dataset {
   // Pictures (float32[784], 28 rows of 28 points from 0 to 1) of the digits 0 to 9 and their labels (int64), made up as
   // they are needed. Another seed means other pictures of the same digits: one to learn from, one to test with.
   static Dataset synthetic_digits(int64_t count = 10'000, uint64_t seed = 0);
+
+  // ---- Files. In a path, * ? and [] stand for whatever is there when the dataset is opened, in order of the names. A
+  // file that is missing is Error{kNotFound}; what is wrong in one is an Error with its name and the record or line.
+  // An element is one record, as a string, until parse_examples or parse_csv says what is in it.
+  static Dataset tfrecords(std::vector<std::string> files, const FileOptions& options = {});
+  static Dataset text_lines(std::vector<std::string> files, const FileOptions& options = {});
+  static Dataset fixed_records(std::vector<std::string> files, int64_t record_bytes,
+                               const FixedRecordOptions& options = {});
+  // Lines and what is in them. Columns are named as in the file.
+  static Dataset csv(std::vector<std::string> files, const CsvOptions& options = {}, Parallel parallel = {});
+  // The PNG and JPEG files of a folder, named "image", and which of its folders each is in, named "label": the first by
+  // name is 0. decode_images makes pictures of them.
+  static Dataset image_folder(const std::string& directory);
+  // The slices of the arrays of a .npz file, by name, or of the one of a .npy file, read where it is opened.
+  static Dataset numpy(const std::string& file);
+
+  // ---- Several datasets
   // The tensors of an element of each, in a row; ends with the shortest.
   static Dataset zip(const std::vector<Dataset>& datasets);
+  // All elements of the first, then all of the second, …
+  static Dataset concatenate(const std::vector<Dataset>& datasets);
+  // Each element from one of them, drawn by weight (without: alike), until all have ended.
+  static Dataset sample(const std::vector<Dataset>& datasets, std::vector<double> weights = {},
+                        std::optional<uint64_t> seed = {});
+
+  // ---- Columns with names
+  // What is in a record, as examples or as lines of a CSV file. Before a batch, it is done to the batch at once.
+  Dataset parse_examples(std::vector<ExampleFeature> features, Parallel parallel = {}) const;
+  Dataset parse_csv(CsvFormat format, Parallel parallel = {}) const;
+  // What is in the files of a column of pictures.
+  Dataset decode_images(const std::string& column, const ImageOptions& options = {}, Parallel parallel = {}) const;
+  Dataset select(std::vector<std::string> columns) const;  // those, in this order
+  // The column that the others are to predict becomes the last one: `auto [features, label] = it.next_labelled();`
+  Dataset label(const std::string& column) const;
+  // Turns a column into another one of that name, as Keras' preprocessing layers do: hashing({.bins = 1000}).
+  Dataset preprocess(const std::string& column, std::shared_ptr<const Preprocessing> how) const;
+  // Shows a column of all elements to an adapter, which learns the tables of a layer from it.
+  void adapt(Adapter& adapter, const std::string& column) const;
+  std::vector<std::string> column_names() const;  // empty if they have none
 
   // Functions take the tensors of an element one by one. Those of `map` return the tensors of the new element, those of
   // `filter` one bool tensor: whether to keep it. They are traced on the first element, when the dataset is first
   // opened or serialized, and become part of the description; all later elements must have its shapes. They run on the
   // CPU. Limit: variables that they use are not part of it, but found by name where the dataset is opened.
   template <class F>
-  Dataset map(F function, std::source_location where = std::source_location::current()) const {
-    return map_with(element_function(std::move(function), where));
+  Dataset map(F function, Parallel parallel = {}, std::source_location where = std::source_location::current()) const {
+    return map_with(element_function(std::move(function), where), parallel);
   }
   template <class F>
   Dataset filter(F function, std::source_location where = std::source_location::current()) const {
@@ -60,6 +101,18 @@ class Dataset {
 
   // Stacks `size` elements into one. The last batch may be smaller unless `drop_remainder`.
   Dataset batch(int64_t size, bool drop_remainder = false) const;
+  // The same for elements of different sizes: each is filled up with `padding` (strings with "") to the largest of its
+  // batch.
+  Dataset padded_batch(int64_t size, bool drop_remainder = false, double padding = 0) const;
+  // Padded batches of elements that are about as long: those whose first size, in this column, lies between the same
+  // two boundaries. `batches`: the size of a batch of each, one more than there are boundaries.
+  Dataset bucket_by_length(int64_t column, std::vector<int64_t> boundaries, std::vector<int64_t> batches,
+                           bool drop_remainder = false, double padding = 0) const;
+  Dataset unbatch() const;  // each element becomes as many as its first dimension has
+  Dataset rebatch(int64_t size, bool drop_remainder = false) const { return unbatch().batch(size, drop_remainder); }
+  Dataset enumerate(int64_t first = 0) const;  // a number in front of each element
+  // Batches of `size` elements, each begun `shift` elements after the one before (0: `size`).
+  Dataset window(int64_t size, int64_t shift = 0, bool drop_remainder = true) const;
   // Draws from the next `buffer` elements at random. Without a seed every opened sequence has an order of its own; with
   // one they agree. `reshuffle_each_iteration`: a `repeat` after it gets another order in every round.
   Dataset shuffle(int64_t buffer, std::optional<uint64_t> seed = {}, bool reshuffle_each_iteration = true) const;
@@ -69,6 +122,12 @@ class Dataset {
   // Every num_shards-th element, beginning with number `index`: the shards are disjoint and cover the whole.
   Dataset shard(int64_t num_shards, int64_t index) const;
   Dataset shard(const InputContext& context) const;
+  // The part of one of several input pipelines, by TensorFlow's rules. kFile: every n-th file, of all sources, which
+  // must be files (else Error{kNotFound}); with fewer files than pipelines some have nothing. kData: every n-th
+  // element, before prefetch; a pipeline that would have none is Error{kInvalidArgument}. kAuto: kFile if there are as
+  // many files as pipelines, else kData. kHint: where shard_hint() stands.
+  Dataset shard(const InputContext& context, ShardPolicy policy) const;
+  Dataset shard_hint() const;
   // A thread makes up to `count` elements ahead. Limit: closing waits for the element that it is at.
   Dataset prefetch(int64_t count) const;
   // Keeps the elements of the first whole round in memory, for the rounds of a `repeat` after it.
@@ -82,6 +141,8 @@ class Dataset {
 
   // Begins the sequence here, as an argument of functions that are called in this process.
   Iterator iterator() const;
+  // The same without a sequence: what its elements look like.
+  Iterator pattern() const;
 
   // For parse_dataset, here or in another process. Throws Error{kInvalidArgument} if there is a generator in it.
   std::string serialize() const;
@@ -91,7 +152,7 @@ class Dataset {
   const std::shared_ptr<const DatasetNode>& node() const { return node_; }
 
  private:
-  Dataset map_with(ElementFunction function) const;
+  Dataset map_with(ElementFunction function, Parallel parallel) const;
   Dataset filter_with(ElementFunction function) const;
 
   std::shared_ptr<const DatasetNode> node_;

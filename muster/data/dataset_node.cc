@@ -1,5 +1,7 @@
 #include "muster/data/dataset_node.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -50,6 +52,47 @@ ElementProgram trace(const FunctionOp& op, const Element& example) {
   return traced;
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  return names.empty() ? "it has no names" : "it has " + absl::StrJoin(names, ", ");
+}
+
+void check_has(const ColumnNames& known, const std::string& name, const char* step) {
+  if (std::ranges::find(known.names, name) != known.names.end()) return;
+  throw invalid_argument(step, ": the dataset has no column \"", name, "\"; ", listed(known.names));
+}
+
+ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) {
+  if (const auto* parse = std::get_if<ParseOp>(&op)) return {.names = parse->parser->names()};
+  if (const auto* numpy = std::get_if<NumpyOp>(&op)) return {.names = numpy->names};
+  if (std::holds_alternative<ImageFolderOp>(op)) return {.names = {"image", "label"}, .labelled = true};
+  if (const auto* decode = std::get_if<DecodeImagesOp>(&op))
+    check_has(inputs[0]->names(), decode->column, "decode_images");
+  if (const auto* select = std::get_if<SelectOp>(&op)) {
+    for (const std::string& name : select->columns) check_has(inputs[0]->names(), name, "select");
+    return {select->columns, select->labelled};
+  }
+  if (const auto* preprocess = std::get_if<PreprocessOp>(&op)) {
+    check_has(inputs[0]->names(), preprocess->column, "preprocess");
+    return inputs[0]->names();
+  }
+  if (std::holds_alternative<EnumerateOp>(op)) {
+    ColumnNames all = inputs[0]->names();
+    if (!all.names.empty()) all.names.insert(all.names.begin(), "number");
+    return all;
+  }
+  if (std::holds_alternative<ZipOp>(op)) {
+    ColumnNames all;
+    for (const auto& input : inputs) {
+      if (input->names().names.empty()) return {};
+      all.names.insert(all.names.end(), input->names().names.begin(), input->names().names.end());
+    }
+    return all;
+  }
+  const auto* function = std::get_if<FunctionOp>(&op);
+  const bool others = inputs.empty() || (function != nullptr && !function->filters);
+  return others ? ColumnNames() : inputs[0]->names();
+}
+
 }  // namespace
 
 uint64_t RangeOp::count() const {
@@ -70,9 +113,10 @@ DatasetNode::DatasetNode(DatasetOp op, Inputs inputs) : op_(std::move(op)), inpu
     throw invalid_argument("dataset: ", nodes_, " steps, ", depth_, " after each other; expected at most ", kMostNodes,
                            " and ", kDeepest);
   }
+  names_ = names_after(op_, inputs_);
 }
 
-std::optional<Element> DatasetNode::example() const {
+std::optional<Columns> DatasetNode::example() const {
   const std::atomic<bool> closed{false};
   const std::unique_ptr<Source> source =
       muster::open(*this, {.runner = local_worker(), .closed = closed, .example = true});
@@ -85,10 +129,11 @@ std::vector<TensorSpec> DatasetNode::element_spec() const {
     absl::MutexLock lock(&mu_);
     if (spec_) return *spec_;
   }
-  const std::optional<Element> first = example();
+  std::optional<Columns> first = example();
   if (!first) throw out_of_range("element_spec: the dataset is empty, so there is no element to look at");
+  std::vector<TensorSpec> specs = specs_of(tensors_of(*std::move(first), "a dataset"));
   absl::MutexLock lock(&mu_);
-  spec_ = specs_of(*first);
+  spec_ = std::move(specs);
   return *spec_;
 }
 
@@ -99,9 +144,10 @@ std::shared_ptr<const ElementProgram> DatasetNode::program() const {
     absl::MutexLock lock(&mu_);
     if (program_) return program_;
   }
-  const std::optional<Element> first = input().example();
+  std::optional<Columns> first = input().example();
   if (!first) return nullptr;
-  auto traced = std::make_shared<const ElementProgram>(trace(function, *first));
+  auto traced = std::make_shared<const ElementProgram>(
+      trace(function, tensors_of(*std::move(first), str_cat(function.name(), " \"", function.function.name, "\""))));
   absl::MutexLock lock(&mu_);
   if (!program_) program_ = std::move(traced);  // else another thread was faster, and its trace is as good
   return program_;
@@ -111,6 +157,31 @@ std::string describe(const std::vector<TensorSpec>& specs) {
   std::string text;
   for (const TensorSpec& spec : specs) str_append(text, text.empty() ? "" : ", ", spec.to_string());
   return text;
+}
+
+bool ignores_errors(const DatasetNode& node) {
+  if (const auto* files = std::get_if<FilesOp>(&node.op())) return files->ignore_errors;
+  return std::ranges::any_of(node.inputs(), [](const auto& input) { return ignores_errors(*input); });
+}
+
+std::string describe(const Columns& columns) {
+  std::string text;
+  for (const Column& column : columns) str_append(text, text.empty() ? "" : ", ", column.to_string());
+  return text;
+}
+
+Element tensors_of(Columns columns, const std::string& who) {
+  Element element;
+  element.reserve(columns.size());
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (columns[i].holds_strings()) {
+      throw invalid_argument(who, ": column ", i, " of its elements is ", columns[i].to_string(),
+                             ", and programs take numbers: turn it into some before (hashing, string_lookup, parse), "
+                             "or leave it out (select)");
+    }
+    element.push_back(columns[i].tensor());
+  }
+  return element;
 }
 
 std::vector<TensorSpec> specs_of(const Element& element) {

@@ -4,71 +4,16 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
-#include <variant>
-
-#include "muster/data/dataset.h"
+#include "muster/data/column.h"
+#include "muster/data/dataset_ops.h"
 
 namespace muster {
 
-// A traced function and what it needs besides its program.
-struct ElementProgram {
-  Program program{};
-  std::vector<bool> compact{};         // as TracedProgram::compact
-  std::shared_ptr<const void> kept{};  // the variables that it uses
+// What the columns of an element are called. None: they have no names.
+struct ColumnNames {
+  std::vector<std::string> names{};
+  bool labelled = false;  // the last one is what the others are to predict
 };
-
-struct RangeOp {
-  int64_t begin, end, step;
-  uint64_t count() const;
-};
-struct SlicesOp {
-  std::vector<at::Tensor> tensors;
-};
-struct WholeOp {
-  Element element;
-};
-struct GeneratorOp {
-  std::function<Dataset::Generator()> start;
-};
-struct DigitsOp {
-  int64_t count;
-  uint64_t seed;
-};
-struct FunctionOp {
-  bool filters;                                 // else maps
-  ElementFunction function{};                   // made here;
-  std::shared_ptr<const ElementProgram> got{};  // or parsed: null if its maker had no element to trace it on
-  const char* name() const { return filters ? "filter" : "map"; }
-};
-struct BatchOp {
-  int64_t size;
-  bool drop_remainder;
-};
-struct ShuffleOp {
-  int64_t buffer;
-  std::optional<uint64_t> seed;
-  bool reshuffle;
-};
-struct RepeatOp {
-  std::optional<int64_t> count;
-};
-struct TakeOp {
-  int64_t count;
-};
-struct SkipOp {
-  int64_t count;
-};
-struct ShardOp {
-  int64_t shards, index;
-};
-struct ZipOp {};
-struct PrefetchOp {
-  int64_t count;
-};
-struct CacheOp {};
-
-using DatasetOp = std::variant<RangeOp, SlicesOp, WholeOp, GeneratorOp, DigitsOp, FunctionOp, BatchOp, ShuffleOp,
-                               RepeatOp, TakeOp, SkipOp, ShardOp, ZipOp, PrefetchOp, CacheOp>;
 
 // One step of a description and the steps before it. Immutable but for what it remembers; thread-safe.
 class DatasetNode {
@@ -88,14 +33,16 @@ class DatasetNode {
 
   // The first element, as the local worker makes it. Shuffles and filters are left out: what they give looks like what
   // they take, and a filter may wait for ever for one that it lets through.
-  std::optional<Element> example() const;
+  std::optional<Columns> example() const;
   std::vector<TensorSpec> element_spec() const ABSL_LOCKS_EXCLUDED(mu_);
+  const ColumnNames& names() const { return names_; }
   // REQUIRES: the op is a FunctionOp. Null if there is no element to trace it on.
   std::shared_ptr<const ElementProgram> program() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const DatasetOp op_;
   const Inputs inputs_;
+  ColumnNames names_;
   int depth_ = 1;
   int64_t nodes_ = 1;
 
@@ -104,8 +51,13 @@ class DatasetNode {
   mutable std::shared_ptr<const ElementProgram> program_ ABSL_GUARDED_BY(mu_);
 };
 
+// Whether records that cannot be read are left out.
+bool ignores_errors(const DatasetNode& node);
 // "float32[784], int64[]"
 std::string describe(const std::vector<TensorSpec>& specs);
+std::string describe(const Columns& columns);
 std::vector<TensorSpec> specs_of(const Element& element);
+// As programs take them. Throws Error{kInvalidArgument} in the name of `who` if there are strings left.
+Element tensors_of(Columns columns, const std::string& who);
 
 }  // namespace muster

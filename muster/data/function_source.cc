@@ -1,6 +1,8 @@
 // The sources that run functions.
 #include <c10/core/ScalarType.h>
 
+#include <iterator>
+
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/source.h"
@@ -34,7 +36,8 @@ class RegisteredFunction {
   RegisteredFunction(const RegisteredFunction&) = delete;
   RegisteredFunction& operator=(const RegisteredFunction&) = delete;
 
-  std::vector<at::Tensor> run(const Element& element) const {
+  std::vector<at::Tensor> run(const Columns& columns) const {
+    const Element element = tensors_of(columns, handle_ ? name() : op_);
     if (!handle_) {
       throw invalid_argument(
           op_, ": the dataset was empty where it was described, so its function is not known; here it has ",
@@ -89,42 +92,23 @@ class RegisteredFunction {
   std::vector<bool> written_;  // by argument
 };
 
-class MapSource : public Source {
- public:
-  MapSource(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, std::unique_ptr<Source> input,
-            const OpenContext& context)
-      : input_(std::move(input)), function_(op, std::move(program), context) {}
-
-  std::optional<Element> next() override {
-    const std::optional<Element> element = input_->next();
-    if (!element) return std::nullopt;
-    return function_.run(*element);
-  }
-  void restart() override { input_->restart(); }
-  bool skip(int64_t count) override { return input_->skip(count); }
-
- private:
-  const std::unique_ptr<Source> input_;
-  const RegisteredFunction function_;
-};
-
 class FilterSource : public Source {
  public:
   FilterSource(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, std::unique_ptr<Source> input,
                const OpenContext& context)
       : input_(std::move(input)), context_(context), function_(op, std::move(program), context) {}
 
-  std::optional<Element> next() override {
+  std::optional<Columns> next() override {
     while (true) {
       context_.check_open();
-      std::optional<Element> element = input_->next();
+      std::optional<Columns> element = input_->next();
       if (!element || keeps(*element)) return element;
     }
   }
   void restart() override { input_->restart(); }
 
  private:
-  bool keeps(const Element& element) const {
+  bool keeps(const Columns& element) const {
     const std::vector<at::Tensor> results = function_.run(element);
     if (results.size() != 1 || !results[0].defined() || results[0].scalar_type() != at::kBool ||
         results[0].numel() != 1) {
@@ -145,7 +129,12 @@ class FilterSource : public Source {
 std::unique_ptr<Source> open_function(const FunctionOp& op, std::shared_ptr<const ElementProgram> program,
                                       std::unique_ptr<Source> input, const OpenContext& context) {
   if (op.filters) return std::make_unique<FilterSource>(op, std::move(program), std::move(input), context);
-  return std::make_unique<MapSource>(op, std::move(program), std::move(input), context);
+  auto function = std::make_shared<const RegisteredFunction>(op, std::move(program), context);
+  auto change = [function = std::move(function)](const Columns& element) {
+    std::vector<at::Tensor> made = function->run(element);
+    return Columns(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
+  };
+  return open_change(std::move(change), context.example ? 1 : op.threads, std::move(input));
 }
 
 }  // namespace muster

@@ -13,6 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/files/example_builder.h"
+#include "muster/data/files/tfrecord_writer.h"
+#include "muster/data/preprocessing/preprocessing_layers.h"
+
 namespace muster {
 namespace {
 
@@ -22,12 +26,30 @@ std::vector<std::pair<std::string, std::string>> dataset_seeds() {
   const Dataset rows = Dataset::tensors({at::arange(8).view({4, 2}), at::ones({4}, at::kBool)}).shuffle(4, 3, false);
   const Dataset steps =
       Dataset::zip({Dataset::synthetic_digits(8, 5).shard(2, 1).skip(1).cache(), rows}).batch(2, true);
-  return {{"range", Dataset::range(100, 0, -2).map([](at::Tensor x) { return x + 1; }).serialize()},
+  const CsvFormat lines{.columns = {{.name = "a", .type = CsvColumn::Type::kFloat, .otherwise = 1.5},
+                                    {.name = "b", .type = CsvColumn::Type::kString}}};
+  const Dataset files = Dataset::text_lines({"/no/such/file"}, {.cycle_length = 2})
+                            .parse_csv(lines)
+                            .preprocess("b", hashing({.bins = 5}))
+                            .label("a");
+  const Dataset examples =
+      Dataset::tfrecords({"/no/such/file"})
+          .parse_examples({{.name = "x", .kind = ExampleFeature::Kind::kSparse, .type = ExampleFeature::Type::kInt64}},
+                          {.threads = 2});
+  const Dataset pictures = Dataset::image_folder("/no/such/folder")
+                               .decode_images("image", {.steps = {ImageStep::resize(8, 8)}, .seed = 3}, {.threads = 2});
+  return {{"files", Dataset::concatenate({files.shard_hint().padded_batch(3), files}).unbatch().serialize()},
+          {"examples", examples.bucket_by_length(0, {3}, {4, 5}).enumerate(2).window(3, 1).serialize()},
+          {"pictures", Dataset::sample({pictures, pictures}, {1, 2}, 7).serialize()},
+          {"range", Dataset::range(100, 0, -2).map([](at::Tensor x) { return x + 1; }).serialize()},
           {"steps", steps.take(4).repeat(2).prefetch(2).serialize()}};
 }
 
 TEST(DatasetCorpus, SeedsAreTaken) {
-  for (const auto& [name, bytes] : dataset_seeds()) EXPECT_TRUE(try_dataset(bytes)) << name;
+  for (const auto& [name, bytes] : dataset_seeds()) {
+    EXPECT_EQ(parse_dataset(bytes).serialize(), bytes) << name;
+    EXPECT_EQ(try_dataset(bytes), name != "pictures") << name << ": a folder is looked at when it is opened";
+  }
 }
 
 // MUSTER_WRITE_CORPUS=1 data_test --gtest_filter='DatasetCorpus.*' writes the seeds anew after a change of the format.
@@ -52,6 +74,34 @@ TEST(DatasetCorpus, SeedsAreTakenOrRefusedWhicheverBitIsFlipped) {
       std::string damaged = bytes;
       damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
       try_dataset(damaged);
+    }
+  }
+}
+
+std::vector<std::string> record_seeds() {
+  const std::string example =
+      ExampleBuilder().int64s("x", {3}).floats("y", {1, 2}).strings("z", {"a", "b"}).serialize();
+  const std::string path = str_cat(std::filesystem::temp_directory_path().string(), "/muster-seed-", ::getpid());
+  std::vector<std::string> seeds{"e" + example, "c1.5,2,\"three, four\"", "qone\n\"two\nlines\"\nthree\n"};
+  for (const auto& [letter, compression] : {std::pair("t", Compression::kNone), std::pair("g", Compression::kGzip)}) {
+    TfRecordWriter out(path, compression);
+    out.write(example);
+    out.write("");
+    out.close();
+    std::ifstream in(path, std::ios::binary);
+    seeds.push_back(letter + std::string(std::istreambuf_iterator<char>(in), {}));
+    std::filesystem::remove(path);
+  }
+  return seeds;
+}
+
+TEST(RecordCorpus, SeedsAreReadAndSurviveWhicheverBitIsFlipped) {
+  for (const std::string& seed : record_seeds()) {
+    EXPECT_TRUE(testing_support::try_records(seed)) << seed[0];
+    for (size_t bit = 8; bit < seed.size() * 8; bit += 3) {
+      std::string damaged = seed;
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+      testing_support::try_records(damaged);
     }
   }
 }

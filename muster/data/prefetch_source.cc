@@ -20,14 +20,14 @@ class PrefetchSource : public Source {
   }
   ~PrefetchSource() override { ask_to_end(); }
 
-  std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_) {
+  std::optional<Columns> next() override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(this, &PrefetchSource::has_answer));
     Answer answer = std::move(ready_.front());
     ready_.pop_front();
     if (auto* error = std::get_if<std::exception_ptr>(&answer)) std::rethrow_exception(*error);
-    auto element = std::get<std::optional<Element>>(std::move(answer));
-    if (!element) ready_.push_front(std::optional<Element>());  // for whoever asks again
+    auto element = std::get<std::optional<Columns>>(std::move(answer));
+    if (!element) ready_.push_front(std::optional<Columns>());  // for whoever asks again
     return element;
   }
   void restart() override ABSL_LOCKS_EXCLUDED(mu_) {
@@ -38,7 +38,7 @@ class PrefetchSource : public Source {
   }
 
  private:
-  using Answer = std::variant<std::optional<Element>, std::exception_ptr>;  // in the order of the input
+  using Answer = std::variant<std::optional<Columns>, std::exception_ptr>;  // in the order of the input
 
   void begin() ABSL_LOCKS_EXCLUDED(mu_) {
     {
@@ -66,7 +66,7 @@ class PrefetchSource : public Source {
       } catch (...) {
         answer = std::current_exception();
       }
-      const bool last = std::holds_alternative<std::optional<Element>>(answer) && !std::get<0>(answer);
+      const bool last = std::holds_alternative<std::optional<Columns>>(answer) && !std::get<0>(answer);
       absl::MutexLock lock(&mu_);
       ready_.push_back(std::move(answer));
       if (last) return;

@@ -183,7 +183,7 @@ std::vector<InputContext> ClusterCoordinator::input_contexts() const {
 PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Dataset>& datasets) {
   std::vector<std::string> descriptions;
   for (const Dataset& dataset : datasets) descriptions.push_back(dataset.serialize());
-  return {std::move(descriptions), datasets.at(0).element_spec(), core_->keeper()};
+  return {std::move(descriptions), datasets.at(0).pattern(), core_->keeper()};
 }
 
 PerWorkerDistributedDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets) {

@@ -37,10 +37,10 @@ PerWorkerIterator::PerWorkerIterator(std::shared_ptr<PerWorkerResource> resource
   });
 }
 
-PerWorkerDataset::PerWorkerDataset(std::vector<std::string> descriptions, std::vector<TensorSpec> element,
+PerWorkerDataset::PerWorkerDataset(std::vector<std::string> descriptions, Iterator pattern,
                                    std::weak_ptr<ResourceKeeper> keeper)
     : descriptions_(std::make_shared<const std::vector<std::string>>(std::move(descriptions))),
-      element_(std::move(element)),
+      pattern_(std::move(pattern)),
       keeper_(std::move(keeper)) {
   shared_ = std::make_shared<const PerWorkerIterator>(iterator());
 }
@@ -48,9 +48,9 @@ PerWorkerDataset::PerWorkerDataset(std::vector<std::string> descriptions, std::v
 PerWorkerIterator PerWorkerDataset::iterator() const {
   PlainTensors plain;
   const uint64_t number = random_id() >> 1;  // an int64 in programs
-  return {std::make_shared<SourceResource>(number, descriptions_), keeper_,
-          Iterator{.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)),
-                   .specs = numbers_of(element_)}};
+  Iterator iterator = pattern_;
+  iterator.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
+  return {std::make_shared<SourceResource>(number, descriptions_), keeper_, std::move(iterator)};
 }
 
 }  // namespace muster

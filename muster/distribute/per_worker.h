@@ -59,8 +59,7 @@ class PerWorkerIterator {
 class PerWorkerDataset {
  public:
   // `descriptions`: one for all workers, or one for each.
-  PerWorkerDataset(std::vector<std::string> descriptions, std::vector<TensorSpec> element,
-                   std::weak_ptr<ResourceKeeper> keeper);
+  PerWorkerDataset(std::vector<std::string> descriptions, Iterator pattern, std::weak_ptr<ResourceKeeper> keeper);
 
   // A new one: every worker begins at the beginning.
   PerWorkerIterator iterator() const;
@@ -69,7 +68,7 @@ class PerWorkerDataset {
 
  private:
   std::shared_ptr<const std::vector<std::string>> descriptions_;
-  std::vector<TensorSpec> element_;
+  Iterator pattern_;
   std::weak_ptr<ResourceKeeper> keeper_;
   std::shared_ptr<const PerWorkerIterator> shared_;
 };

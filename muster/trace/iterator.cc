@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 
 #include "muster/base/log.h"
@@ -41,6 +43,35 @@ void warn_of_shares(const std::vector<at::Tensor>& batch, const ReplicaContext& 
 }
 
 }  // namespace
+
+bool Features::contains(std::string_view name) const { return std::ranges::find(names_, name) != names_.end(); }
+
+const at::Tensor& Features::operator[](std::string_view name) const {
+  const auto place = std::ranges::find(names_, name);
+  if (place == names_.end()) {
+    throw invalid_argument("the elements have no column \"", name, "\"; they have ", absl::StrJoin(names_, ", "));
+  }
+  return tensors_[static_cast<size_t>(place - names_.begin())];
+}
+
+Features Iterator::next_features() {
+  if (names.empty()) {
+    throw invalid_argument(
+        "the tensors of this sequence have no names; they come from a dataset that was parsed, or "
+        "next<N>() gives them by their number");
+  }
+  return {names, next_tensors(names.size())};
+}
+
+std::pair<Features, at::Tensor> Iterator::next_labelled() {
+  if (!labelled) {
+    throw invalid_argument("no column of this sequence is a label: Dataset::label(\"name\") says which one is");
+  }
+  std::vector<at::Tensor> tensors = next_tensors(names.size());
+  at::Tensor label = std::move(tensors.back());
+  tensors.pop_back();
+  return {Features({names.begin(), names.end() - 1}, std::move(tensors)), std::move(label)};
+}
 
 std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   ReplicaContext* replica = ReplicaContext::current();

@@ -4,11 +4,30 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "muster/trace/leaves.h"
 
 namespace muster {
+
+// The tensors of an element by the names of their columns.
+class Features {
+ public:
+  Features(std::vector<std::string> names, std::vector<at::Tensor> tensors)
+      : names_(std::move(names)), tensors_(std::move(tensors)) {}
+
+  // Throws Error{kInvalidArgument} that lists the names there are.
+  const at::Tensor& operator[](std::string_view name) const;
+  bool contains(std::string_view name) const;
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> tensors_;
+};
 
 // A sequence of examples, as an argument of a traced function: every run of `next()` takes the next element. The
 // sequence itself is at the worker that runs the function, under a number; the same function runs with any sequence
@@ -20,6 +39,8 @@ struct Iterator {
   std::vector<int64_t> specs{};  // of the first element: numbers_of(…), see graph/elements.h
   KeptAlive source{};            // closed with the last copy, if it belongs to this process
   bool dealt = false;            // the replicas of a step share each element, by rows; else each takes one of its own
+  std::vector<std::string> names{};  // of the tensors, if they have some
+  bool labelled = false;             // the last one is what the others are to predict
 
   // Inside a traced function the element has N tensors. Throws Error{kOutOfRange} at the end of the sequence.
   template <size_t N = 2>
@@ -29,6 +50,12 @@ struct Iterator {
     for (size_t i = 0; i < N; ++i) tensors[i] = std::move(element[i]);
     return tensors;
   }
+
+  // By name, for a dataset whose columns have names:
+  //   auto [features, label] = it.next_labelled(); … features["user"]
+  // The label is the column that Dataset::label has named. Throws Error{kInvalidArgument} if there is none.
+  Features next_features();
+  std::pair<Features, at::Tensor> next_labelled();
 
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);

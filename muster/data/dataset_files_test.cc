@@ -1,0 +1,262 @@
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "muster/data/files/example_builder.h"
+#include "muster/data/files/tfrecord_writer.h"
+#include "muster/data/preprocessing/preprocessing_layers.h"
+#include "muster/data/test_elements.h"
+#include "muster/io/test_files.h"
+#include "muster/trace/function.h"
+
+namespace muster {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::elements_of;
+using testing_support::error_of;
+using testing_support::Numbers;
+using testing_support::numbers_in;
+using testing_support::numbers_of;
+using testing_support::ScopedDirectory;
+using testing_support::write_file;
+
+using FeatureKind = ExampleFeature::Kind;
+using FeatureType = ExampleFeature::Type;
+
+const std::vector<ExampleFeature> kFeatures{
+    {.name = "x", .kind = FeatureKind::kFixed, .type = FeatureType::kInt64},
+    {.name = "y", .kind = FeatureKind::kFixed, .type = FeatureType::kFloat, .shape = {2}},
+};
+
+class DatasetFiles : public testing::Test {
+ protected:
+  // Examples with x = first, first + 1, … and y = [x, 2 x].
+  std::string tfrecords(const std::string& name, int64_t first, int64_t count) const {
+    TfRecordWriter out(directory_.path(name));
+    for (int64_t x = first; x < first + count; ++x) {
+      const auto y = static_cast<float>(x);
+      out.write(ExampleBuilder().int64s("x", {x}).floats("y", {y, 2 * y}).serialize());
+    }
+    out.close();
+    return out.path();
+  }
+  std::string file(const std::string& name, const std::string& text) const {
+    write_file(directory_.path(name), text);
+    return directory_.path(name);
+  }
+
+  const ScopedDirectory directory_;
+};
+
+TEST_F(DatasetFiles, GiveTheExamplesOfTfRecordsOneByOneAndInBatches) {
+  const Dataset examples = Dataset::tfrecords({tfrecords("a", 0, 5)}).parse_examples(kFeatures);
+
+  EXPECT_EQ(numbers_of(examples), Numbers({0, 1, 2, 3, 4}));
+  const std::vector<Element> batches = elements_of(examples.batch(2));
+
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_TRUE(batches[1][0].equal(torch::tensor({2, 3}, torch::kLong)));
+  EXPECT_TRUE(batches[1][1].equal(torch::tensor({{2.0F, 4.0F}, {3.0F, 6.0F}})));
+  EXPECT_EQ(batches[2][0].size(0), 1);
+}
+
+TEST_F(DatasetFiles, ParseABatchAsTheyParseItsElements) {
+  const Dataset lines = Dataset::text_lines({file("a.csv", "1,2.5\n3,4.5\n5,6.5\n")});
+  const CsvFormat format{
+      .columns = {{.name = "a", .type = CsvColumn::Type::kInt64}, {.name = "b", .type = CsvColumn::Type::kFloat}}};
+
+  const std::vector<Element> before = elements_of(lines.parse_csv(format).shuffle(2, 7).repeat(2).skip(1).batch(2));
+  const std::vector<Element> after = elements_of(lines.shuffle(2, 7).repeat(2).skip(1).batch(2).parse_csv(format));
+  const std::vector<Element> mapped =
+      elements_of(lines.parse_csv(format)
+                      .map([](at::Tensor a, at::Tensor b) { return std::pair(a + 0, b + 0); })
+                      .shuffle(2, 7)
+                      .repeat(2)
+                      .skip(1)
+                      .batch(2));
+
+  ASSERT_EQ(before.size(), 3u);
+  ASSERT_EQ(after.size(), 3u);
+  ASSERT_EQ(mapped.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t column = 0; column < 2; ++column) {
+      EXPECT_TRUE(before[i][column].equal(after[i][column]));
+      EXPECT_TRUE(before[i][column].equal(mapped[i][column]));
+    }
+  }
+}
+
+TEST_F(DatasetFiles, ReadEveryFileThatAPatternNamesInOrder) {
+  tfrecords("part-2", 20, 2);
+  tfrecords("part-1", 10, 2);
+  tfrecords("other", 90, 2);
+
+  EXPECT_EQ(numbers_of(Dataset::tfrecords({directory_.path("part-*")}).parse_examples(kFeatures)),
+            Numbers({10, 11, 20, 21}));
+  EXPECT_THAT(error_of(StatusCode::kNotFound, [&] { elements_of(Dataset::tfrecords({directory_.path("no-*")})); }),
+              HasSubstr("no-*"));
+  EXPECT_THAT(error_of(StatusCode::kNotFound, [&] { elements_of(Dataset::tfrecords({directory_.path("none")})); }),
+              HasSubstr("none"));
+}
+
+TEST_F(DatasetFiles, TakeBlocksOfSeveralFilesInTurn) {
+  const std::vector<std::string> files{tfrecords("a", 0, 3), tfrecords("b", 10, 5), tfrecords("c", 20, 4)};
+
+  const Dataset two = Dataset::tfrecords(files, {.cycle_length = 2, .block_length = 2}).parse_examples(kFeatures);
+
+  EXPECT_EQ(numbers_of(two), Numbers({0, 1, 10, 11, 2, 12, 13, 20, 21, 14, 22, 23}));
+}
+
+TEST_F(DatasetFiles, GuessTheTypesOfColumnsFromTheFirstLines) {
+  const std::string path = file("a.csv", "id,price,\"the, word\",note\n1,2,a,\n2,3.5,\"b, c\",\n,7,d,x\n");
+  const Dataset rows = Dataset::csv({path});
+
+  EXPECT_THAT(rows.column_names(), ElementsAre("id", "price", "the, word", "note"));
+  const std::vector<Element> numbers = elements_of(rows.select({"price", "id"}).batch(3));
+
+  ASSERT_EQ(numbers.size(), 1u);
+  EXPECT_TRUE(numbers[0][0].equal(torch::tensor({2.0F, 3.5F, 7.0F})));
+  EXPECT_TRUE(numbers[0][1].equal(torch::tensor({1, 2, 0}, torch::kLong)));
+}
+
+TEST_F(DatasetFiles, SayWhichLineOfWhichFileIsWrong) {
+  file("1.csv", "a,b\n1,2\n");
+  file("2.csv", "a,b\n3,4\n5,six\n");
+  const Dataset rows =
+      Dataset::csv({directory_.path("*.csv")}, {.columns = {{.name = "b", .type = CsvColumn::Type::kFloat}}});
+
+  const auto sentence = AllOf(HasSubstr("2.csv"), HasSubstr("line 3"), HasSubstr("\"b\""), HasSubstr("six"));
+  EXPECT_THAT(error_of([&] { elements_of(rows); }), sentence);
+  EXPECT_THAT(error_of([&] { elements_of(rows.shuffle(10, 1).batch(2)); }), sentence);
+}
+
+TEST_F(DatasetFiles, LeaveOutWhatCannotBeReadIfAsked) {
+  file("a.csv", "a\n1\nx\n3\n");
+  const CsvOptions options{.columns = {{.name = "a", .type = CsvColumn::Type::kInt64}},
+                           .files = {.ignore_errors = true}};
+
+  EXPECT_EQ(numbers_of(Dataset::csv({directory_.path("a.csv")}, options).batch(2)), Numbers({1, 3}));
+
+  const std::string damaged = tfrecords("damaged", 0, 4);
+  std::string bytes = testing_support::read_file(damaged);
+  bytes[20] = static_cast<char>(bytes[20] ^ 1);
+  write_file(damaged, bytes);
+  EXPECT_THAT(
+      error_of(StatusCode::kDataLoss, [&] { elements_of(Dataset::tfrecords({damaged}).parse_examples(kFeatures)); }),
+      AllOf(HasSubstr("damaged"), HasSubstr("record 0")));
+  EXPECT_EQ(numbers_of(Dataset::tfrecords({damaged}, {.ignore_errors = true}).parse_examples(kFeatures)),
+            Numbers({1, 2, 3}));
+}
+
+TEST_F(DatasetFiles, RefuseAFileWithAnotherHeader) {
+  file("1.csv", "a,b\n1,2\n");
+  file("2.csv", "b,a\n3,4\n");
+
+  EXPECT_THAT(error_of([&] { elements_of(Dataset::csv({directory_.path("*.csv")})); }),
+              AllOf(HasSubstr("2.csv"), HasSubstr("b,a"), HasSubstr("a,b")));
+}
+
+TEST_F(DatasetFiles, TurnWordsIntoNumbersBeforeABatch) {
+  file("a.csv", "user,price,sold\nann,1.5,1\nbob,2.5,0\nann,3.5,1\n");
+  const Dataset rows = Dataset::csv({directory_.path("a.csv")});
+  std::unique_ptr<Adapter> seen = string_lookup_adapter();
+  rows.adapt(*seen, "user");
+
+  const Dataset ready = rows.preprocess("user", seen->finish()).label("sold");
+
+  EXPECT_THAT(ready.column_names(), ElementsAre("user", "price", "sold"));
+  const std::vector<Element> batch = elements_of(ready.batch(3));
+  EXPECT_EQ(numbers_in(batch[0][0]), Numbers({1, 2, 1}));
+  EXPECT_EQ(numbers_of(ready), Numbers({1, 2, 1}));
+  EXPECT_THAT(error_of([&] { elements_of(rows); }), AllOf(HasSubstr("string"), HasSubstr("hashing")));
+  EXPECT_THAT(error_of([&] { rows.preprocess("usr", hashing({.bins = 3})); }),
+              AllOf(HasSubstr("usr"), HasSubstr("user")));
+}
+
+TEST_F(DatasetFiles, GiveColumnsByNameToFunctions) {
+  file("a.csv", "x,y,z\n1,10,100\n2,20,200\n");
+  const Dataset rows = Dataset::csv({directory_.path("a.csv")}).label("y");
+  auto sum = function([](Iterator& it) {
+    auto [features, label] = it.next_labelled();
+    return features["x"] + features["z"] * 2 + label * 1000;
+  });
+  Iterator it = rows.iterator();
+
+  EXPECT_EQ(sum(it).item<int64_t>(), 1 + 200 + 10'000);
+  EXPECT_EQ(sum(it).item<int64_t>(), 2 + 400 + 20'000);
+
+  auto wrong = function([](Iterator& it) { return it.next_features()["u"]; });
+  Iterator again = rows.iterator();
+  EXPECT_THAT(error_of([&] { wrong(again); }), AllOf(HasSubstr("\"u\""), HasSubstr("x, z, y")));
+}
+
+TEST_F(DatasetFiles, GoOverTheWire) {
+  file("a.csv", "user,x\nann,1\nbob,\n");
+  const CsvFormat format{.columns = {{.name = "user", .type = CsvColumn::Type::kString, .otherwise = std::string("?")},
+                                     {.name = "x", .type = CsvColumn::Type::kFloat, .otherwise = 7.5}},
+                         .header = {"user", "x"}};
+  const Dataset described = Dataset::text_lines({directory_.path("*.csv")})
+                                .skip(1)
+                                .parse_csv(format)
+                                .preprocess("user", string_lookup({.vocabulary = {"ann", "bob"}}))
+                                .label("x")
+                                .batch(2);
+  const std::vector<ExampleFeature> features{
+      {.name = "x", .kind = FeatureKind::kFixed, .type = FeatureType::kInt64, .otherwise = std::vector<int64_t>{3}},
+      {.name = "tags", .kind = FeatureKind::kPadded, .type = FeatureType::kInt64, .padding = int64_t{-1}, .most = 4}};
+  const Dataset examples = Dataset::tfrecords({tfrecords("t", 5, 2)}).parse_examples(features, {.threads = 2}).batch(2);
+
+  const Dataset arrived = parse_dataset(described.serialize());
+  const Dataset examples_arrived = parse_dataset(examples.serialize());
+
+  EXPECT_EQ(arrived.column_names(), described.column_names());
+  EXPECT_TRUE(elements_of(arrived)[0][1].equal(torch::tensor({1.0F, 7.5F})));
+  EXPECT_EQ(numbers_of(arrived), Numbers({1, 2}));
+  EXPECT_EQ(numbers_of(examples_arrived), Numbers({5, 6}));
+  EXPECT_EQ(examples_arrived.serialize(), examples.serialize());
+}
+
+TEST_F(DatasetFiles, ParseBySeveralThreadsInTheOrderOfTheFile) {
+  const Dataset examples = Dataset::tfrecords({tfrecords("a", 0, 1'000)}).parse_examples(kFeatures, {.threads = 4});
+  Numbers expected;
+  for (int64_t i = 0; i < 1'000; ++i) expected.push_back(i);
+
+  EXPECT_EQ(numbers_of(examples.batch(7)), expected);
+  EXPECT_EQ(numbers_of(examples), expected);
+  EXPECT_EQ(numbers_of(examples.repeat(2)).size(), 2'000u);
+}
+
+TEST_F(DatasetFiles, HaveRecordsOfAFixedSizeAsStrings) {
+  const Dataset records = Dataset::fixed_records({file("a", "HEADabcdefF")}, 3, {.header_bytes = 4, .footer_bytes = 1});
+
+  const Dataset lengths = records.batch(2);
+  std::unique_ptr<Adapter> seen = string_lookup_adapter();
+  EXPECT_THAT(error_of([&] { elements_of(lengths); }), HasSubstr("string[2]"));
+  EXPECT_THAT(error_of([&] { records.adapt(*seen, "x"); }), HasSubstr("no names"));
+  EXPECT_THAT(error_of([&] { Dataset::fixed_records({"a"}, 0); }), HasSubstr("0 bytes"));
+}
+
+TEST_F(DatasetFiles, ReadAnEpochOnceOverAllWorkersHoweverManyThereAre) {
+  for (int i = 0; i < 5; ++i) tfrecords(str_cat("f", i), 10 * i, 4);
+  const Dataset all = Dataset::tfrecords({directory_.path("f*")}).parse_examples(kFeatures);
+  Numbers expected = numbers_of(all);
+
+  for (const ShardPolicy policy : {ShardPolicy::kFile, ShardPolicy::kData, ShardPolicy::kAuto}) {
+    for (int workers = 1; workers <= 7; ++workers) {
+      Numbers read;
+      for (int i = 0; i < workers; ++i) {
+        const Dataset part = all.shard({.num_input_pipelines = workers, .input_pipeline_id = i}, policy).prefetch(1);
+        for (const int64_t number : numbers_of(part)) read.push_back(number);
+      }
+      std::sort(read.begin(), read.end());
+      EXPECT_EQ(read, expected) << workers;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,154 @@
+// The steps of a dataset, as data.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/data/files/csv_parser.h"
+#include "muster/data/files/example_parser.h"
+#include "muster/data/files/record_parser.h"
+#include "muster/data/files/record_reader.h"
+#include "muster/data/preprocessing/preprocessing.h"
+
+namespace muster {
+
+// A traced function and what it needs besides its program.
+struct ElementProgram {
+  Program program{};
+  std::vector<bool> compact{};         // as TracedProgram::compact
+  std::shared_ptr<const void> kept{};  // the variables that it uses
+};
+
+struct RangeOp {
+  int64_t begin, end, step;
+  uint64_t count() const;
+};
+struct SlicesOp {
+  std::vector<at::Tensor> tensors;
+};
+struct WholeOp {
+  Element element;
+};
+struct GeneratorOp {
+  std::function<Dataset::Generator()> start;
+};
+struct DigitsOp {
+  int64_t count;
+  uint64_t seed;
+};
+// Records of files, one string each.
+struct FilesOp {
+  std::vector<std::string> patterns;  // paths, in which * ? and [] stand for what is there when it is opened
+  RecordFormat format{};
+  std::string header{};  // the first line of each file, if they have one
+  bool ignore_errors = false;
+  int64_t shards = 1, index = 0;  // of the files
+  int64_t cycle = 1, block = 1;   // so many files at a time, so many records of each in turn
+};
+// The slices of the arrays of a numpy file.
+struct NumpyOp {
+  std::string path;
+  std::vector<std::string> names{};
+};
+// The pictures below a directory and the number of the folder that each is in.
+struct ImageFolderOp {
+  std::string directory;
+  int64_t shards = 1, index = 0;  // of the files
+};
+struct DecodeImagesOp {
+  std::string column;
+  ImageOptions options{};
+  int threads = 1;
+};
+// Turns records into what is in them.
+struct ParseOp {
+  std::variant<std::vector<ExampleFeature>, CsvFormat> what;
+  std::shared_ptr<const RecordParser> parser;
+  bool ignore_errors = false;
+  int threads = 1;
+};
+// One column becomes another one.
+struct PreprocessOp {
+  std::string column;
+  std::shared_ptr<const Preprocessing> how;
+};
+// Some columns, in this order. The last one may be what the others are to predict.
+struct SelectOp {
+  std::vector<std::string> columns;
+  bool labelled = false;
+};
+struct ConcatenateOp {};
+struct FunctionOp {
+  bool filters;  // else maps
+  int threads = 1;
+  ElementFunction function{};                   // made here;
+  std::shared_ptr<const ElementProgram> got{};  // or parsed: null if its maker had no element to trace it on
+  const char* name() const { return filters ? "filter" : "map"; }
+};
+struct BatchOp {
+  int64_t size;
+  bool drop_remainder;
+};
+struct PaddedBatchOp {
+  int64_t size;
+  bool drop_remainder;
+  double padding;
+};
+// Padded batches of elements that are about as long.
+struct BucketOp {
+  int64_t column;                   // whose first size is the length
+  std::vector<int64_t> boundaries;  // ascending: a bucket below the first, one between each two, one from the last on
+  std::vector<int64_t> batches;     // the size of a batch of each bucket
+  bool drop_remainder;
+  double padding;
+};
+struct UnbatchOp {};
+struct EnumerateOp {
+  int64_t first;
+};
+struct WindowOp {
+  int64_t size, shift;
+  bool drop_remainder;
+};
+// One of several datasets at random.
+struct SampleOp {
+  std::vector<double> weights;
+  std::optional<uint64_t> seed;
+};
+struct ShuffleOp {
+  int64_t buffer;
+  std::optional<uint64_t> seed;
+  bool reshuffle;
+};
+struct RepeatOp {
+  std::optional<int64_t> count;
+};
+struct TakeOp {
+  int64_t count;
+};
+struct SkipOp {
+  int64_t count;
+};
+struct ShardOp {
+  int64_t shards, index;
+  bool of_all = false;  // each shard is to have an element, or it is an error
+};
+// Where ShardPolicy::kHint puts a ShardOp; else nothing.
+struct ShardHintOp {};
+struct ZipOp {};
+struct PrefetchOp {
+  int64_t count;
+};
+struct CacheOp {};
+
+using DatasetOp = std::variant<RangeOp, SlicesOp, WholeOp, GeneratorOp, DigitsOp, FilesOp, NumpyOp, ImageFolderOp,
+                               DecodeImagesOp, ParseOp, PreprocessOp, SelectOp, ConcatenateOp, SampleOp, FunctionOp,
+                               BatchOp, PaddedBatchOp, BucketOp, UnbatchOp, EnumerateOp, WindowOp, ShuffleOp, RepeatOp,
+                               TakeOp, SkipOp, ShardOp, ShardHintOp, ZipOp, PrefetchOp, CacheOp>;
+
+}  // namespace muster

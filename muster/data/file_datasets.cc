@@ -1,0 +1,217 @@
+// The datasets that are read from files, and what gives names to columns.
+#include <algorithm>
+#include <charconv>
+
+#include "muster/base/status.h"
+#include "muster/data/dataset_node.h"
+#include "muster/data/source.h"
+#include "muster/runtime/local_worker.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr int kLinesToLookAt = 100;
+
+Dataset made_of(DatasetOp op, DatasetNode::Inputs inputs = {}) {
+  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(inputs)));
+}
+
+Dataset files_dataset(const char* what, FilesOp op) {
+  if (op.patterns.empty()) throw invalid_argument(what, ": no files, expected at least one path");
+  if (op.cycle < 1 || op.block < 1) {
+    throw invalid_argument(what, ": cycle_length ", op.cycle, " and block_length ", op.block, ", expected at least 1");
+  }
+  for (const std::string& path : op.patterns) {
+    if (path.empty()) throw invalid_argument(what, ": an empty path");
+  }
+  return made_of(std::move(op));
+}
+
+int checked_threads(const char* what, Parallel parallel) {
+  if (parallel.threads < 1 || parallel.threads > kMostThreads) {
+    throw invalid_argument(what, ": ", parallel.threads, " threads, expected 1 to ", kMostThreads);
+  }
+  return parallel.threads;
+}
+
+bool is_integer(std::string_view field) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), number);
+  return error == std::errc() && end == field.data() + field.size();
+}
+bool is_number(std::string_view field) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), number);
+  return error == std::errc() && end == field.data() + field.size();
+}
+
+// What the first lines look like, as tf.data's make_csv_dataset guesses it.
+std::vector<CsvColumn> guessed_columns(RecordReader& reader, std::vector<std::string> names,
+                                       const CsvOptions& options) {
+  std::vector<CsvColumn> columns;
+  for (std::string& name : names) {
+    columns.push_back({.name = std::move(name), .type = CsvColumn::Type::kInt64, .otherwise = int64_t{0}});
+  }
+  for (int i = 0; i < kLinesToLookAt; ++i) {
+    const std::optional<std::string_view> line = reader.next();
+    if (!line) break;
+    const std::vector<std::string> fields = csv_fields(*line, options.separator, options.quotes);
+    for (size_t place = 0; place < std::min(fields.size(), columns.size()); ++place) {
+      const std::string& field = fields[place];
+      CsvColumn& column = columns[place];
+      if (field.empty() || field == options.na_value) continue;
+      if (column.type == CsvColumn::Type::kInt64 && !is_integer(field)) {
+        column.type = CsvColumn::Type::kFloat;
+        column.otherwise = 0.0;
+      }
+      if (column.type == CsvColumn::Type::kFloat && !is_number(field)) {
+        column.type = CsvColumn::Type::kString;
+        column.otherwise = std::string();
+      }
+    }
+  }
+  return columns;
+}
+
+}  // namespace
+
+Dataset Dataset::tfrecords(std::vector<std::string> files, const FileOptions& options) {
+  return files_dataset("tfrecords",
+                       {.patterns = std::move(files),
+                        .format = {.kind = RecordFormat::Kind::kTfRecord, .compression = options.compression},
+                        .ignore_errors = options.ignore_errors,
+                        .cycle = options.cycle_length,
+                        .block = options.block_length});
+}
+
+Dataset Dataset::text_lines(std::vector<std::string> files, const FileOptions& options) {
+  return files_dataset("text_lines",
+                       {.patterns = std::move(files),
+                        .format = {.kind = RecordFormat::Kind::kLines, .compression = options.compression},
+                        .ignore_errors = options.ignore_errors,
+                        .cycle = options.cycle_length,
+                        .block = options.block_length});
+}
+
+Dataset Dataset::fixed_records(std::vector<std::string> files, int64_t record_bytes,
+                               const FixedRecordOptions& options) {
+  if (record_bytes < 1 || options.header_bytes < 0 || options.footer_bytes < 0) {
+    throw invalid_argument("fixed_records: records of ", record_bytes, " bytes, a header of ", options.header_bytes,
+                           " and a footer of ", options.footer_bytes, "; expected at least 1, 0 and 0");
+  }
+  return files_dataset("fixed_records", {.patterns = std::move(files),
+                                         .format = {.kind = RecordFormat::Kind::kFixed,
+                                                    .compression = options.files.compression,
+                                                    .record_bytes = record_bytes,
+                                                    .header_bytes = options.header_bytes,
+                                                    .footer_bytes = options.footer_bytes},
+                                         .ignore_errors = options.files.ignore_errors,
+                                         .cycle = options.files.cycle_length,
+                                         .block = options.files.block_length});
+}
+
+Dataset Dataset::csv(std::vector<std::string> files, const CsvOptions& options, Parallel parallel) {
+  FilesOp op{.patterns = std::move(files),
+             .format = {.kind = RecordFormat::Kind::kLines,
+                        .compression = options.files.compression,
+                        .quoted = options.quotes},
+             .ignore_errors = options.files.ignore_errors,
+             .cycle = options.files.cycle_length,
+             .block = options.files.block_length};
+  CsvFormat format{.columns = options.columns,
+                   .separator = options.separator,
+                   .quotes = options.quotes,
+                   .na_value = options.na_value};
+  if (op.patterns.empty()) throw invalid_argument("csv: no files, expected at least one path");
+  if (options.header || format.columns.empty()) {
+    const std::vector<std::string> paths = record_files(op);
+    const std::unique_ptr<RecordReader> reader = open_records(paths.at(0), op.format);
+    if (options.header) {
+      const std::optional<std::string_view> first = reader->next();
+      if (!first) throw data_loss("file \"", paths[0], "\": it is empty, expected a header");
+      op.header = *first;
+      format.header = csv_fields(op.header, options.separator, options.quotes);
+    }
+    if (format.columns.empty()) {
+      if (!options.header) throw invalid_argument("csv: without a header, `columns` says what the fields are");
+      format.columns = guessed_columns(*reader, format.header, options);
+    }
+  }
+  Dataset lines = files_dataset("csv", std::move(op));
+  return made_of(ParseOp{.what = format,
+                         .parser = parser_of(format),
+                         .ignore_errors = options.files.ignore_errors,
+                         .threads = checked_threads("csv", parallel)},
+                 {lines.node()});
+}
+
+Dataset Dataset::numpy(const std::string& file) {
+  NumpyOp op{.path = file};
+  for (const auto& [name, array] : read_numpy(file)) op.names.push_back(name);
+  return made_of(std::move(op));
+}
+
+Dataset Dataset::image_folder(const std::string& directory) {
+  if (directory.empty()) throw invalid_argument("image_folder: an empty path");
+  return made_of(ImageFolderOp{.directory = directory});
+}
+
+Dataset Dataset::decode_images(const std::string& column, const ImageOptions& options, Parallel parallel) const {
+  const ImageSteps checked(options.steps);  // throws for what is no step
+  return made_of(
+      DecodeImagesOp{.column = column, .options = options, .threads = checked_threads("decode_images", parallel)},
+      {node_});
+}
+
+Dataset Dataset::concatenate(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) throw invalid_argument("concatenate: no datasets, expected at least one");
+  DatasetNode::Inputs inputs;
+  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node());
+  return made_of(ConcatenateOp{}, std::move(inputs));
+}
+
+Dataset Dataset::parse_examples(std::vector<ExampleFeature> features, Parallel parallel) const {
+  return made_of(ParseOp{.what = features,
+                         .parser = parser_of(features),
+                         .ignore_errors = ignores_errors(*node_),
+                         .threads = checked_threads("parse_examples", parallel)},
+                 {node_});
+}
+
+Dataset Dataset::parse_csv(CsvFormat format, Parallel parallel) const {
+  return made_of(ParseOp{.what = format,
+                         .parser = parser_of(format),
+                         .ignore_errors = ignores_errors(*node_),
+                         .threads = checked_threads("parse_csv", parallel)},
+                 {node_});
+}
+
+Dataset Dataset::select(std::vector<std::string> columns) const {
+  if (columns.empty()) throw invalid_argument("select: no columns, expected at least one");
+  return made_of(SelectOp{.columns = std::move(columns)}, {node_});
+}
+
+Dataset Dataset::label(const std::string& column) const {
+  std::vector<std::string> columns = column_names();
+  const auto place = std::find(columns.begin(), columns.end(), column);
+  if (place != columns.end()) columns.erase(place);
+  columns.push_back(column);  // if there is none, the step says so
+  return made_of(SelectOp{.columns = std::move(columns), .labelled = true}, {node_});
+}
+
+Dataset Dataset::preprocess(const std::string& column, std::shared_ptr<const Preprocessing> how) const {
+  if (!how) throw invalid_argument("preprocess: nothing for column \"", column, "\", expected a layer");
+  return made_of(PreprocessOp{column, std::move(how)}, {node_});
+}
+
+void Dataset::adapt(Adapter& adapter, const std::string& column) const {
+  const Dataset one = select({column});
+  const std::atomic<bool> closed{false};
+  const std::unique_ptr<Source> source = muster::open(*one.node(), {.runner = local_worker(), .closed = closed});
+  while (const std::optional<Columns> element = source->next()) adapter.see(element->at(0));
+}
+
+std::vector<std::string> Dataset::column_names() const { return node_->names().names; }
+
+}  // namespace muster

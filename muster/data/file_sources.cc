@@ -1,0 +1,270 @@
+// The sources that read files.
+#include <glob.h>
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/data/files/numpy_file.h"
+#include "muster/data/source.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
+
+// In order of their names: every task that sees the same files has the same list.
+std::vector<std::string> files_of(const std::string& pattern) {
+  if (!is_pattern(pattern)) return {pattern};
+  glob_t found{};
+  const int failed = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (failed == GLOB_NOMATCH || paths.empty()) throw not_found("files \"", pattern, "\": there are none");
+  if (failed != 0) throw unavailable("files \"", pattern, "\": the directory cannot be read");
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+class FilesSource : public Source {
+ public:
+  FilesSource(const FilesOp& op, const OpenContext& context) : op_(op), context_(context) {
+    const char* const unit = op.format.kind == RecordFormat::Kind::kLines ? "line" : "record";
+    for (const std::string& path : record_files(op)) files_.push_back({path, unit});
+  }
+  ~FilesSource() override {
+    if (ignored_ > 0) MUSTER_LOG(warning) << ignored_ << " records that could not be read were left out";
+  }
+
+  std::optional<Columns> next() override {
+    const std::optional<std::string_view> record = next_record();
+    if (!record) return std::nullopt;
+    Columns element;
+    element.emplace_back(Strings(std::string(*record), {open_[turn_].file, open_[turn_].reader->number()}));
+    return element;
+  }
+  void restart() override {
+    open_.clear();
+    next_file_ = turn_ = 0;
+    given_ = 0;
+  }
+  bool skip(int64_t count) override {
+    while (count > 0 && next_record()) --count;
+    return count == 0;
+  }
+
+ private:
+  // A file that is read in turn with others. No reader: it has ended.
+  struct Open {
+    const RecordFile* file = nullptr;
+    std::unique_ptr<RecordReader> reader{};
+  };
+
+  // As tf.data interleaves: a block of each in turn, and a file that has ended gives its place to the next one.
+  std::optional<std::string_view> next_record() {
+    while (true) {
+      if (given_ == op_.block) pass_on();
+      if (!has_reader()) return std::nullopt;
+      try {
+        if (const std::optional<std::string_view> record = open_[turn_].reader->next()) {
+          ++given_;
+          return record;
+        }
+        open_[turn_].reader = nullptr;
+        given_ = op_.block;
+      } catch (const Error& error) {
+        if (!op_.ignore_errors || error.code() == StatusCode::kCancelled) throw;
+        say_ignored(error);
+      }
+    }
+  }
+
+  // Opens the file at this place of the cycle, if there is one more; takes places out that stay empty.
+  bool has_reader() {
+    const auto cycle = static_cast<size_t>(op_.cycle);
+    while (open_.size() < cycle && next_file_ < files_.size()) open_.emplace_back();
+    while (!open_.empty()) {
+      Open& place = open_[turn_];
+      while (!place.reader && next_file_ < files_.size()) {
+        context_.check_open();
+        place.file = &files_[next_file_++];
+        try {
+          place.reader = open_file(place.file->path);
+        } catch (const Error& error) {
+          if (!op_.ignore_errors) throw;
+          say_ignored(error);
+        }
+      }
+      if (place.reader) return true;
+      open_.erase(open_.begin() + static_cast<ptrdiff_t>(turn_));
+      if (turn_ >= open_.size()) turn_ = 0;
+      given_ = 0;
+    }
+    return false;
+  }
+
+  void pass_on() {
+    given_ = 0;
+    if (!open_.empty()) turn_ = (turn_ + 1) % open_.size();
+  }
+
+  void say_ignored(const Error& error) {
+    if (ignored_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
+  }
+
+  std::unique_ptr<RecordReader> open_file(const std::string& path) const {
+    std::unique_ptr<RecordReader> reader = open_records(path, op_.format);
+    if (op_.header.empty()) return reader;
+    const std::optional<std::string_view> first = reader->next();
+    if (!first) throw data_loss("file \"", path, "\": it is empty, expected the header ", op_.header);
+    if (*first != op_.header) {
+      throw invalid_argument("file \"", path, "\": its header is ", first->substr(0, 200),
+                             ", expected that of the first file: ", op_.header);
+    }
+    return reader;
+  }
+
+  const FilesOp op_;
+  const OpenContext context_;
+  std::vector<RecordFile> files_;
+  size_t next_file_ = 0;
+  std::vector<Open> open_;
+  size_t turn_ = 0;    // among them
+  int64_t given_ = 0;  // of its block
+  int64_t ignored_ = 0;
+};
+
+std::vector<std::string_view> views_of(const Strings& records) {
+  std::vector<std::string_view> views(records.count());
+  for (size_t i = 0; i < views.size(); ++i) views[i] = records[i];
+  return views;
+}
+
+// The parsers know nothing of origins but how to ask for them.
+template <class Parser>
+class ParserOf : public RecordParser {
+ public:
+  explicit ParserOf(Parser parser) : parser_(std::move(parser)) {}
+  std::vector<std::string> names() const override { return parser_.names(); }
+  Columns parse(const Strings& records) const override {
+    return parser_.parse(views_of(records), [&](size_t i) {
+      RecordOrigin origin = records.origin(i);
+      if (origin.file == nullptr) origin.number = static_cast<int64_t>(i);
+      return origin.to_string();
+    });
+  }
+
+ private:
+  const Parser parser_;
+};
+
+// Of a batch of one.
+Column only_row(const Column& column) {
+  if (!column.holds_strings()) return column.tensor().select(0, 0);
+  Strings row;
+  for (size_t i = 0; i < column.strings().count(); ++i) row.append(column.strings()[i]);
+  row.shape({column.sizes().begin() + 1, column.sizes().end()});
+  return row;
+}
+
+const Strings& records_of(const Columns& element) {
+  if (element.size() != 1 || !element[0].holds_strings()) {
+    throw invalid_argument("parse: an element is ", describe(element), ", expected one string: a record of a file");
+  }
+  return element[0].strings();
+}
+
+class LenientParseSource : public Source {
+ public:
+  LenientParseSource(std::shared_ptr<const RecordParser> parser, std::unique_ptr<Source> input)
+      : parser_(std::move(parser)), input_(std::move(input)) {}
+  ~LenientParseSource() override {
+    if (ignored_ > 0) MUSTER_LOG(warning) << ignored_ << " records that could not be parsed were left out";
+  }
+  std::optional<Columns> next() override {
+    while (std::optional<Columns> element = input_->next()) {
+      try {
+        return parse_records(*parser_, *element);
+      } catch (const Error& error) {
+        if (ignored_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
+      }
+    }
+    return std::nullopt;
+  }
+  void restart() override { input_->restart(); }
+
+ private:
+  const std::shared_ptr<const RecordParser> parser_;
+  const std::unique_ptr<Source> input_;
+  int64_t ignored_ = 0;
+};
+
+class ConcatenateSource : public Source {
+ public:
+  explicit ConcatenateSource(std::vector<std::unique_ptr<Source>> inputs) : inputs_(std::move(inputs)) {}
+  std::optional<Columns> next() override {
+    for (; at_ < inputs_.size(); ++at_) {
+      if (std::optional<Columns> element = inputs_[at_]->next()) return element;
+    }
+    return std::nullopt;
+  }
+  void restart() override {
+    at_ = 0;
+    for (const auto& input : inputs_) input->restart();
+  }
+
+ private:
+  const std::vector<std::unique_ptr<Source>> inputs_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> record_files(const FilesOp& op) {
+  std::vector<std::string> all, mine;
+  for (const std::string& pattern : op.patterns) {
+    std::vector<std::string> some = files_of(pattern);
+    std::move(some.begin(), some.end(), std::back_inserter(all));
+  }
+  for (auto i = static_cast<size_t>(op.index); i < all.size(); i += static_cast<size_t>(op.shards))
+    mine.push_back(all[i]);
+  return mine;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& path) {
+  PlainTensors plain;
+  if (path.ends_with(".npz")) return read_npz(path);
+  return {{"array", read_npy(path)}};
+}
+
+std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what) {
+  if (const auto* features = std::get_if<0>(&what))
+    return std::make_shared<ParserOf<ExampleParser>>(ExampleParser(*features));
+  return std::make_shared<ParserOf<CsvParser>>(CsvParser(std::get<1>(what)));
+}
+
+Columns parse_records(const RecordParser& parser, const Columns& element) {
+  PlainTensors plain;
+  const Strings& records = records_of(element);
+  if (!records.sizes().empty()) return parser.parse(records);
+  Columns row = parser.parse(records);
+  for (Column& column : row) column = only_row(column);
+  return row;
+}
+
+std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context) {
+  return std::make_unique<FilesSource>(op, context);
+}
+
+std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
+  if (op.ignore_errors) return std::make_unique<LenientParseSource>(op.parser, std::move(input));
+  return open_change([parser = op.parser](const Columns& element) { return parse_records(*parser, element); },
+                     context.example ? 1 : op.threads, std::move(input));
+}
+
+std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs) {
+  return std::make_unique<ConcatenateSource>(std::move(inputs));
+}
+
+}  // namespace muster

@@ -1,0 +1,21 @@
+// What is in the records of files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/data/column.h"
+
+namespace muster {
+
+// Immutable, thread-safe.
+class RecordParser {
+ public:
+  virtual ~RecordParser() = default;
+  virtual std::vector<std::string> names() const = 0;  // of the columns
+  // A batch of records: each column has their number as its first dimension. Throws Error{kInvalidArgument} or
+  // {kDataLoss} that says which record is wrong, by its origin.
+  virtual Columns parse(const Strings& records) const = 0;
+};
+
+}  // namespace muster

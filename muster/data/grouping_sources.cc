@@ -1,0 +1,301 @@
+// The sources that make other numbers of elements than they take.
+#include <ATen/ops/scalar_tensor.h>
+#include <absl/cleanup/cleanup.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <random>
+
+#include "muster/base/status.h"
+#include "muster/data/source.h"
+#include "muster/data/stacking.h"
+#include "muster/runtime/run_options.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+class BatchSource : public Source {
+ public:
+  BatchSource(const char* step, int64_t size, bool drop_remainder, std::optional<double> padding,
+              std::unique_ptr<Source> input, const OpenContext& context)
+      : step_(step),
+        size_(static_cast<size_t>(size)),
+        drop_remainder_(drop_remainder),
+        padding_(padding),
+        input_(std::move(input)),
+        context_(context) {}
+
+  std::optional<Columns> next() override {
+    // First all elements, then memory for them: a batch may be asked to be larger than the dataset. What a run that was
+    // cancelled meanwhile has taken is still there.
+    while (rows_.size() < size_) {
+      context_.check_open();
+      std::optional<Columns> row = input_->next();
+      if (!row) break;
+      rows_.push_back(std::move(*row));
+    }
+    const absl::Cleanup taken = [this] { rows_.clear(); };
+    if (rows_.empty() || (drop_remainder_ && rows_.size() < size_)) return std::nullopt;
+    return stacked(rows_, step_, padding_);
+  }
+  void restart() override {
+    rows_.clear();
+    input_->restart();
+  }
+
+ private:
+  const char* const step_;
+  const size_t size_;
+  const bool drop_remainder_;
+  const std::optional<double> padding_;
+  const std::unique_ptr<Source> input_;
+  const OpenContext context_;
+  std::vector<Columns> rows_;  // kept for its memory
+};
+
+class BucketSource : public Source {
+ public:
+  BucketSource(const BucketOp& op, std::unique_ptr<Source> input, const OpenContext& context)
+      : op_(op), input_(std::move(input)), context_(context), buckets_(op.batches.size()) {}
+
+  std::optional<Columns> next() override {
+    while (!ended_) {
+      context_.check_open();
+      std::optional<Columns> element = input_->next();
+      if (!element) {
+        ended_ = true;
+        break;
+      }
+      const size_t number = bucket_of(*element);
+      std::vector<Columns>& bucket = buckets_[number];
+      bucket.push_back(*std::move(element));
+      if (bucket.size() == static_cast<size_t>(op_.batches[number])) return taken_from(bucket);
+    }
+    for (std::vector<Columns>& bucket : buckets_) {
+      if (op_.drop_remainder) bucket.clear();
+      if (!bucket.empty()) return taken_from(bucket);
+    }
+    return std::nullopt;
+  }
+  void restart() override {
+    ended_ = false;
+    for (auto& bucket : buckets_) bucket.clear();
+    input_->restart();
+  }
+
+ private:
+  size_t bucket_of(const Columns& element) const {
+    const auto column = static_cast<size_t>(op_.column);
+    if (column >= element.size() || element[column].sizes().empty()) {
+      throw invalid_argument("bucket_by_length: an element is ", describe(element), ", expected one whose column ",
+                             op_.column, " has a length");
+    }
+    const auto above = std::ranges::upper_bound(op_.boundaries, element[column].sizes()[0]);
+    return static_cast<size_t>(above - op_.boundaries.begin());
+  }
+
+  Columns taken_from(std::vector<Columns>& bucket) const {
+    const absl::Cleanup taken = [&] { bucket.clear(); };
+    return stacked(bucket, "bucket_by_length", op_.padding);
+  }
+
+  const BucketOp op_;
+  const std::unique_ptr<Source> input_;
+  const OpenContext context_;
+  std::vector<std::vector<Columns>> buckets_;
+  bool ended_ = false;
+};
+
+// One row of a batch.
+Column row_of(const Column& column, int64_t row) {
+  if (!column.holds_strings()) return column.tensor().select(0, row);
+  const Strings& strings = column.strings();
+  const size_t count = strings.count() / static_cast<size_t>(std::max<int64_t>(strings.sizes()[0], 1));
+  const size_t first = static_cast<size_t>(row) * count;
+  if (strings.sizes().size() == 1) return Strings(std::string(strings[first]), strings.origin(first));
+  Strings some;
+  for (size_t i = first; i < first + count; ++i) some.append(strings[i]);
+  some.shape({strings.sizes().begin() + 1, strings.sizes().end()});
+  return some;
+}
+
+class UnbatchSource : public Source {
+ public:
+  explicit UnbatchSource(std::unique_ptr<Source> input) : input_(std::move(input)) {}
+
+  std::optional<Columns> next() override {
+    while (row_ == rows_) {
+      std::optional<Columns> batch = input_->next();
+      if (!batch) return std::nullopt;
+      batch_ = *std::move(batch);
+      rows_ = rows_in(batch_);
+      row_ = 0;
+    }
+    PlainTensors plain;
+    Columns element;
+    for (const Column& column : batch_) element.push_back(row_of(column, row_));
+    ++row_;
+    return element;
+  }
+  void restart() override {
+    row_ = rows_ = 0;
+    input_->restart();
+  }
+
+ private:
+  static int64_t rows_in(const Columns& batch) {
+    for (const Column& column : batch) {
+      if (!column.sizes().empty() && column.sizes()[0] == batch[0].sizes()[0]) continue;
+      throw invalid_argument("unbatch: an element is ", describe(batch), ", expected columns with as many rows");
+    }
+    return batch.empty() ? 0 : batch[0].sizes()[0];
+  }
+
+  const std::unique_ptr<Source> input_;
+  Columns batch_;
+  int64_t row_ = 0, rows_ = 0;
+};
+
+class EnumerateSource : public Source {
+ public:
+  EnumerateSource(int64_t first, std::unique_ptr<Source> input)
+      : first_(static_cast<uint64_t>(first)), next_(first_), input_(std::move(input)) {}
+
+  std::optional<Columns> next() override {
+    std::optional<Columns> element = input_->next();
+    if (!element) return std::nullopt;
+    PlainTensors plain;
+    element->insert(element->begin(), at::scalar_tensor(static_cast<int64_t>(next_++), at::TensorOptions(at::kLong)));
+    return element;
+  }
+  void restart() override {
+    next_ = first_;
+    input_->restart();
+  }
+  bool skip(int64_t count) override {
+    next_ += static_cast<uint64_t>(count);
+    return input_->skip(count);
+  }
+
+ private:
+  const uint64_t first_;
+  uint64_t next_;
+  const std::unique_ptr<Source> input_;
+};
+
+class WindowSource : public Source {
+ public:
+  WindowSource(const WindowOp& op, std::unique_ptr<Source> input, const OpenContext& context)
+      : op_(op), input_(std::move(input)), context_(context) {}
+
+  std::optional<Columns> next() override {
+    const auto size = static_cast<size_t>(op_.size);
+    while (!ended_ && rows_.size() < size) {
+      context_.check_open();
+      if (due_ > 0) {
+        ended_ = !input_->skip(due_);
+        due_ = 0;
+        continue;
+      }
+      if (std::optional<Columns> element = input_->next()) {
+        rows_.push_back(*std::move(element));
+      } else {
+        ended_ = true;
+      }
+    }
+    if (rows_.empty() || (op_.drop_remainder && rows_.size() < size)) return std::nullopt;
+    Columns window = stacked(rows_, "window");
+    const size_t left = std::min(rows_.size(), static_cast<size_t>(op_.shift));
+    rows_.erase(rows_.begin(), rows_.begin() + static_cast<ptrdiff_t>(left));
+    due_ = op_.shift - static_cast<int64_t>(left);
+    return window;
+  }
+  void restart() override {
+    rows_.clear();
+    due_ = 0;
+    ended_ = false;
+    input_->restart();
+  }
+
+ private:
+  const WindowOp op_;
+  const std::unique_ptr<Source> input_;
+  const OpenContext context_;
+  std::vector<Columns> rows_;
+  int64_t due_ = 0;  // to leave out before the next one
+  bool ended_ = false;
+};
+
+class SampleSource : public Source {
+ public:
+  SampleSource(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs)
+      : weights_(op.weights), seed_(op.seed.value_or(random_id())), inputs_(std::move(inputs)) {
+    begin();
+  }
+
+  std::optional<Columns> next() override {
+    while (true) {
+      double sum = 0;
+      for (const double weight : left_) sum += weight;
+      if (!(sum > 0)) return std::nullopt;
+      // Not a distribution of the standard library, which every one makes in its own way: a seed means one order.
+      double drawn = static_cast<double>(random_() >> 11) * 0x1p-53 * sum;
+      size_t number = 0;
+      while (number + 1 < left_.size() && (left_[number] == 0 || drawn >= left_[number])) drawn -= left_[number++];
+      while (left_[number] == 0) --number;  // rounding
+      if (std::optional<Columns> element = inputs_[number]->next()) return element;
+      left_[number] = 0;
+    }
+  }
+  void restart() override {
+    for (const auto& input : inputs_) input->restart();
+    left_ = weights_;
+  }
+
+ private:
+  void begin() {
+    random_.seed(seed_);
+    left_ = weights_;
+  }
+
+  const std::vector<double> weights_;
+  const uint64_t seed_;
+  const std::vector<std::unique_ptr<Source>> inputs_;
+  std::mt19937_64 random_;
+  std::vector<double> left_;  // 0: it has ended
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_op(const BatchOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
+  return std::make_unique<BatchSource>("batch", op.size, op.drop_remainder, std::nullopt, std::move(input), context);
+}
+
+std::unique_ptr<Source> open_op(const PaddedBatchOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
+  return std::make_unique<BatchSource>("padded_batch", op.size, op.drop_remainder, op.padding, std::move(input),
+                                       context);
+}
+
+std::unique_ptr<Source> open_op(const BucketOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
+  return std::make_unique<BucketSource>(op, std::move(input), context);
+}
+
+std::unique_ptr<Source> open_op(const UnbatchOp&, std::unique_ptr<Source> input, const OpenContext&) {
+  return std::make_unique<UnbatchSource>(std::move(input));
+}
+
+std::unique_ptr<Source> open_op(const EnumerateOp& op, std::unique_ptr<Source> input, const OpenContext&) {
+  return std::make_unique<EnumerateSource>(op.first, std::move(input));
+}
+
+std::unique_ptr<Source> open_op(const WindowOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
+  return std::make_unique<WindowSource>(op, std::move(input), context);
+}
+
+std::unique_ptr<Source> open_sample(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs) {
+  return std::make_unique<SampleSource>(op, std::move(inputs));
+}
+
+}  // namespace muster

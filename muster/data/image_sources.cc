@@ -1,0 +1,157 @@
+// The sources of pictures.
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include "muster/base/status.h"
+#include "muster/data/source.h"
+#include "muster/io/input_file.h"
+#include "muster/runtime/run_options.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostFileBytes = int64_t{1} << 30;
+
+struct ImageFile {
+  RecordFile file;
+  int64_t label = 0;
+};
+
+std::vector<fs::path> sorted_entries(const fs::path& directory) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  if (error) throw not_found("image_folder \"", directory.string(), "\": ", error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool is_picture(const fs::path& path) {
+  std::string ending = path.extension().string();
+  for (char& c : ending) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+// Those of each folder after each other, by name; every n-th of them.
+std::vector<ImageFile> pictures_of(const ImageFolderOp& op) {
+  std::vector<ImageFile> all;
+  int64_t label = 0, number = 0;
+  for (const fs::path& folder : sorted_entries(op.directory)) {
+    if (!fs::is_directory(folder)) continue;
+    for (const fs::path& path : sorted_entries(folder)) {
+      if (!is_picture(path)) continue;
+      if (number++ % op.shards == op.index) all.push_back({{path.string(), "picture"}, label});
+    }
+    ++label;
+  }
+  if (number == 0) {
+    throw not_found("image_folder \"", op.directory,
+                    "\": no pictures; expected a folder for each class, with .png, .jpg or .jpeg files in it");
+  }
+  return all;
+}
+
+std::string read_whole(const std::string& path) {
+  const InputFile file(path);
+  if (file.size() > kMostFileBytes)
+    throw invalid_argument("file \"", path, "\": ", file.size(), " bytes is no picture");
+  std::string bytes(static_cast<size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+class ImageFolderSource : public Source {
+ public:
+  ImageFolderSource(const ImageFolderOp& op, const OpenContext& context) : context_(context), files_(pictures_of(op)) {}
+
+  std::optional<Columns> next() override {
+    if (next_ == files_.size()) return std::nullopt;
+    context_.check_open();
+    const ImageFile& file = files_[next_++];
+    PlainTensors plain;
+    Columns element;
+    element.emplace_back(Strings(read_whole(file.file.path), {&file.file, 0}));
+    element.emplace_back(at::scalar_tensor(file.label, at::TensorOptions(at::kLong)));
+    return element;
+  }
+  void restart() override { next_ = 0; }
+  bool skip(int64_t count) override {
+    const bool enough = static_cast<uint64_t>(count) <= files_.size() - next_;
+    next_ = enough ? next_ + static_cast<size_t>(count) : files_.size();
+    return enough;
+  }
+
+ private:
+  const OpenContext context_;
+  const std::vector<ImageFile> files_;
+  size_t next_ = 0;
+};
+
+// Gives each element a number, so that threads draw the same whoever takes it.
+class NumberedElements : public Source {
+ public:
+  explicit NumberedElements(std::unique_ptr<Source> input) : input_(std::move(input)) {}
+  std::optional<Columns> next() override {
+    std::optional<Columns> element = input_->next();
+    if (!element) return std::nullopt;
+    PlainTensors plain;
+    element->emplace_back(at::scalar_tensor(number_++, at::TensorOptions(at::kLong)));
+    return element;
+  }
+  void restart() override { input_->restart(); }  // goes on counting: other pictures in each round
+
+ private:
+  const std::unique_ptr<Source> input_;
+  int64_t number_ = 0;
+};
+
+uint64_t mixed(uint64_t seed, int64_t number) {
+  uint64_t bits = seed + 0x9e3779b97f4a7c15 * static_cast<uint64_t>(number + 1);
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  return bits ^ (bits >> 31);
+}
+
+at::Tensor decoded(const Column& column, const DecodeOptions& options) {
+  if (!column.holds_strings() || !column.sizes().empty()) {
+    throw invalid_argument("decode_images: a column is ", column.to_string(),
+                           ", expected the bytes of one picture; do it before batch");
+  }
+  try {
+    return decode_image(column.strings()[0], options);
+  } catch (const Error& error) {
+    const RecordOrigin origin = column.strings().origin(0);
+    if (origin.file == nullptr) throw;
+    throw Error(Status(error.code(), str_cat("file \"", origin.file->path, "\": ", error.status().message())));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_op(const ImageFolderOp& op, const OpenContext& context) {
+  return std::make_unique<ImageFolderSource>(op, context);
+}
+
+std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std::unique_ptr<Source> input,
+                                    const OpenContext& context) {
+  const uint64_t seed = op.options.seed.value_or(random_id());
+  auto change = [=, decode = op.options.decode, steps = ImageSteps(op.options.steps)](Columns element) {
+    PlainTensors plain;
+    const auto number = element.back().tensor().item().toLong();
+    element.pop_back();
+    element.at(column) = steps(decoded(element.at(column), decode), mixed(seed, number));
+    return element;
+  };
+  return open_change(std::move(change), context.example ? 1 : op.threads,
+                     std::make_unique<NumberedElements>(std::move(input)));
+}
+
+}  // namespace muster

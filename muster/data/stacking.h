@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "muster/data/column.h"
+
+namespace muster {
+
+// Elements as one, each a row of it. Without padding they must be of one shape; with it smaller ones are filled up (and
+// strings with ""). Throws Error{kInvalidArgument} in the name of `step`.
+Columns stacked(std::span<const Columns> rows, const char* step, std::optional<double> padding = {});
+
+}  // namespace muster
