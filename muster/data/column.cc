@@ -46,6 +46,10 @@ void Strings::shape(std::vector<int64_t> sizes) {
   sizes_ = std::move(sizes);
 }
 
+std::string Column::take_text() && {
+  return strings_.use_count() == 1 ? std::move(*strings_).take_bytes() : std::string((*strings_)[0]);
+}
+
 std::string Column::to_string() const {
   if (!holds_strings()) return spec_of(tensor_).to_string();
   return str_cat("string[", absl::StrJoin(strings_->sizes(), ", "), "]");

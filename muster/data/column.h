@@ -50,6 +50,7 @@ class Strings {
     return std::string_view(bytes_).substr(begin, ends_[number] - begin);
   }
   RecordOrigin origin(size_t number) const { return origins_.empty() ? origin_ : origins_[number]; }
+  std::string take_bytes() && { return std::move(bytes_); }
   bool operator==(const Strings& other) const {
     return sizes_ == other.sizes_ && bytes_ == other.bytes_ && ends_ == other.ends_;
   }
@@ -66,19 +67,21 @@ class Strings {
 class Column {
  public:
   Column() = default;
-  Column(at::Tensor tensor) : tensor_(std::move(tensor)) {}  // NOLINT: a tensor is a column
-  Column(Strings strings) : strings_(std::make_shared<const Strings>(std::move(strings))) {}  // NOLINT
+  Column(at::Tensor tensor) : tensor_(std::move(tensor)) {}                             // NOLINT: a tensor is a column
+  Column(Strings strings) : strings_(std::make_shared<Strings>(std::move(strings))) {}  // NOLINT
 
   bool holds_strings() const { return strings_ != nullptr; }
   const at::Tensor& tensor() const { return tensor_; }  // REQUIRES: !holds_strings()
   const Strings& strings() const { return *strings_; }  // REQUIRES: holds_strings()
   at::IntArrayRef sizes() const { return strings_ ? strings_->sizes() : tensor_.sizes(); }
+  // The only string; moved if nobody else holds it. REQUIRES: holds_strings(), and there is one.
+  std::string take_text() &&;
   // "float32[3, 4]", "string[3]".
   std::string to_string() const;
 
  private:
   at::Tensor tensor_;
-  std::shared_ptr<const Strings> strings_;
+  std::shared_ptr<Strings> strings_;
 };
 
 using Columns = std::vector<Column>;

@@ -81,8 +81,8 @@ void ElementBuffer::add(Columns element) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.strings) {
-      const Strings& strings = element[i].strings();
-      texts_[slot.number].push_back({std::string(strings[0]), strings.origin(0)});
+      const RecordOrigin origin = element[i].strings().origin(0);
+      texts_[slot.number].push_back({std::move(element[i]).take_text(), origin});
     } else if (slot.bytes > 0) {
       const at::Tensor tensor = element[i].tensor().contiguous();
       std::memcpy(bytes_of(count_) + slot.place, tensor.const_data_ptr(), slot.bytes);
