@@ -30,7 +30,7 @@ struct RunFlags {
   int workers = 0;
   int ps = 0;
   double grace = 10;
-  std::vector<std::string> storage{};
+  std::vector<std::string> storage{}, data{};
   std::vector<std::string> command;
 };
 
@@ -197,6 +197,7 @@ class Job {
     std::vector<std::string> words{"/proc/self/exe", "server", "--cluster",    cluster,
                                    "--task_type",    type,     "--task_index", std::to_string(index)};
     for (const std::string& directory : flags.storage) words.insert(words.end(), {"--storage", directory});
+    for (const std::string& directory : flags.data) words.insert(words.end(), {"--data", directory});
     return words;
   }
 
@@ -249,6 +250,8 @@ void add_run(CLI::App& muster) {
   command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
   command->add_option("--ps", flags->ps, "How many parameter servers; these and the workers are `muster server`s then")
       ->check(CLI::Range(1, 1000));
+  command->add_option("--data", flags->data, "A directory below which the servers may read files of datasets")
+      ->needs("--ps");
   command->add_option("--storage", flags->storage, "A directory below which the servers may write and read checkpoints")
       ->needs("--ps");
   command

@@ -16,7 +16,7 @@ struct ServerFlags {
   double lease = std::chrono::duration<double>(kUsualLease).count();
   uint64_t memory = 0;
   bool insecure = false;
-  std::vector<std::string> storage;
+  std::vector<std::string> storage, data;
 };
 
 int serve(const ServerFlags& flags) {
@@ -36,6 +36,7 @@ int serve(const ServerFlags& flags) {
   ServerOptions options{.cluster = resolver.cluster_spec(), .task = *task, .address = flags.address};
   options.insecure = flags.insecure;
   options.worker.storage = flags.storage;
+  options.worker.data = flags.data;
   if (flags.memory > 0) options.worker.run_memory = static_cast<int64_t>(flags.memory);
   options.lease = std::chrono::milliseconds(static_cast<int64_t>(flags.lease * 1'000));
   if (!flags.credentials.empty()) {
@@ -68,6 +69,7 @@ void add_server(CLI::App& muster) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
   command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
+  command->add_option("--data", flags->data, "A directory below which datasets may read files");
   command
       ->add_option("--lease", flags->lease,
                    "Seconds after which a client that is not heard of is gone, and what it has left here goes")

@@ -14,6 +14,14 @@ namespace {
 
 bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
+// The directory in which it begins to be a pattern, or the file.
+std::string fixed_part(const std::string& pattern) {
+  const size_t wild = pattern.find_first_of("*?[");
+  if (wild == std::string::npos) return pattern;
+  const size_t slash = pattern.rfind('/', wild);
+  return slash == std::string::npos ? "." : pattern.substr(0, std::max<size_t>(slash, 1));
+}
+
 // In order of their names: every task that sees the same files has the same list.
 std::vector<std::string> files_of(const std::string& pattern) {
   if (!is_pattern(pattern)) return {pattern};
@@ -31,7 +39,7 @@ class FilesSource : public Source {
  public:
   FilesSource(const FilesOp& op, const OpenContext& context) : op_(op), context_(context) {
     const char* const unit = op.format.kind == RecordFormat::Kind::kLines ? "line" : "record";
-    for (const std::string& path : record_files(op)) files_.push_back({path, unit});
+    for (const std::string& path : record_files(op, &context)) files_.push_back({path, unit});
   }
   ~FilesSource() override {
     if (ignored_ > 0) MUSTER_LOG(warning) << ignored_ << " records that could not be read were left out";
@@ -221,10 +229,14 @@ class ConcatenateSource : public Source {
 
 }  // namespace
 
-std::vector<std::string> record_files(const FilesOp& op) {
+std::vector<std::string> record_files(const FilesOp& op, const OpenContext* context) {
   std::vector<std::string> all, mine;
   for (const std::string& pattern : op.patterns) {
+    if (context != nullptr) context->check_readable(fixed_part(pattern));
     std::vector<std::string> some = files_of(pattern);
+    for (const std::string& path : some) {
+      if (context != nullptr) context->check_readable(path);  // it may be a link
+    }
     std::move(some.begin(), some.end(), std::back_inserter(all));
   }
   for (auto i = static_cast<size_t>(op.index); i < all.size(); i += static_cast<size_t>(op.shards))

@@ -41,7 +41,8 @@ bool is_picture(const fs::path& path) {
 }
 
 // Those of each folder after each other, by name; every n-th of them.
-std::vector<ImageFile> pictures_of(const ImageFolderOp& op) {
+std::vector<ImageFile> pictures_of(const ImageFolderOp& op, const OpenContext& context) {
+  context.check_readable(op.directory);
   std::vector<ImageFile> all;
   int64_t label = 0, number = 0;
   for (const fs::path& folder : sorted_entries(op.directory)) {
@@ -70,12 +71,14 @@ std::string read_whole(const std::string& path) {
 
 class ImageFolderSource : public Source {
  public:
-  ImageFolderSource(const ImageFolderOp& op, const OpenContext& context) : context_(context), files_(pictures_of(op)) {}
+  ImageFolderSource(const ImageFolderOp& op, const OpenContext& context)
+      : context_(context), files_(pictures_of(op, context)) {}
 
   std::optional<Columns> next() override {
     if (next_ == files_.size()) return std::nullopt;
     context_.check_open();
     const ImageFile& file = files_[next_++];
+    context_.check_readable(file.file.path);  // it may be a link
     PlainTensors plain;
     Columns element;
     element.emplace_back(Strings(read_whole(file.file.path), {&file.file, 0}));

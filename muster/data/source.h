@@ -34,11 +34,15 @@ struct OpenContext {
   // Random functions draw other numbers at each task and each time that a dataset is opened.
   uint64_t draws = 0;
   bool example = false;  // only the first element is wanted, in any order: no threads, no buffers
+  // Files are read below these directories. Null: wherever they are, as the dataset is this process's own.
+  const std::vector<std::string>* readable = nullptr;
   // Steps that are opened elsewhere: what is done to each element of a batch is done to the batch at once.
   const std::vector<const DatasetNode*>* left_out = nullptr;
 
   // For those that may take many elements to make one. Throws Error{kCancelled} once nobody wants them any more.
   void check_open() const;
+  // Throws Error{kPermissionDenied} for a file that is not to be read.
+  void check_readable(const std::string& path) const;
 };
 
 std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context);
@@ -46,7 +50,7 @@ std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context
 // ---- Of sources.cc, by what they have in common
 std::unique_ptr<Source> open_op(const RangeOp& op);
 std::unique_ptr<Source> open_op(const SlicesOp& op);
-std::unique_ptr<Source> open_op(const NumpyOp& op);
+std::unique_ptr<Source> open_op(const NumpyOp& op, const OpenContext& context);
 std::unique_ptr<Source> open_op(const WholeOp& op);
 std::unique_ptr<Source> open_op(const GeneratorOp& op);
 std::unique_ptr<Source> open_op(const DigitsOp& op);
@@ -59,7 +63,7 @@ std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std
                                     const OpenContext& context);
 std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs);
 // Those that it reads, in this order. Throws Error{kNotFound} for a pattern that nothing matches.
-std::vector<std::string> record_files(const FilesOp& op);
+std::vector<std::string> record_files(const FilesOp& op, const OpenContext* context = nullptr);
 std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& path);  // by its ending
 std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what);
 // Of one record, or of a batch of them.

@@ -11,6 +11,7 @@
 #include "muster/data/digits.h"
 #include "muster/data/source.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/variable_files.h"
 #include "muster/trace/dispatcher_hook.h"
 
 namespace muster {
@@ -163,9 +164,14 @@ uint64_t next_draws(Worker& worker) {
 // Thread-safe. Generators are called with the lock held: they are one sequence.
 class OpenedDataset : public ElementSource {
  public:
-  OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker)
+  OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker,
+                std::optional<std::vector<std::string>> readable = {})
       : node_(std::move(node)),
-        source_(muster::open(*node_, {.runner = worker, .closed = closed_, .draws = next_draws(worker)})) {}
+        readable_(std::move(readable)),
+        source_(muster::open(*node_, {.runner = worker,
+                                      .closed = closed_,
+                                      .draws = next_draws(worker),
+                                      .readable = readable_ ? &*readable_ : nullptr})) {}
   ~OpenedDataset() override { close(); }
 
   void close() override { closed_ = true; }
@@ -186,6 +192,7 @@ class OpenedDataset : public ElementSource {
 
  private:
   const std::shared_ptr<const DatasetNode> node_;
+  const std::optional<std::vector<std::string>> readable_;
   std::atomic<bool> closed_{false};
 
   absl::Mutex mu_;
@@ -206,9 +213,18 @@ void OpenContext::check_open() const {
   TakingFor::throw_if_cancelled();
 }
 
+void OpenContext::check_readable(const std::string& path) const {
+  if (readable == nullptr) return;
+  path_below(*readable, path,
+             {.things = "files of datasets", .allowed_by = "muster server --data, LocalWorkerOptions::data"});
+}
+
 std::unique_ptr<Source> open_op(const RangeOp& op) { return std::make_unique<RangeSource>(op); }
 std::unique_ptr<Source> open_op(const SlicesOp& op) { return std::make_unique<SlicesSource>(op); }
-std::unique_ptr<Source> open_op(const NumpyOp& op) { return std::make_unique<SlicesSource>(SlicesOp{arrays_of(op)}); }
+std::unique_ptr<Source> open_op(const NumpyOp& op, const OpenContext& context) {
+  context.check_readable(op.path);
+  return std::make_unique<SlicesSource>(SlicesOp{arrays_of(op)});
+}
 std::unique_ptr<Source> open_op(const WholeOp& op) { return std::make_unique<WholeSource>(op); }
 std::unique_ptr<Source> open_op(const GeneratorOp& op) { return std::make_unique<GeneratorSource>(op); }
 std::unique_ptr<Source> open_op(const DigitsOp& op) { return std::make_unique<DigitsSource>(op); }
@@ -294,6 +310,7 @@ std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context
                         [&](const ConcatenateOp&) { return open_concatenate(inputs()); },
                         [&](const SampleOp& op) { return open_sample(op, inputs()); },
                         [&](const FilesOp& op) { return open_op(op, context); },
+                        [&](const NumpyOp& op) { return open_op(op, context); },
                         [&](const ImageFolderOp& op) { return open_op(op, context); },
                         [&](const DecodeImagesOp& op) {
                           const std::vector<std::string>& names = node.names().names;
@@ -323,8 +340,9 @@ std::unique_ptr<ElementSource> Dataset::open(Worker& worker) const {
   return std::make_unique<OpenedDataset>(node_, worker);
 }
 
-std::unique_ptr<ElementSource> open_source(const std::string& description, Worker& worker) {
-  return parse_dataset(description).open(worker);
+std::unique_ptr<ElementSource> open_source(const std::string& description, Worker& worker,
+                                           std::vector<std::string> readable) {
+  return std::make_unique<OpenedDataset>(parse_dataset(description).node(), worker, std::move(readable));
 }
 
 }  // namespace muster

@@ -3,7 +3,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
+#include "muster/data/preprocessing/preprocessing_layers.h"
 #include "muster/distribute/test_coordinator.h"
 
 namespace muster {
@@ -332,6 +335,91 @@ TEST_P(PerWorkerData, EndsWithTheStrategy) {
   strategy.reset();
 
   for (int i = 0; i < 2; ++i) EXPECT_EQ(cluster_.worker({"worker", i}).status().variables, 0u) << i;
+}
+
+// ---- Files
+class Folder {
+ public:
+  Folder() { std::filesystem::create_directory(path_); }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  const std::string path_ = std::filesystem::temp_directory_path() / str_cat("muster-test-", random_id());
+};
+
+class PerWorkerFiles : public ::testing::Test {
+ protected:
+  PerWorkerFiles() {
+    for (int file = 0; file < 4; ++file) {
+      std::string text = "user,sold\n";
+      for (int row = 0; row < 5; ++row) str_append(text, row % 2 == 0 ? "ann," : "bob,", 10 * file + row, "\n");
+      std::ofstream(directory_.path(str_cat("part-", file, ".csv"))) << text;
+    }
+  }
+  Dataset rows() const {
+    return Dataset::csv({directory_.path("part-*.csv")})
+        .preprocess("user", string_lookup({.vocabulary = {"ann", "bob"}}))
+        .label("sold");
+  }
+  InProcessCluster cluster_with(std::vector<std::string> data) const {
+    LocalWorkerOptions worker;
+    worker.data = std::move(data);
+    return InProcessCluster({.workers = 2, .ps = 1, .worker = worker});
+  }
+
+  const Folder directory_;
+};
+
+TEST_F(PerWorkerFiles, AreReadByTheWorkersAndTheirColumnsHaveNames) {
+  const InProcessCluster cluster = cluster_with({directory_.path()});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy);
+  auto parts = coordinator.create_per_worker_dataset(
+      [&](const InputContext& context) { return rows().shard(context, ShardPolicy::kFile); });
+  auto take = function([](Iterator& it) {
+    auto [features, label] = it.next_labelled();
+    return torch::stack({features["user"], label});
+  });
+
+  std::vector<int64_t> labels;
+  for (int worker = 0; worker < 2; ++worker) {
+    for (int row = 0; row < 10; ++row) {
+      const std::vector<int64_t> got = numbers_of(coordinator.schedule_on(worker, take, parts).fetch());
+      EXPECT_EQ(got[0], 1 + got[1] % 10 % 2);
+      labels.push_back(got[1]);
+    }
+  }
+  EXPECT_EQ(labels.front(), 0);
+  EXPECT_EQ(labels[10], 10) << "the second worker begins with the second file";
+  std::sort(labels.begin(), labels.end());
+  EXPECT_EQ(std::unique(labels.begin(), labels.end()), labels.end()) << "no row is read twice";
+}
+
+TEST_F(PerWorkerFiles, AreReadBelowTheDirectoriesThatATaskAllowsAlone) {
+  const Folder elsewhere;
+  std::filesystem::create_symlink(directory_.path(), elsewhere.path("link"));
+  const std::string through_link = elsewhere.path("link/part-0.csv");
+  auto take = function([](Iterator& it) { return it.next_features()["sold"]; });
+  for (const auto& [allowed, files] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{}, directory_.path("part-*.csv")},
+           {{elsewhere.path()}, directory_.path("part-0.csv")},
+           {{elsewhere.path()}, through_link}}) {
+    const InProcessCluster cluster = cluster_with(allowed);
+    ParameterServerStrategy strategy(cluster.resolver());
+    ClusterCoordinator coordinator(strategy);
+    auto parts = coordinator.create_per_worker_dataset(Dataset::csv({files}).select({"sold"}));
+
+    auto value = coordinator.schedule(take, parts);
+    const Status refused = caught([&] { value.fetch(); });
+
+    EXPECT_EQ(refused.code(), StatusCode::kPermissionDenied) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr("--data"));
+    EXPECT_THROW(coordinator.join(), Error);
+  }
 }
 
 // ---- What cannot be made

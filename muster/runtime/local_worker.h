@@ -55,6 +55,8 @@ struct LocalWorkerOptions {
   Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
   // Checkpoints may be written and read below these directories, at a client's wish; none: nowhere.
   std::vector<std::string> storage{};
+  // Datasets may read files below these directories, at a client's wish; none: nowhere.
+  std::vector<std::string> data{};
   OpenSource open_source{};  // without it programs cannot take examples from sequences
   bool log_device_placement = false;
 };

@@ -379,23 +379,22 @@ std::set<std::string> variables_in(const CheckpointIndex& index) {
   return names;
 }
 
-std::string path_below(const std::vector<std::string>& roots, const std::string& path) {
+std::string path_below(const std::vector<std::string>& roots, const std::string& path, const PathUse& use) {
   namespace fs = std::filesystem;
   const auto denied = [&](const auto&... why) {
-    return Error(Status(StatusCode::kPermissionDenied, str_cat("directory \"", path, "\": ", why...)));
+    return Error(Status(StatusCode::kPermissionDenied, str_cat("path \"", path, "\": ", why...)));
   };
   const auto canonical = [](const std::string& text) {
     fs::path found = fs::weakly_canonical(text);
     return found.has_filename() ? found : found.parent_path();  // without a slash at the end
   };
-  if (path.empty() || path.find('\0') != std::string::npos) throw denied("expected the path of a directory");
+  if (path.empty() || path.find('\0') != std::string::npos) throw denied("expected a path");
   const fs::path given(path);
   if (std::find(given.begin(), given.end(), "..") != given.end())
-    throw denied("checkpoints have no \"..\" in their path");
+    throw denied(use.things, " have no \"..\" in their path");
   if (roots.empty()) {
-    throw denied(
-        "this task may use no directory for checkpoints; whoever starts it allows one by `muster server --storage`, or "
-        "by LocalWorkerOptions::storage in the options of a Server or an InProcessCluster");
+    throw denied("this task may use no directory for ", use.things, "; whoever starts it allows one (", use.allowed_by,
+                 " in the options of a Server or an InProcessCluster)");
   }
   std::string allowed;
   try {
@@ -410,8 +409,7 @@ std::string path_below(const std::vector<std::string>& roots, const std::string&
   } catch (const fs::filesystem_error& error) {
     throw denied(error.code().message());
   }
-  throw denied("this task may use only what is below ", allowed,
-               " for checkpoints (--storage, LocalWorkerOptions::storage)");
+  throw denied("this task may use only what is below ", allowed, " for ", use.things, " (", use.allowed_by, ")");
 }
 
 }  // namespace muster

@@ -49,6 +49,10 @@ void restore_variables(VariableStore& store, const LocalDevices& devices, const 
 std::set<std::string> variables_in(const CheckpointIndex& index);
 
 // The path without symbolic links. Throws Error{kPermissionDenied} if it is not below one of `roots`, or has "..".
-std::string path_below(const std::vector<std::string>& roots, const std::string& path);
+struct PathUse {
+  const char* things = "checkpoints";
+  const char* allowed_by = "muster server --storage, LocalWorkerOptions::storage";
+};
+std::string path_below(const std::vector<std::string>& roots, const std::string& path, const PathUse& use = {});
 
 }  // namespace muster
