@@ -40,7 +40,7 @@ void train(const std::string& what, const muster::Dataset& rows) {
   const muster::Adam adam(muster::adopt(net).trainable(), {.learning_rate = 0.01});
   auto step = muster::function([&](muster::Iterator& it) {
     auto [features, clicked] = it.next_labelled();
-    const auto city = torch::one_hot(features["city"] - 1, 4).to(torch::kFloat);
+    const auto city = (features["city"].unsqueeze(1) == torch::arange(1, 5)).to(torch::kFloat);
     const auto age = (features["age"].to(torch::kFloat) - 48) / 18;
     const auto guess = net->forward(torch::cat({city, age.unsqueeze(1)}, 1)).squeeze(1);
     const auto label = clicked.to(torch::kFloat);
