@@ -38,8 +38,11 @@ void Strings::append_all(const Strings& others) {
 
 void Strings::shape(std::vector<int64_t> sizes) {
   uint64_t count = 1;
-  for (const int64_t size : sizes) count *= static_cast<uint64_t>(size);
-  if (count != ends_.size()) {
+  bool fits = true;
+  for (const int64_t size : sizes) {
+    fits = fits && size >= 0 && !__builtin_mul_overflow(count, static_cast<uint64_t>(size), &count);
+  }
+  if (!fits || count != ends_.size()) {
     throw invalid_argument(ends_.size(), " strings have no shape [", absl::StrJoin(sizes, ", "), "]");
   }
   if (sizes.empty()) ends_.clear();

@@ -220,6 +220,43 @@ TEST_F(DatasetFiles, GoOverTheWire) {
   EXPECT_EQ(examples_arrived.serialize(), examples.serialize());
 }
 
+TEST_F(DatasetFiles, KeepAllValuesOfASparseFeatureOfOneExample) {
+  TfRecordWriter out(directory_.path("tags"));
+  out.write(ExampleBuilder().int64s("tags", {7, 8, 9}).serialize());
+  out.write(ExampleBuilder().serialize());
+  out.close();
+  const Dataset examples =
+      Dataset::tfrecords({out.path()})
+          .parse_examples({{.name = "tags", .kind = FeatureKind::kSparse, .type = FeatureType::kInt64}});
+
+  const std::vector<Element> one_by_one = elements_of(examples);
+  const std::vector<Element> batches = elements_of(examples.batch(2));
+
+  ASSERT_EQ(one_by_one.size(), 2u);
+  EXPECT_EQ(numbers_in(one_by_one[0][0]), Numbers({7, 8, 9}));
+  EXPECT_EQ(one_by_one[0][1].dim(), 0);
+  EXPECT_EQ(one_by_one[1][0].numel(), 0);
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(numbers_in(batches[0][0]), Numbers({7, 8, 9}));
+  EXPECT_EQ(numbers_in(batches[0][1]), Numbers({0, 3}));
+}
+
+TEST_F(DatasetFiles, TakeNoMorePlacesInTurnThanThereAreFiles) {
+  const Dataset lines = Dataset::text_lines({file("a", "x\ny\n")}, {.cycle_length = int64_t{1} << 60});
+  std::unique_ptr<Adapter> seen = string_lookup_adapter();
+
+  lines.parse_csv({.columns = {{.name = "w", .type = CsvColumn::Type::kString}}}).adapt(*seen, "w");
+
+  EXPECT_NO_THROW(seen->finish());
+}
+
+TEST(Strings, RefuseAShapeOfAnotherNumberOfThem) {
+  Strings none;
+  EXPECT_THROW(none.shape({int64_t{1} << 32, int64_t{1} << 32}), Error);
+  EXPECT_THROW(none.shape({-1, 0}), Error);
+  EXPECT_NO_THROW(none.shape({0, 5}));
+}
+
 TEST_F(DatasetFiles, ParseBySeveralThreadsInTheOrderOfTheFile) {
   const Dataset examples = Dataset::tfrecords({tfrecords("a", 0, 1'000)}).parse_examples(kFeatures, {.threads = 4});
   Numbers expected;

@@ -90,7 +90,7 @@ class FilesSource : public Source {
 
   // Opens the file at this place of the cycle, if there is one more; takes places out that stay empty.
   bool has_reader() {
-    const auto cycle = static_cast<size_t>(op_.cycle);
+    const size_t cycle = std::min(static_cast<size_t>(op_.cycle), files_.size());
     while (open_.size() < cycle && next_file_ < files_.size()) open_.emplace_back();
     while (!open_.empty()) {
       Open& place = open_[turn_];
@@ -165,6 +165,22 @@ class ParserOf : public RecordParser {
 
  private:
   const Parser parser_;
+};
+
+class ExampleRecords : public ParserOf<ExampleParser> {
+ public:
+  explicit ExampleRecords(const std::vector<ExampleFeature>& features) : ParserOf(ExampleParser(features)) {
+    for (const ExampleFeature& feature : features) {
+      if (feature.kind != ExampleFeature::Kind::kSparse) continue;
+      flat_.push_back(feature.name);
+      flat_.push_back(feature.name + "/weights");
+    }
+    names_ = names();
+  }
+  bool has_rows(size_t column) const override { return std::ranges::find(flat_, names_[column]) == flat_.end(); }
+
+ private:
+  std::vector<std::string> flat_, names_;
 };
 
 // Of a batch of one.
@@ -251,8 +267,7 @@ std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& pa
 }
 
 std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what) {
-  if (const auto* features = std::get_if<0>(&what))
-    return std::make_shared<ParserOf<ExampleParser>>(ExampleParser(*features));
+  if (const auto* features = std::get_if<0>(&what)) return std::make_shared<ExampleRecords>(*features);
   return std::make_shared<ParserOf<CsvParser>>(CsvParser(std::get<1>(what)));
 }
 
@@ -261,7 +276,9 @@ Columns parse_records(const RecordParser& parser, const Columns& element) {
   const Strings& records = records_of(element);
   if (!records.sizes().empty()) return parser.parse(records);
   Columns row = parser.parse(records);
-  for (Column& column : row) column = only_row(column);
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (parser.has_rows(i)) row[i] = only_row(row[i]);
+  }
   return row;
 }
 

@@ -1,6 +1,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <thread>
@@ -11,6 +12,8 @@
 
 namespace muster {
 namespace {
+
+constexpr int kMostThreadsPerCore = 8;
 
 // Threads that each take an element, change it and put it back where it was among the others.
 class ParallelSource : public Source {
@@ -139,6 +142,9 @@ class ChangeSource : public Source {
 
 std::unique_ptr<Source> open_change(std::function<Columns(Columns)> change, int threads,
                                     std::unique_ptr<Source> input) {
+  // A description may come from a stranger.
+  threads =
+      std::min(threads, kMostThreadsPerCore * static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   if (threads > 1) return std::make_unique<ParallelSource>(std::move(change), threads, std::move(input));
   return std::make_unique<ChangeSource>(std::move(change), std::move(input));
 }

@@ -13,6 +13,8 @@ class RecordParser {
  public:
   virtual ~RecordParser() = default;
   virtual std::vector<std::string> names() const = 0;  // of the columns
+  // Whether a column has a row for each record; else the values of all are after each other.
+  virtual bool has_rows([[maybe_unused]] size_t column) const { return true; }
   // A batch of records: each column has their number as its first dimension. Throws Error{kInvalidArgument} or
   // {kDataLoss} that says which record is wrong, by its origin.
   virtual Columns parse(const Strings& records) const = 0;
