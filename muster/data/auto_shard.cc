@@ -49,14 +49,12 @@ size_t fewest_files(const DatasetNode& node) {
 NodePtr by_files(const DatasetNode& node, const ShardOp& part) {
   if (const auto* files = std::get_if<FilesOp>(&node.op())) {
     FilesOp mine = *files;
-    mine.index += mine.shards * part.index;
-    mine.shards *= part.shards;
+    mine.part = mine.part.part(part.shards, part.index);
     return std::make_shared<const DatasetNode>(std::move(mine), DatasetNode::Inputs());
   }
   if (const auto* images = std::get_if<ImageFolderOp>(&node.op())) {
     ImageFolderOp mine = *images;
-    mine.index += mine.shards * part.index;
-    mine.shards *= part.shards;
+    mine.part = mine.part.part(part.shards, part.index);
     return std::make_shared<const DatasetNode>(std::move(mine), DatasetNode::Inputs());
   }
   DatasetNode::Inputs inputs;
@@ -81,9 +79,7 @@ NodePtr by_hints(const DatasetNode& node, const ShardOp& part) {
 
 }  // namespace
 
-Dataset Dataset::shard_hint() const {
-  return Dataset(std::make_shared<const DatasetNode>(ShardHintOp{}, DatasetNode::Inputs{node_}));
-}
+Dataset Dataset::shard_hint() const { return dataset_of(ShardHintOp{}, {node_}); }
 
 Dataset Dataset::shard(const InputContext& context, ShardPolicy policy) const {
   const Dataset checked = shard(context);  // throws for a context that is none

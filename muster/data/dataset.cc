@@ -14,10 +14,6 @@
 namespace muster {
 namespace {
 
-Dataset made(DatasetOp op, DatasetNode::Inputs inputs = {}) {
-  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(inputs)));
-}
-
 int64_t at_least(int64_t least, int64_t given, const char* what) {
   if (given < least) throw invalid_argument(what, " ", given, ", expected at least ", least);
   return given;
@@ -43,7 +39,7 @@ Dataset Dataset::range(int64_t end) { return range(0, end); }
 
 Dataset Dataset::range(int64_t begin, int64_t end, int64_t step) {
   if (step == 0) throw invalid_argument("range: from ", begin, " to ", end, " in steps of 0, expected another step");
-  return made(RangeOp{begin, end, step});
+  return dataset_of(RangeOp{begin, end, step});
 }
 
 Dataset Dataset::tensors(std::vector<at::Tensor> tensors) {
@@ -58,42 +54,41 @@ Dataset Dataset::tensors(std::vector<at::Tensor> tensors) {
                              tensors[0].size(0), "; expected the same first dimension for all");
     }
   }
-  return made(SlicesOp{std::move(tensors)});
+  return dataset_of(SlicesOp{std::move(tensors)});
 }
 
-Dataset Dataset::from_tensors(Element element) { return made(WholeOp{checked("from_tensors", element)}); }
+Dataset Dataset::from_tensors(Element element) { return dataset_of(WholeOp{checked("from_tensors", element)}); }
 
 Dataset Dataset::generator(std::function<Generator()> start) {
   if (!start) throw invalid_argument("generator: an empty function, expected one that returns a generator");
-  return made(GeneratorOp{std::move(start)});
+  return dataset_of(GeneratorOp{std::move(start)});
 }
 
 Dataset Dataset::synthetic_digits(int64_t count, uint64_t seed) {
-  return made(DigitsOp{at_least(0, count, "synthetic_digits: count"), seed});
+  return dataset_of(DigitsOp{at_least(0, count, "synthetic_digits: count"), seed});
 }
 
 Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw invalid_argument("zip: no datasets, expected at least one");
-  DatasetNode::Inputs inputs;
-  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node_);
-  return made(ZipOp{}, std::move(inputs));
+  return dataset_of(ZipOp{}, nodes_of(datasets));
 }
 
 Dataset Dataset::map_with(ElementFunction function, Parallel parallel) const {
   at_least(1, parallel.threads, "map: threads");
-  return made(FunctionOp{.filters = false, .threads = parallel.threads, .function = std::move(function)}, {node_});
+  return dataset_of(FunctionOp{.filters = false, .threads = parallel.threads, .function = std::move(function)},
+                    {node_});
 }
 
 Dataset Dataset::filter_with(ElementFunction function) const {
-  return made(FunctionOp{.filters = true, .function = std::move(function)}, {node_});
+  return dataset_of(FunctionOp{.filters = true, .function = std::move(function)}, {node_});
 }
 
 Dataset Dataset::batch(int64_t size, bool drop_remainder) const {
-  return made(BatchOp{at_least(1, size, "batch: size"), drop_remainder}, {node_});
+  return dataset_of(BatchOp{at_least(1, size, "batch: size"), drop_remainder}, {node_});
 }
 
 Dataset Dataset::padded_batch(int64_t size, bool drop_remainder, double padding) const {
-  return made(PaddedBatchOp{at_least(1, size, "padded_batch: size"), drop_remainder, padding}, {node_});
+  return dataset_of(PaddedBatchOp{at_least(1, size, "padded_batch: size"), drop_remainder, padding}, {node_});
 }
 
 Dataset Dataset::bucket_by_length(int64_t column, std::vector<int64_t> boundaries, std::vector<int64_t> batches,
@@ -107,16 +102,16 @@ Dataset Dataset::bucket_by_length(int64_t column, std::vector<int64_t> boundarie
   }
   for (const int64_t size : batches) at_least(1, size, "bucket_by_length: size of a batch");
   at_least(0, column, "bucket_by_length: column");
-  return made(BucketOp{column, std::move(boundaries), std::move(batches), drop_remainder, padding}, {node_});
+  return dataset_of(BucketOp{column, std::move(boundaries), std::move(batches), drop_remainder, padding}, {node_});
 }
 
-Dataset Dataset::unbatch() const { return made(UnbatchOp{}, {node_}); }
+Dataset Dataset::unbatch() const { return dataset_of(UnbatchOp{}, {node_}); }
 
-Dataset Dataset::enumerate(int64_t first) const { return made(EnumerateOp{first}, {node_}); }
+Dataset Dataset::enumerate(int64_t first) const { return dataset_of(EnumerateOp{first}, {node_}); }
 
 Dataset Dataset::window(int64_t size, int64_t shift, bool drop_remainder) const {
   at_least(1, size, "window: size");
-  return made(WindowOp{size, at_least(0, shift, "window: shift") == 0 ? size : shift, drop_remainder}, {node_});
+  return dataset_of(WindowOp{size, at_least(0, shift, "window: shift") == 0 ? size : shift, drop_remainder}, {node_});
 }
 
 Dataset Dataset::sample(const std::vector<Dataset>& datasets, std::vector<double> weights,
@@ -128,30 +123,28 @@ Dataset Dataset::sample(const std::vector<Dataset>& datasets, std::vector<double
     throw invalid_argument("sample: ", datasets.size(), " datasets and ", weights.size(),
                            " weights, expected at least one dataset and a weight of at least 0 for each, not all 0");
   }
-  DatasetNode::Inputs inputs;
-  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node_);
-  return made(SampleOp{std::move(weights), seed}, std::move(inputs));
+  return dataset_of(SampleOp{std::move(weights), seed}, nodes_of(datasets));
 }
 
 Dataset Dataset::shuffle(int64_t buffer, std::optional<uint64_t> seed, bool reshuffle_each_iteration) const {
-  return made(ShuffleOp{at_least(1, buffer, "shuffle: buffer"), seed, reshuffle_each_iteration}, {node_});
+  return dataset_of(ShuffleOp{at_least(1, buffer, "shuffle: buffer"), seed, reshuffle_each_iteration}, {node_});
 }
 
 Dataset Dataset::repeat(std::optional<int64_t> count) const {
   if (count) at_least(0, *count, "repeat: count");
-  return made(RepeatOp{count}, {node_});
+  return dataset_of(RepeatOp{count}, {node_});
 }
 
-Dataset Dataset::take(int64_t count) const { return made(TakeOp{at_least(0, count, "take: count")}, {node_}); }
+Dataset Dataset::take(int64_t count) const { return dataset_of(TakeOp{at_least(0, count, "take: count")}, {node_}); }
 
-Dataset Dataset::skip(int64_t count) const { return made(SkipOp{at_least(0, count, "skip: count")}, {node_}); }
+Dataset Dataset::skip(int64_t count) const { return dataset_of(SkipOp{at_least(0, count, "skip: count")}, {node_}); }
 
 Dataset Dataset::shard(int64_t num_shards, int64_t index) const {
   if (num_shards < 1 || index < 0 || index >= num_shards) {
     throw invalid_argument("shard: index ", index, " of ", num_shards,
                            " shards, expected at least one shard and an index from 0 to one less than the shards");
   }
-  return made(ShardOp{num_shards, index}, {node_});
+  return dataset_of(ShardOp{num_shards, index}, {node_});
 }
 
 Dataset Dataset::shard(const InputContext& context) const {
@@ -159,10 +152,10 @@ Dataset Dataset::shard(const InputContext& context) const {
 }
 
 Dataset Dataset::prefetch(int64_t count) const {
-  return made(PrefetchOp{at_least(1, count, "prefetch: count")}, {node_});
+  return dataset_of(PrefetchOp{at_least(1, count, "prefetch: count")}, {node_});
 }
 
-Dataset Dataset::cache() const { return made(CacheOp{}, {node_}); }
+Dataset Dataset::cache() const { return dataset_of(CacheOp{}, {node_}); }
 
 std::vector<TensorSpec> Dataset::element_spec() const { return node_->element_spec(); }
 

@@ -159,6 +159,16 @@ std::string describe(const std::vector<TensorSpec>& specs) {
   return text;
 }
 
+Dataset dataset_of(DatasetOp op, DatasetNode::Inputs inputs) {
+  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(inputs)));
+}
+
+DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets) {
+  DatasetNode::Inputs nodes;
+  for (const Dataset& dataset : datasets) nodes.push_back(dataset.node());
+  return nodes;
+}
+
 bool ignores_errors(const DatasetNode& node) {
   if (const auto* files = std::get_if<FilesOp>(&node.op())) return files->ignore_errors;
   return std::ranges::any_of(node.inputs(), [](const auto& input) { return ignores_errors(*input); });

@@ -51,6 +51,9 @@ class DatasetNode {
   mutable std::shared_ptr<const ElementProgram> program_ ABSL_GUARDED_BY(mu_);
 };
 
+// A dataset whose last step this is.
+Dataset dataset_of(DatasetOp op, DatasetNode::Inputs inputs = {});
+DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets);
 // Whether records that cannot be read are left out.
 bool ignores_errors(const DatasetNode& node);
 // "float32[784], int64[]"

@@ -41,14 +41,20 @@ struct DigitsOp {
   int64_t count;
   uint64_t seed;
 };
+// Every n-th of the files.
+struct FilePart {
+  int64_t shards = 1, index = 0;
+
+  FilePart part(int64_t of, int64_t number) const { return {shards * of, index + shards * number}; }
+};
 // Records of files, one string each.
 struct FilesOp {
   std::vector<std::string> patterns;  // paths, in which * ? and [] stand for what is there when it is opened
   RecordFormat format{};
   std::string header{};  // the first line of each file, if they have one
   bool ignore_errors = false;
-  int64_t shards = 1, index = 0;  // of the files
-  int64_t cycle = 1, block = 1;   // so many files at a time, so many records of each in turn
+  FilePart part{};
+  int64_t cycle = 1, block = 1;  // so many files at a time, so many records of each in turn
 };
 // The slices of the arrays of a numpy file.
 struct NumpyOp {
@@ -58,7 +64,7 @@ struct NumpyOp {
 // The pictures below a directory and the number of the folder that each is in.
 struct ImageFolderOp {
   std::string directory;
-  int64_t shards = 1, index = 0;  // of the files
+  FilePart part{};
 };
 struct DecodeImagesOp {
   std::string column;

@@ -13,10 +13,6 @@ namespace {
 constexpr int kMostThreads = 1024;
 constexpr int kLinesToLookAt = 100;
 
-Dataset made_of(DatasetOp op, DatasetNode::Inputs inputs = {}) {
-  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(inputs)));
-}
-
 Dataset files_dataset(const char* what, FilesOp op) {
   if (op.patterns.empty()) throw invalid_argument(what, ": no files, expected at least one path");
   if (op.cycle < 1 || op.block < 1) {
@@ -25,7 +21,7 @@ Dataset files_dataset(const char* what, FilesOp op) {
   for (const std::string& path : op.patterns) {
     if (path.empty()) throw invalid_argument(what, ": an empty path");
   }
-  return made_of(std::move(op));
+  return dataset_of(std::move(op));
 }
 
 int checked_threads(const char* what, Parallel parallel) {
@@ -33,6 +29,16 @@ int checked_threads(const char* what, Parallel parallel) {
     throw invalid_argument(what, ": ", parallel.threads, " threads, expected 1 to ", kMostThreads);
   }
   return parallel.threads;
+}
+
+Dataset parsed(const char* what, const Dataset& records, std::variant<std::vector<ExampleFeature>, CsvFormat> format,
+               Parallel parallel) {
+  ParseOp op{.what = std::move(format),
+             .parser = {},
+             .ignore_errors = ignores_errors(*records.node()),
+             .threads = checked_threads(what, parallel)};
+  op.parser = parser_of(op.what);
+  return dataset_of(std::move(op), {records.node()});
 }
 
 bool is_integer(std::string_view field) {
@@ -138,58 +144,43 @@ Dataset Dataset::csv(std::vector<std::string> files, const CsvOptions& options, 
       format.columns = guessed_columns(*reader, format.header, options);
     }
   }
-  Dataset lines = files_dataset("csv", std::move(op));
-  return made_of(ParseOp{.what = format,
-                         .parser = parser_of(format),
-                         .ignore_errors = options.files.ignore_errors,
-                         .threads = checked_threads("csv", parallel)},
-                 {lines.node()});
+  return parsed("csv", files_dataset("csv", std::move(op)), std::move(format), parallel);
 }
 
 Dataset Dataset::numpy(const std::string& file) {
   NumpyOp op{.path = file};
   for (const auto& [name, array] : read_numpy(file)) op.names.push_back(name);
-  return made_of(std::move(op));
+  return dataset_of(std::move(op));
 }
 
 Dataset Dataset::image_folder(const std::string& directory) {
   if (directory.empty()) throw invalid_argument("image_folder: an empty path");
-  return made_of(ImageFolderOp{.directory = directory});
+  return dataset_of(ImageFolderOp{.directory = directory});
 }
 
 Dataset Dataset::decode_images(const std::string& column, const ImageOptions& options, Parallel parallel) const {
   const ImageSteps checked(options.steps);  // throws for what is no step
-  return made_of(
+  return dataset_of(
       DecodeImagesOp{.column = column, .options = options, .threads = checked_threads("decode_images", parallel)},
       {node_});
 }
 
 Dataset Dataset::concatenate(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw invalid_argument("concatenate: no datasets, expected at least one");
-  DatasetNode::Inputs inputs;
-  for (const Dataset& dataset : datasets) inputs.push_back(dataset.node());
-  return made_of(ConcatenateOp{}, std::move(inputs));
+  return dataset_of(ConcatenateOp{}, nodes_of(datasets));
 }
 
 Dataset Dataset::parse_examples(std::vector<ExampleFeature> features, Parallel parallel) const {
-  return made_of(ParseOp{.what = features,
-                         .parser = parser_of(features),
-                         .ignore_errors = ignores_errors(*node_),
-                         .threads = checked_threads("parse_examples", parallel)},
-                 {node_});
+  return parsed("parse_examples", *this, std::move(features), parallel);
 }
 
 Dataset Dataset::parse_csv(CsvFormat format, Parallel parallel) const {
-  return made_of(ParseOp{.what = format,
-                         .parser = parser_of(format),
-                         .ignore_errors = ignores_errors(*node_),
-                         .threads = checked_threads("parse_csv", parallel)},
-                 {node_});
+  return parsed("parse_csv", *this, std::move(format), parallel);
 }
 
 Dataset Dataset::select(std::vector<std::string> columns) const {
   if (columns.empty()) throw invalid_argument("select: no columns, expected at least one");
-  return made_of(SelectOp{.columns = std::move(columns)}, {node_});
+  return dataset_of(SelectOp{.columns = std::move(columns)}, {node_});
 }
 
 Dataset Dataset::label(const std::string& column) const {
@@ -197,12 +188,12 @@ Dataset Dataset::label(const std::string& column) const {
   const auto place = std::find(columns.begin(), columns.end(), column);
   if (place != columns.end()) columns.erase(place);
   columns.push_back(column);  // if there is none, the step says so
-  return made_of(SelectOp{.columns = std::move(columns), .labelled = true}, {node_});
+  return dataset_of(SelectOp{.columns = std::move(columns), .labelled = true}, {node_});
 }
 
 Dataset Dataset::preprocess(const std::string& column, std::shared_ptr<const Preprocessing> how) const {
   if (!how) throw invalid_argument("preprocess: nothing for column \"", column, "\", expected a layer");
-  return made_of(PreprocessOp{column, std::move(how)}, {node_});
+  return dataset_of(PreprocessOp{column, std::move(how)}, {node_});
 }
 
 void Dataset::adapt(Adapter& adapter, const std::string& column) const {

@@ -7,6 +7,7 @@
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
 #include "muster/data/source.h"
+#include "muster/data/stacking.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -35,14 +36,29 @@ std::vector<std::string> files_of(const std::string& pattern) {
   return paths;
 }
 
+// Counts the records that are left out, and says so: of the first, and how many there were.
+class LeftOut {
+ public:
+  explicit LeftOut(const char* what) : what_(what) {}
+  ~LeftOut() {
+    if (count_ > 0) MUSTER_LOG(warning) << count_ << " records that could not be " << what_ << " were left out";
+  }
+  LeftOut(const LeftOut&) = delete;
+  LeftOut& operator=(const LeftOut&) = delete;
+  void add(const Error& error) {
+    if (count_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
+  }
+
+ private:
+  const char* const what_;
+  int64_t count_ = 0;
+};
+
 class FilesSource : public Source {
  public:
   FilesSource(const FilesOp& op, const OpenContext& context) : op_(op), context_(context) {
     const char* const unit = op.format.kind == RecordFormat::Kind::kLines ? "line" : "record";
     for (const std::string& path : record_files(op, &context)) files_.push_back({path, unit});
-  }
-  ~FilesSource() override {
-    if (ignored_ > 0) MUSTER_LOG(warning) << ignored_ << " records that could not be read were left out";
   }
 
   std::optional<Columns> next() override {
@@ -83,7 +99,7 @@ class FilesSource : public Source {
         given_ = op_.block;
       } catch (const Error& error) {
         if (!op_.ignore_errors || error.code() == StatusCode::kCancelled) throw;
-        say_ignored(error);
+        left_out_.add(error);
       }
     }
   }
@@ -101,7 +117,7 @@ class FilesSource : public Source {
           place.reader = open_file(place.file->path);
         } catch (const Error& error) {
           if (!op_.ignore_errors) throw;
-          say_ignored(error);
+          left_out_.add(error);
         }
       }
       if (place.reader) return true;
@@ -115,10 +131,6 @@ class FilesSource : public Source {
   void pass_on() {
     given_ = 0;
     if (!open_.empty()) turn_ = (turn_ + 1) % open_.size();
-  }
-
-  void say_ignored(const Error& error) {
-    if (ignored_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
   }
 
   std::unique_ptr<RecordReader> open_file(const std::string& path) const {
@@ -140,7 +152,7 @@ class FilesSource : public Source {
   std::vector<Open> open_;
   size_t turn_ = 0;    // among them
   int64_t given_ = 0;  // of its block
-  int64_t ignored_ = 0;
+  LeftOut left_out_{"read"};
 };
 
 std::vector<std::string_view> views_of(const Strings& records) {
@@ -183,15 +195,6 @@ class ExampleRecords : public ParserOf<ExampleParser> {
   std::vector<std::string> flat_, names_;
 };
 
-// Of a batch of one.
-Column only_row(const Column& column) {
-  if (!column.holds_strings()) return column.tensor().select(0, 0);
-  Strings row;
-  for (size_t i = 0; i < column.strings().count(); ++i) row.append(column.strings()[i]);
-  row.shape({column.sizes().begin() + 1, column.sizes().end()});
-  return row;
-}
-
 const Strings& records_of(const Columns& element) {
   if (element.size() != 1 || !element[0].holds_strings()) {
     throw invalid_argument("parse: an element is ", describe(element), ", expected one string: a record of a file");
@@ -203,15 +206,12 @@ class LenientParseSource : public Source {
  public:
   LenientParseSource(std::shared_ptr<const RecordParser> parser, std::unique_ptr<Source> input)
       : parser_(std::move(parser)), input_(std::move(input)) {}
-  ~LenientParseSource() override {
-    if (ignored_ > 0) MUSTER_LOG(warning) << ignored_ << " records that could not be parsed were left out";
-  }
   std::optional<Columns> next() override {
     while (std::optional<Columns> element = input_->next()) {
       try {
         return parse_records(*parser_, *element);
       } catch (const Error& error) {
-        if (ignored_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
+        left_out_.add(error);
       }
     }
     return std::nullopt;
@@ -221,7 +221,7 @@ class LenientParseSource : public Source {
  private:
   const std::shared_ptr<const RecordParser> parser_;
   const std::unique_ptr<Source> input_;
-  int64_t ignored_ = 0;
+  LeftOut left_out_{"parsed"};
 };
 
 class ConcatenateSource : public Source {
@@ -255,7 +255,7 @@ std::vector<std::string> record_files(const FilesOp& op, const OpenContext* cont
     }
     std::move(some.begin(), some.end(), std::back_inserter(all));
   }
-  for (auto i = static_cast<size_t>(op.index); i < all.size(); i += static_cast<size_t>(op.shards))
+  for (auto i = static_cast<size_t>(op.part.index); i < all.size(); i += static_cast<size_t>(op.part.shards))
     mine.push_back(all[i]);
   return mine;
 }
@@ -277,7 +277,7 @@ Columns parse_records(const RecordParser& parser, const Columns& element) {
   if (!records.sizes().empty()) return parser.parse(records);
   Columns row = parser.parse(records);
   for (size_t i = 0; i < row.size(); ++i) {
-    if (parser.has_rows(i)) row[i] = only_row(row[i]);
+    if (parser.has_rows(i)) row[i] = row_of(row[i], 0);
   }
   return row;
 }

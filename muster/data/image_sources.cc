@@ -49,7 +49,7 @@ std::vector<ImageFile> pictures_of(const ImageFolderOp& op, const OpenContext& c
     if (!fs::is_directory(folder)) continue;
     for (const fs::path& path : sorted_entries(folder)) {
       if (!is_picture(path)) continue;
-      if (number++ % op.shards == op.index) all.push_back({{path.string(), "picture"}, label});
+      if (number++ % op.part.shards == op.part.index) all.push_back({{path.string(), "picture"}, label});
     }
     ++label;
   }

@@ -245,12 +245,6 @@ PreprocessOp read_preprocess(const proto::Dataset::Preprocess& in) {
   return {.column = in.column(), .how = preprocessing_from(state)};
 }
 
-Dataset step_after(DatasetOp op, const std::vector<Dataset>& inputs) {
-  DatasetNode::Inputs nodes;
-  for (const Dataset& input : inputs) nodes.push_back(input.node());
-  return Dataset(std::make_shared<const DatasetNode>(std::move(op), std::move(nodes)));
-}
-
 // Makes datasets as users do, so that all arguments are checked as theirs are.
 Dataset read(const proto::Dataset& in, int depth) {
   using Kind = proto::Dataset::OpCase;
@@ -293,7 +287,7 @@ Dataset read(const proto::Dataset& in, int depth) {
       // Throws for numbers that are none of a shard.
       const Dataset plain = input().shard(in.shard().shards(), in.shard().index());
       if (!in.shard().of_all()) return plain;
-      return step_after(ShardOp{in.shard().shards(), in.shard().index(), /*of_all=*/true}, read_inputs);
+      return dataset_of(ShardOp{in.shard().shards(), in.shard().index(), /*of_all=*/true}, nodes_of(read_inputs));
     }
     case Kind::kPaddedBatch:
       return input().padded_batch(in.padded_batch().size(), in.padded_batch().drop_remainder(),
@@ -315,13 +309,13 @@ Dataset read(const proto::Dataset& in, int depth) {
     case Kind::kZip: return Dataset::zip(read_inputs);
     case Kind::kPrefetch: return input().prefetch(in.prefetch());
     case Kind::kCache: return input().cache();
-    case Kind::kFiles: return step_after(read_op(in.files()), {});
-    case Kind::kNumpy: return step_after(read_op(in.numpy()), {});
-    case Kind::kImageFolder: return step_after(read_op(in.image_folder()), {});
-    case Kind::kDecodeImages: return step_after(read_op(in.decode_images()), read_inputs);
-    case Kind::kParse: return step_after(read_op(in.parse()), read_inputs);
-    case Kind::kPreprocess: return step_after(read_preprocess(in.preprocess()), read_inputs);
-    case Kind::kSelect: return step_after(read_op(in.select()), read_inputs);
+    case Kind::kFiles: return dataset_of(read_op(in.files()));
+    case Kind::kNumpy: return dataset_of(read_op(in.numpy()));
+    case Kind::kImageFolder: return dataset_of(read_op(in.image_folder()));
+    case Kind::kDecodeImages: return dataset_of(read_op(in.decode_images()), nodes_of(read_inputs));
+    case Kind::kParse: return dataset_of(read_op(in.parse()), nodes_of(read_inputs));
+    case Kind::kPreprocess: return dataset_of(read_preprocess(in.preprocess()), nodes_of(read_inputs));
+    case Kind::kSelect: return dataset_of(read_op(in.select()), nodes_of(read_inputs));
     case Kind::kConcatenate: return Dataset::concatenate(read_inputs);
     case Kind::OP_NOT_SET: break;
   }

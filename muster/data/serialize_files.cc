@@ -101,22 +101,27 @@ CsvFormat read_csv(const Wire::Csv& in) {
   return format;
 }
 
-void check_part(const Wire::Shard& part) {
-  if (part.shards() >= 1 && part.index() >= 0 && part.index() < part.shards()) return;
-  throw invalid_argument("dataset: part ", part.index(), " of ", part.shards(), " of the files");
+void write_part(const FilePart& part, Wire::Shard& out) {
+  out.set_shards(part.shards);
+  out.set_index(part.index);
+}
+
+FilePart read_part(const Wire::Shard& in) {
+  if (in.shards() < 1 || in.index() < 0 || in.index() >= in.shards()) {
+    throw invalid_argument("dataset: part ", in.index(), " of ", in.shards(), " of the files");
+  }
+  return {in.shards(), in.index()};
 }
 
 }  // namespace
 
 void write_op(const ImageFolderOp& op, proto::Dataset& out) {
   out.mutable_image_folder()->set_directory(op.directory);
-  out.mutable_image_folder()->mutable_shard()->set_shards(op.shards);
-  out.mutable_image_folder()->mutable_shard()->set_index(op.index);
+  write_part(op.part, *out.mutable_image_folder()->mutable_shard());
 }
 
 ImageFolderOp read_op(const proto::Dataset::ImageFolder& in) {
-  check_part(in.shard());
-  return {.directory = in.directory(), .shards = in.shard().shards(), .index = in.shard().index()};
+  return {.directory = in.directory(), .part = read_part(in.shard())};
 }
 
 void write_op(const DecodeImagesOp& op, proto::Dataset& out) {
@@ -166,8 +171,7 @@ void write_op(const FilesOp& op, proto::Dataset& out) {
   files.set_quoted(op.format.quoted);
   files.set_header(op.header);
   files.set_ignore_errors(op.ignore_errors);
-  files.mutable_shard()->set_shards(op.shards);
-  files.mutable_shard()->set_index(op.index);
+  write_part(op.part, *files.mutable_shard());
   files.set_cycle(op.cycle);
   files.set_block(op.block);
 }
@@ -176,7 +180,6 @@ FilesOp read_op(const proto::Dataset::Files& in) {
   if (in.patterns_size() == 0 || static_cast<size_t>(in.patterns_size()) > kMostPaths) {
     throw invalid_argument("dataset: ", in.patterns_size(), " files, expected at least one");
   }
-  check_part(in.shard());
   if (in.cycle() < 1 || in.block() < 1) {
     throw invalid_argument("dataset: ", in.cycle(), " files at a time, ", in.block(), " records of each in turn");
   }
@@ -190,8 +193,7 @@ FilesOp read_op(const proto::Dataset::Files& in) {
                      .quoted = in.quoted()},
           .header = in.header(),
           .ignore_errors = in.ignore_errors(),
-          .shards = in.shard().shards(),
-          .index = in.shard().index(),
+          .part = read_part(in.shard()),
           .cycle = in.cycle(),
           .block = in.block()};
 }

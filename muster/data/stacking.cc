@@ -119,4 +119,16 @@ Columns stacked(std::span<const Columns> rows, const char* step, std::optional<d
   return batch;
 }
 
+Column row_of(const Column& column, int64_t row) {
+  if (!column.holds_strings()) return column.tensor().select(0, row);
+  const Strings& strings = column.strings();
+  const size_t count = strings.count() / static_cast<size_t>(std::max<int64_t>(strings.sizes()[0], 1));
+  const size_t first = static_cast<size_t>(row) * count;
+  if (strings.sizes().size() == 1) return Strings(std::string(strings[first]), strings.origin(first));
+  Strings some;
+  for (size_t i = first; i < first + count; ++i) some.append(strings[i]);
+  some.shape({strings.sizes().begin() + 1, strings.sizes().end()});
+  return some;
+}
+
 }  // namespace muster

@@ -11,4 +11,7 @@ namespace muster {
 // strings with ""). Throws Error{kInvalidArgument} in the name of `step`.
 Columns stacked(std::span<const Columns> rows, const char* step, std::optional<double> padding = {});
 
+// One of its rows again. REQUIRES: row < column.sizes()[0].
+Column row_of(const Column& column, int64_t row);
+
 }  // namespace muster
