@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "muster/runtime/splitmix.h"
+
 namespace muster {
 namespace {
 
@@ -46,21 +48,10 @@ constexpr std::array<Canvas, 10> drawn() {
 }
 constexpr std::array<Canvas, 10> kCanvases = drawn();
 
-// SplitMix64: fast, and good from any seed.
-struct Random {
-  uint64_t state;
-  uint64_t operator()() {
-    uint64_t z = state += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-  }
-};
-
 }  // namespace
 
 int draw_digit(uint64_t seed, uint64_t index, float* points) {
-  Random random{Random{seed}() ^ Random{~index}()};
+  SplitMix random{SplitMix{seed}() ^ SplitMix{~index}()};
   const uint64_t choice = random();
   const auto digit = static_cast<size_t>(choice % 10);
   const auto down = static_cast<int>(choice >> 32 & 0xffff) % (2 * kMargin + 1);

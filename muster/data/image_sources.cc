@@ -9,6 +9,7 @@
 #include "muster/data/source.h"
 #include "muster/io/input_file.h"
 #include "muster/runtime/run_options.h"
+#include "muster/runtime/splitmix.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -116,13 +117,6 @@ class NumberedElements : public Source {
   int64_t number_ = 0;
 };
 
-uint64_t mixed(uint64_t seed, int64_t number) {
-  uint64_t bits = seed + 0x9e3779b97f4a7c15 * static_cast<uint64_t>(number + 1);
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  return bits ^ (bits >> 31);
-}
-
 at::Tensor decoded(const Column& column, const DecodeOptions& options) {
   if (!column.holds_strings() || !column.sizes().empty()) {
     throw invalid_argument("decode_images: a column is ", column.to_string(),
@@ -150,7 +144,8 @@ std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std
     PlainTensors plain;
     const auto number = element.back().tensor().item().toLong();
     element.pop_back();
-    element.at(column) = steps(decoded(element.at(column), decode), mixed(seed, number));
+    element.at(column) =
+        steps(decoded(element.at(column), decode), SplitMix{seed + SplitMix::kStep * static_cast<uint64_t>(number)}());
     return element;
   };
   return open_change(std::move(change), context.example ? 1 : op.threads,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "muster/data/preprocessing/preprocessing_layers.h"
 #include "muster/distribute/test_coordinator.h"
@@ -338,30 +337,17 @@ TEST_P(PerWorkerData, EndsWithTheStrategy) {
 }
 
 // ---- Files
-class Folder {
- public:
-  Folder() { std::filesystem::create_directory(path_); }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  const std::string path_ = std::filesystem::temp_directory_path() / str_cat("muster-test-", random_id());
-};
-
 class PerWorkerFiles : public ::testing::Test {
  protected:
   PerWorkerFiles() {
     for (int file = 0; file < 4; ++file) {
       std::string text = "user,sold\n";
       for (int row = 0; row < 5; ++row) str_append(text, row % 2 == 0 ? "ann," : "bob,", 10 * file + row, "\n");
-      std::ofstream(directory_.path(str_cat("part-", file, ".csv"))) << text;
+      directory_.write(str_cat("part-", file, ".csv"), text);
     }
   }
   Dataset rows() const {
-    return Dataset::csv({directory_.path("part-*.csv")})
+    return Dataset::csv({directory_.path() + "/part-*.csv"})
         .preprocess("user", string_lookup({.vocabulary = {"ann", "bob"}}))
         .label("sold");
   }
@@ -371,7 +357,7 @@ class PerWorkerFiles : public ::testing::Test {
     return InProcessCluster({.workers = 2, .ps = 1, .worker = worker});
   }
 
-  const Folder directory_;
+  const ScopedDirectory directory_;
 };
 
 TEST_F(PerWorkerFiles, AreReadByTheWorkersAndTheirColumnsHaveNames) {
@@ -400,13 +386,13 @@ TEST_F(PerWorkerFiles, AreReadByTheWorkersAndTheirColumnsHaveNames) {
 }
 
 TEST_F(PerWorkerFiles, AreReadBelowTheDirectoriesThatATaskAllowsAlone) {
-  const Folder elsewhere;
-  std::filesystem::create_symlink(directory_.path(), elsewhere.path("link"));
-  const std::string through_link = elsewhere.path("link/part-0.csv");
+  const ScopedDirectory elsewhere;
+  std::filesystem::create_symlink(directory_.path(), elsewhere.path() + "/link");
+  const std::string through_link = elsewhere.path() + "/link/part-0.csv";
   auto take = function([](Iterator& it) { return it.next_features()["sold"]; });
   for (const auto& [allowed, files] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{}, directory_.path("part-*.csv")},
-           {{elsewhere.path()}, directory_.path("part-0.csv")},
+           {{}, directory_.path() + "/part-*.csv"},
+           {{elsewhere.path()}, directory_.path() + "/part-0.csv"},
            {{elsewhere.path()}, through_link}}) {
     const InProcessCluster cluster = cluster_with(allowed);
     ParameterServerStrategy strategy(cluster.resolver());

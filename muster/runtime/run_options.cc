@@ -8,16 +8,12 @@
 #include <cerrno>
 
 #include "muster/base/status.h"
+#include "muster/runtime/splitmix.h"
 
 namespace muster {
 namespace {
 
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+uint64_t mix(uint64_t x) { return SplitMix{x}(); }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/runtime/splitmix.h"
 
 namespace muster {
 namespace {
@@ -20,21 +21,15 @@ constexpr int64_t kMostStepPixels = 178'956'970;
 // A stream of SplitMix64. The seed is mixed first, so that seeds a step of the stream apart have nothing in common.
 class StepChance {
  public:
-  explicit StepChance(uint64_t seed) : state_(seed) { state_ = next(); }
+  explicit StepChance(uint64_t seed) : next_{SplitMix{seed}()} {}
 
   double uniform(double least, double most) { return least + (most - least) * unit(); }
   int64_t below(int64_t count) { return static_cast<int64_t>(unit() * static_cast<double>(count)); }
 
  private:
-  uint64_t next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-  }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // below 1
+  double unit() { return static_cast<double>(next_() >> 11) * 0x1p-53; }  // below 1
 
-  uint64_t state_;
+  SplitMix next_;
 };
 
 struct CropBox {
