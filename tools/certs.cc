@@ -207,7 +207,7 @@ void print(const std::vector<CertificateRow>& rows) {
 }
 
 // As one word of a shell.
-std::string quoted(const std::string& word) {
+std::string in_quotes(const std::string& word) {
   const bool plain = std::all_of(word.begin(), word.end(),
                                  [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("/._-:", c); });
   return plain && !word.empty() ? word : str_cat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
@@ -234,9 +234,9 @@ void make_certs(const CertsFlags& flags) {
   rows.push_back({"token", "", "", has_token ? "kept" : "made"});
 
   print(rows);
-  const std::string cluster_flag = flags.cluster.empty() ? "" : " --cluster " + quoted(flags.cluster);
-  auto part = [&](const std::string& name) { return quoted((directory / name).string()); };
-  std::cout << "\nEach directory in " << quoted(directory.string()) << " is what one task or client needs: copy "
+  const std::string cluster_flag = flags.cluster.empty() ? "" : " --cluster " + in_quotes(flags.cluster);
+  auto part = [&](const std::string& name) { return in_quotes((directory / name).string()); };
+  std::cout << "\nEach directory in " << in_quotes(directory.string()) << " is what one task or client needs: copy "
             << part(wanted[0].name) << " to the machine of " << wanted[0].name << ", and so on.\n"
             << part(kAuthority) << " stays here: who has its ca.key can make certificates. Next, for each task:\n"
             << "  muster server" << cluster_flag << " --task_type " << tasks[0].job << " --task_index "

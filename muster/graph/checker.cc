@@ -135,7 +135,8 @@ class Checker {
   void check_text(std::string_view what, std::string_view text, int64_t most) const {
     limit(str_cat("length of the ", what), text.size(), most);
     for (char c : text) {
-      if (c < 0x20 || c > 0x7e) fail("the ", what, " ", quoted(text), " has a character that is not printable ASCII");
+      if (c < 0x20 || c > 0x7e)
+        fail("the ", what, " ", in_quotes(text), " has a character that is not printable ASCII");
     }
   }
 
@@ -188,7 +189,7 @@ class Checker {
       limit("length of the name", variable.name.size(), limits_.name_length);
       if (variable.name.empty()) fail("it has no name");
       // Two values for one memory would make every question about who writes to it wrong.
-      if (!names.insert(variable.name).second) fail(quoted(variable.name), " is there twice");
+      if (!names.insert(variable.name).second) fail(in_quotes(variable.name), " is there twice");
       check_device(variable.device);
       check_spec(variable.spec, limits_.tensor_bytes);
       define(variable.value);
@@ -448,7 +449,7 @@ class Checker {
 
 void check(const Program& program, const Limits& limits) {
   Totals totals{.parts = &program.parts};
-  Checker(program, limits, totals, str_cat("program ", quoted(program.name)), 0, false).run();
+  Checker(program, limits, totals, str_cat("program ", in_quotes(program.name)), 0, false).run();
 }
 
 }  // namespace muster

@@ -66,7 +66,7 @@ void add_argument(std::string& out, const Argument& argument) {
     void operator()(std::complex<double> value) const {
       str_append(out, "(", shortest(value.real()), ", ", shortest(value.imag()), "j)");
     }
-    void operator()(const std::string& value) const { out += quoted(value); }
+    void operator()(const std::string& value) const { out += in_quotes(value); }
     void operator()(HereDevice) const { out += "here"; }
     void operator()(HereGenerator) const { out += "random"; }
     void operator()(const ArgumentList& list) const {
@@ -87,7 +87,7 @@ void add_argument(std::string& out, const Argument& argument) {
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (char c : text.substr(0, kMostText)) {
     if (c == '"' || c == '\\') {

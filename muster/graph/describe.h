@@ -10,7 +10,7 @@
 namespace muster {
 
 // In quotes and printable, whatever bytes it has; cut when it is very long.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 std::string value_name(ValueId value);           // "%12", "_" for kNoValue
 std::string describe(const Constant& constant);  // "float32[2] = {1, 2}", "number 0.1"; no values when it is large

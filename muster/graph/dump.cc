@@ -11,7 +11,7 @@ namespace {
 
 void write(const Program& program, const std::string& indent, std::string& out) {
   auto at = [&](int32_t device) { return device == 0 ? "" : str_cat("  @ ", program.devices[device]); };
-  str_append(out, indent, "program ", quoted(program.name), " (");
+  str_append(out, indent, "program ", in_quotes(program.name), " (");
   str_append(out, program.arguments.size(), " arguments, ", program.variables.size(), " variables, ",
              program.constants.size(), " constants, ", program.instructions.size(), " instructions)\n");
   for (const ProgramArgument& argument : program.arguments) {
@@ -19,7 +19,7 @@ void write(const Program& program, const std::string& indent, std::string& out) 
                "\n");
   }
   for (const VariableRef& variable : program.variables) {
-    str_append(out, indent, "  %", variable.value, " = variable ", quoted(variable.name), " ",
+    str_append(out, indent, "  %", variable.value, " = variable ", in_quotes(variable.name), " ",
                variable.spec.to_string(), at(variable.device), "\n");
   }
   for (const Constant& constant : program.constants) {
@@ -35,7 +35,7 @@ void write(const Program& program, const std::string& indent, std::string& out) 
     // Once, however many callers it has: bodies with shared bodies would grow beyond all bounds.
     for (int32_t body : instruction.bodies) {
       if (shown[body]) {
-        str_append(out, indent, "    program ", quoted(program.bodies[body].name), " as above\n");
+        str_append(out, indent, "    program ", in_quotes(program.bodies[body].name), " as above\n");
       } else {
         write(program.bodies[body], indent + "    ", out);
       }

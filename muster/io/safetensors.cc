@@ -29,7 +29,7 @@ constexpr std::pair<DType, std::string_view> kTypes[] = {
     {DType::kBool, "BOOL"}, {DType::kBFloat16, "BF16"}, {DType::kComplexFloat, "C64"},
 };
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   try {
     return json(text).dump();
   } catch (const json::exception&) {
@@ -46,7 +46,7 @@ std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std:
     str_append(text, "\"", kMetadata, "\":{");
     const char* comma = "";
     for (const auto& [key, value] : metadata)
-      str_append(text, std::exchange(comma, ","), quoted(key), ":", quoted(value));
+      str_append(text, std::exchange(comma, ","), in_quotes(key), ":", in_quotes(value));
     text += '}';
   }
   std::set<std::string_view> names;
@@ -66,7 +66,7 @@ std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std:
     if (!bytes || __builtin_add_overflow(offset, *bytes, &end)) {
       throw invalid_argument("safetensors: tensor \"", name, "\": ", spec.to_string(), " has no size in bytes");
     }
-    str_append(text, text.size() > kLengthBytes + 1 ? "," : "", quoted(name), ":{\"dtype\":\"", *type,
+    str_append(text, text.size() > kLengthBytes + 1 ? "," : "", in_quotes(name), ":{\"dtype\":\"", *type,
                "\",\"shape\":", json(spec.sizes).dump(), ",\"data_offsets\":[", offset, ",", end, "]}");
     offset = end;
   }
