@@ -44,6 +44,21 @@ void ElasticPool::submit(std::function<void()> task) {
   changed_.signal();  // without the lock, which who wakes up needs first
 }
 
+bool ElasticPool::try_submit(std::function<void()> task) {
+  {
+    absl::MutexLock lock(&mu_);
+    const bool starts = queue_.size() >= idle_;
+    if (starts && threads_.size() >= most_) return false;
+    queue_.push_back(std::move(task));
+    if (starts) {
+      start_thread();
+      return true;
+    }
+  }
+  changed_.signal();
+  return true;
+}
+
 void ElasticPool::start_thread() {
   // The number matters more than the rest of the name, and the kernel keeps 15 characters.
   const std::string suffix = absl::StrCat("-", started_++);

@@ -26,6 +26,9 @@ class ElasticPool {
 
   // REQUIRES: `task` does not throw.
   void submit(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same if there is a thread for it now; else false, and nothing happens: who must not wait for other tasks does
+  // it on the thread that it is on.
+  bool try_submit(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t threads() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -56,6 +56,18 @@ TEST(ElasticPool, RunsWhatItsTasksSubmitWhileItIsDestroyed) {
   EXPECT_EQ(ran, 20);
 }
 
+TEST(ElasticPool, RefusesWhatIsOverItsLimitWhenOnlyAsked) {
+  absl::Notification go_on, ran;
+  ElasticPool pool("pool", 1);
+  ASSERT_TRUE(pool.try_submit([&] { go_on.WaitForNotification(); }));
+
+  EXPECT_FALSE(pool.try_submit([] { FAIL() << "there is no thread for it"; }));
+
+  go_on.Notify();
+  while (!pool.try_submit([&] { ran.Notify(); })) std::this_thread::yield();
+  ran.WaitForNotification();
+}
+
 TEST(ElasticPool, QueuesWhatIsOverItsLimit) {
   std::atomic<int> now = 0, most = 0;
   absl::BlockingCounter left(50);
