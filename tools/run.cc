@@ -251,9 +251,13 @@ void add_run(CLI::App& muster) {
   command->add_option("--ps", flags->ps, "How many parameter servers; these and the workers are `muster server`s then")
       ->check(CLI::Range(1, 1000));
   command->add_option("--data", flags->data, "A directory below which the servers may read files of datasets")
-      ->needs("--ps");
-  command->add_option("--storage", flags->storage, "A directory below which the servers may write and read checkpoints")
-      ->needs("--ps");
+      ->needs("--ps")
+      ->allow_extra_args(false);  // what follows is the program
+  command
+      ->add_option("--storage", flags->storage,
+                   "A directory below which the servers may write and read checkpoints and caches of datasets")
+      ->needs("--ps")
+      ->allow_extra_args(false);
   command
       ->add_option("--grace", flags->grace,
                    "Seconds that the others have to end by themselves when one has failed, and again when told to")

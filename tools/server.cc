@@ -68,7 +68,8 @@ void add_server(CLI::App& muster) {
                    "machine or its container has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
-  command->add_option("--storage", flags->storage, "A directory below which checkpoints may be written and read");
+  command->add_option("--storage", flags->storage,
+                      "A directory below which checkpoints and caches of datasets may be written and read");
   command->add_option("--data", flags->data, "A directory below which datasets may read files");
   command
       ->add_option("--lease", flags->lease,

@@ -78,7 +78,7 @@ void InProcessCluster::start(const TaskId& task) {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();
     worker.peers = &peers;
-    if (!worker.open_source) worker.open_source = opens_below(worker.data);
+    if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
     if (!worker.cores) worker.cores = share_of_cores(spec_, task);
     made->worker = std::make_shared<LocalWorker>(worker);
     std::vector<std::string> others;

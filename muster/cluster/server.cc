@@ -71,7 +71,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   worker.devices.task = options.task.to_string();
   worker.peers = &peers;
   worker.lease = options.lease;
-  if (!worker.open_source) worker.open_source = opens_below(worker.data);
+  if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
   if (!worker.cores) worker.cores = share_of_cores(options.cluster, options.task);
   return worker;
 }

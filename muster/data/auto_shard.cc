@@ -1,10 +1,14 @@
-// The part of a dataset that one of several input pipelines reads.
+#include "muster/data/auto_shard.h"
+
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/data/source.h"
+#include "muster/runtime/run_options.h"
 
 namespace muster {
 namespace {
@@ -12,13 +16,15 @@ namespace {
 using NodePtr = std::shared_ptr<const DatasetNode>;
 
 NodePtr with_inputs(const DatasetNode& node, DatasetNode::Inputs inputs) {
-  DatasetOp op = node.op();
-  // Its elements look as before: a function need not be traced for each pipeline.
-  if (auto* function = std::get_if<FunctionOp>(&op)) {
-    if (std::shared_ptr<const ElementProgram> traced = node.program())
-      *function = {function->filters, function->threads, {}, traced};
-  }
-  return std::make_shared<const DatasetNode>(std::move(op), std::move(inputs));
+  return std::make_shared<const DatasetNode>(node.op(), std::move(inputs));
+}
+
+// The same for inputs that are a part of those that it has.
+NodePtr with_parts(const DatasetNode& node, DatasetNode::Inputs parts, const ShardOp& part) {
+  const auto* cache = std::get_if<CacheOp>(&node.op());
+  if (cache == nullptr || cache->path.empty()) return with_inputs(node, std::move(parts));
+  CacheOp mine{absl::StrFormat("%s-%05d-of-%05d", cache->path, part.index, part.shards)};
+  return std::make_shared<const DatasetNode>(std::move(mine), std::move(parts));
 }
 
 // Every source of it is a list of files.
@@ -46,6 +52,50 @@ size_t fewest_files(const DatasetNode& node) {
   return fewest;
 }
 
+// Of all sources, those of a part and all; nothing if they cannot be counted from here without reading directories.
+struct FileCount {
+  int64_t part = 0, all = 0;
+};
+std::optional<FileCount> count_files(const DatasetNode& node, const ShardOp& part) {
+  FileCount count;
+  if (const auto* files = std::get_if<FilesOp>(&node.op())) {
+    try {
+      count.all = static_cast<int64_t>(record_files(*files).size());
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    count.part = (count.all - part.index + part.shards - 1) / part.shards;
+    return count;
+  }
+  if (node.inputs().empty()) return std::nullopt;
+  for (const NodePtr& input : node.inputs()) {
+    const std::optional<FileCount> more = count_files(*input, part);
+    if (!more) return std::nullopt;
+    count.part += more->part;
+    count.all += more->all;
+  }
+  return count;
+}
+
+// "every 3rd"
+std::string every_nth(int64_t n) {
+  const bool teen = n / 10 % 10 == 1;
+  const char* const ending = n % 10 == 1 && !teen   ? "st"
+                             : n % 10 == 2 && !teen ? "nd"
+                             : n % 10 == 3 && !teen ? "rd"
+                                                    : "th";
+  return str_cat("every ", n, ending);
+}
+
+bool never_ends(const DatasetNode& node) {
+  auto inputs_do = [&](auto of) { return of(node.inputs(), [](const NodePtr& input) { return never_ends(*input); }); };
+  if (const auto* repeat = std::get_if<RepeatOp>(&node.op())) {
+    return !repeat->count || (*repeat->count > 0 && never_ends(node.input()));
+  }
+  if (node.inputs().empty() || std::holds_alternative<TakeOp>(node.op())) return false;
+  return std::holds_alternative<ZipOp>(node.op()) ? inputs_do(std::ranges::all_of) : inputs_do(std::ranges::any_of);
+}
+
 NodePtr by_files(const DatasetNode& node, const ShardOp& part) {
   if (const auto* files = std::get_if<FilesOp>(&node.op())) {
     FilesOp mine = *files;
@@ -59,7 +109,7 @@ NodePtr by_files(const DatasetNode& node, const ShardOp& part) {
   }
   DatasetNode::Inputs inputs;
   for (const NodePtr& input : node.inputs()) inputs.push_back(by_files(*input, part));
-  return with_inputs(node, std::move(inputs));
+  return with_parts(node, std::move(inputs), part);
 }
 
 NodePtr by_elements(const NodePtr& node, const ShardOp& part) {
@@ -70,36 +120,79 @@ NodePtr by_elements(const NodePtr& node, const ShardOp& part) {
   return std::make_shared<const DatasetNode>(part, DatasetNode::Inputs{node});
 }
 
-NodePtr by_hints(const DatasetNode& node, const ShardOp& part) {
+bool has_hint(const DatasetNode& node) {
+  return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<ShardHintOp>(step.op()); });
+}
+
+NodePtr by_hints(const NodePtr& node, const ShardOp& part) {
+  if (!has_hint(*node)) return node;
   DatasetNode::Inputs inputs;
-  for (const NodePtr& input : node.inputs()) inputs.push_back(by_hints(*input, part));
-  if (!std::holds_alternative<ShardHintOp>(node.op())) return with_inputs(node, std::move(inputs));
+  for (const NodePtr& input : node->inputs()) inputs.push_back(by_hints(input, part));
+  if (!std::holds_alternative<ShardHintOp>(node->op())) return with_parts(*node, std::move(inputs), part);
   return std::make_shared<const DatasetNode>(part, std::move(inputs));
 }
 
+// Its one source becomes one that is handed out.
+NodePtr by_parts(const NodePtr& node) {
+  if (node->inputs().empty()) {
+    if (std::holds_alternative<GeneratorOp>(node->op()) || std::holds_alternative<RegisteredOp>(node->op())) {
+      throw invalid_argument("shard: what C++ makes has no parts that could be handed out");
+    }
+    return std::make_shared<const DatasetNode>(HandOutOp{}, DatasetNode::Inputs{node});
+  }
+  DatasetNode::Inputs inputs;
+  for (const NodePtr& input : node->inputs()) inputs.push_back(by_parts(input));
+  return with_inputs(*node, std::move(inputs));
+}
+
 }  // namespace
+
+bool Dataset::handed_out() const { return is_handed_out(*node_); }
 
 Dataset Dataset::shard_hint() const { return dataset_of(ShardHintOp{}, {node_}); }
 
 Dataset Dataset::shard(const InputContext& context, ShardPolicy policy) const {
   const Dataset checked = shard(context);  // throws for a context that is none
   const ShardOp part{context.num_input_pipelines, context.input_pipeline_id, /*of_all=*/true};
-  if (policy == ShardPolicy::kAuto) {
-    const bool files = reads_files_only(*node_) && fewest_files(*node_) >= static_cast<size_t>(part.shards);
-    policy = files ? ShardPolicy::kFile : ShardPolicy::kData;
-  }
-  switch (policy) {
-    case ShardPolicy::kFile:
-      if (!reads_files_only(*node_)) {
-        throw not_found(
-            "shard: by files, but not all that this dataset reads are files; ShardPolicy::kData takes every ",
-            part.shards, "-th element");
-      }
-      return Dataset(by_files(*node_, part));
-    case ShardPolicy::kData: return Dataset(by_elements(node_, part));
-    case ShardPolicy::kHint: return Dataset(by_hints(*node_, {part.shards, part.index}));
+  switch (chosen_policy(*this, context, policy)) {
+    case ShardPolicy::kFile: return Dataset(by_files(*node_, part));
+    case ShardPolicy::kData: {
+      // The parts are of one order, or some elements would be in several and others in none.
+      static const uint64_t seed = random_id();
+      return Dataset(by_elements(seeded(*this, seed).node(), part));
+    }
+    case ShardPolicy::kDynamic: return is_handed_out(*node_) ? *this : Dataset(by_parts(node_));
+    case ShardPolicy::kHint: return Dataset(by_hints(node_, {part.shards, part.index}));
     default: return *this;
   }
 }
+
+ShardPolicy chosen_policy(const Dataset& dataset, const InputContext& context, ShardPolicy policy) {
+  const bool of_files = reads_files_only(*dataset.node());
+  if (policy == ShardPolicy::kAuto) {
+    const bool enough = of_files && fewest_files(*dataset.node()) >= static_cast<size_t>(context.num_input_pipelines);
+    return enough ? ShardPolicy::kFile : ShardPolicy::kData;
+  }
+  if (policy == ShardPolicy::kFile && !of_files) {
+    throw not_found("shard: by files, but not all that this dataset reads are files; ShardPolicy::kData takes every ",
+                    context.num_input_pipelines, "-th element");
+  }
+  return policy;
+}
+
+std::string described_part(const Dataset& dataset, const InputContext& context, ShardPolicy policy) {
+  const int64_t pipelines = context.num_input_pipelines;
+  std::string words = str_cat("worker ", context.input_pipeline_id, " of ", pipelines, " reads ");
+  if (policy == ShardPolicy::kHint) {
+    return str_cat(words, every_nth(pipelines), " element of each shard_hint()");
+  }
+  if (policy == ShardPolicy::kData) return words + "all, and takes its rows of each batch";
+  if (policy != ShardPolicy::kFile) return words + "all: nothing divides it";
+  const std::optional<FileCount> files = count_files(*dataset.node(), {pipelines, context.input_pipeline_id});
+  if (!files) return str_cat(words, every_nth(pipelines), " file");
+  return str_cat(words, files->part, " of ", files->all, " files (", every_nth(pipelines), ")");
+}
+
+bool is_endless(const Dataset& dataset) { return never_ends(*dataset.node()); }
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
+#include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 
@@ -74,13 +75,16 @@ Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
 }
 
 Dataset Dataset::map_with(ElementFunction function, Parallel parallel) const {
-  at_least(1, parallel.threads, "map: threads");
-  return dataset_of(FunctionOp{.filters = false, .threads = parallel.threads, .function = std::move(function)},
+  if (parallel.threads != kAutoThreads) at_least(1, parallel.threads, "map: threads");
+  return dataset_of(FunctionOp{.filters = false,
+                               .parallel = parallel,
+                               .traces = std::make_shared<ElementTraces>("map", std::move(function))},
                     {node_});
 }
 
 Dataset Dataset::filter_with(ElementFunction function) const {
-  return dataset_of(FunctionOp{.filters = true, .function = std::move(function)}, {node_});
+  return dataset_of(
+      FunctionOp{.filters = true, .traces = std::make_shared<ElementTraces>("filter", std::move(function))}, {node_});
 }
 
 Dataset Dataset::batch(int64_t size, bool drop_remainder) const {
@@ -155,18 +159,26 @@ Dataset Dataset::prefetch(int64_t count) const {
   return dataset_of(PrefetchOp{at_least(1, count, "prefetch: count")}, {node_});
 }
 
+Dataset Dataset::prefetch(int64_t count, const std::string& device) const {
+  at_least(1, count, "prefetch: count");
+  if (!DeviceSpec::parse(device).type)
+    throw invalid_argument("prefetch: device \"", device, "\", expected one like \"GPU:0\"");
+  return dataset_of(PrefetchOp{count, device}, {node_});
+}
+
 Dataset Dataset::cache() const { return dataset_of(CacheOp{}, {node_}); }
+
+Dataset Dataset::cache(const std::string& path) const {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    throw invalid_argument("cache: an empty path, expected a file");
+  return dataset_of(CacheOp{path}, {node_});
+}
 
 std::vector<TensorSpec> Dataset::element_spec() const { return node_->element_spec(); }
 
 Iterator Dataset::iterator() const {
-  PlainTensors plain;
-  const uint64_t number = random_id() >> 1;  // an int64 in programs
-  local_worker().add_source(number, open(local_worker()));
-  Iterator iterator = pattern();
-  iterator.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
-  iterator.source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })};
-  return iterator;
+  std::unique_ptr<ElementSource> source = open(local_worker());
+  return iterator_over(std::move(source), pattern());
 }
 
 Iterator Dataset::pattern() const {

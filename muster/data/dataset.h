@@ -15,6 +15,7 @@
 #include "muster/data/file_options.h"
 #include "muster/data/input_context.h"
 #include "muster/data/preprocessing/preprocessing.h"
+#include "muster/data/registered.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/element_source.h"
 #include "muster/trace/iterator.h"
@@ -23,7 +24,7 @@ namespace muster {
 
 class DatasetNode;
 
-enum class ShardPolicy { kAuto, kFile, kData, kHint, kOff };
+enum class ShardPolicy { kAuto, kFile, kData, kHint, kOff, kDynamic };
 
 // Describes a sequence of elements; an element is a list of tensors. Immutable, cheap to copy, free to share between
 // threads. Each `open` begins the sequence anew. Everything throws Error{kInvalidArgument} for bad arguments, at once.
@@ -43,6 +44,9 @@ class Dataset {
   // Whatever C++ can make. Every opened sequence calls `start` for a generator of its own, which is called by one
   // thread at a time. It cannot be serialized.
   static Dataset generator(std::function<Generator()> start);
+  // What register_dataset_source has registered under this name where it is opened.
+  static Dataset registered(const std::string& name, RegisteredOptions options = {},
+                            std::vector<std::string> columns = {});
   // Pictures (float32[784], 28 rows of 28 points from 0 to 1) of the digits 0 to 9 and their labels (int64), made up as
   // they are needed. Another seed means other pictures of the same digits: one to learn from, one to test with.
   static Dataset synthetic_digits(int64_t count = 10'000, uint64_t seed = 0);
@@ -88,16 +92,28 @@ class Dataset {
 
   // Functions take the tensors of an element one by one. Those of `map` return the tensors of the new element, those of
   // `filter` one bool tensor: whether to keep it. They are traced on the first element, when the dataset is first
-  // opened or serialized, and become part of the description; all later elements must have its shapes. They run on the
-  // CPU. Limit: variables that they use are not part of it, but found by name where the dataset is opened.
+  // opened or serialized, and become part of the description; again for other shapes (docs/data.md, limits). They run
+  // on the CPU. Limit: variables that they use are not part of it, but found by name where the dataset is opened.
   template <class F>
   Dataset map(F function, Parallel parallel = {}, std::source_location where = std::source_location::current()) const {
     return map_with(element_function(std::move(function), where), parallel);
+  }
+  // The same, and what the function returns becomes as many elements as it has rows, be it none.
+  template <class F>
+  Dataset flat_map(F function, Parallel parallel = {},
+                   std::source_location where = std::source_location::current()) const {
+    return map(std::move(function), parallel, where).unbatch();
   }
   template <class F>
   Dataset filter(F function, std::source_location where = std::source_location::current()) const {
     return filter_with(element_function(std::move(function), where));
   }
+
+  // C++ that is called and not traced; strings, too. Cannot be serialized; what is registered (register_dataset_map)
+  // can.
+  Dataset map_native(ColumnFunction function, Parallel parallel = {}, std::vector<std::string> columns = {}) const;
+  Dataset map_registered(const std::string& name, RegisteredOptions options = {}, Parallel parallel = {},
+                         std::vector<std::string> columns = {}) const;
 
   // Stacks `size` elements into one. The last batch may be smaller unless `drop_remainder`.
   Dataset batch(int64_t size, bool drop_remainder = false) const;
@@ -125,13 +141,25 @@ class Dataset {
   // The part of one of several input pipelines, by TensorFlow's rules. kFile: every n-th file, of all sources, which
   // must be files (else Error{kNotFound}); with fewer files than pipelines some have nothing. kData: every n-th
   // element, before prefetch; a pipeline that would have none is Error{kInvalidArgument}. kAuto: kFile if there are as
-  // many files as pipelines, else kData. kHint: where shard_hint() stands.
+  // many files as pipelines, else kData. kHint: where shard_hint() stands. kDynamic, for the workers of a
+  // ClusterCoordinator: it hands out file by file, or range by range, to whoever has read what it had. What a worker
+  // that is lost had not used goes to others: every element is used at least once a round, and once if none is lost.
   Dataset shard(const InputContext& context, ShardPolicy policy) const;
   Dataset shard_hint() const;
+  bool handed_out() const;  // kDynamic
   // A thread makes up to `count` elements ahead. Limit: closing waits for the element that it is at.
   Dataset prefetch(int64_t count) const;
+  // The same, and copies them to a device of the task that opens it, such as "GPU:0". No step may change them then.
+  Dataset prefetch(int64_t count, const std::string& device) const;
   // Keeps the elements of the first whole round in memory, for the rounds of a `repeat` after it.
   Dataset cache() const;
+  // The same in a file, for later programs, too. A file of another dataset, or a damaged one, is an Error.
+  Dataset cache(const std::string& path) const;
+
+  // The same from a position of a sequence of it on (Iterator::position, ClusterCoordinator::position): with the same
+  // seeds, the elements that were not taken. What was taken before is read once more, without being parsed or mapped.
+  // The last step. Limit: random functions draw other numbers. Throws Error{kInvalidArgument} for a text that is none.
+  Dataset from(const std::string& position) const;
 
   // Of the first element; takes it, here, the first time. Throws Error{kOutOfRange} if there is none.
   std::vector<TensorSpec> element_spec() const;
@@ -144,7 +172,7 @@ class Dataset {
   // The same without a sequence: what its elements look like.
   Iterator pattern() const;
 
-  // For parse_dataset, here or in another process. Throws Error{kInvalidArgument} if there is a generator in it.
+  // For parse_dataset, here or in another process. Throws Error{kInvalidArgument} if there is a C++ function in it.
   std::string serialize() const;
 
   // ---- For the parts of data/.
@@ -161,7 +189,7 @@ class Dataset {
 // The same with seeds for the shuffles that have none: whoever gives the same seed gets the same order.
 Dataset seeded(const Dataset& dataset, uint64_t seed);
 
-inline constexpr int kDatasetVersion = 1;
+inline constexpr int kDatasetVersion = 2;
 
 // Takes nothing on trust. Throws Error{kDataLoss} for bytes that are no description, Error{kFailedPrecondition} for a
 // version that is not ours and Error{kInvalidArgument} or Error{kResourceExhausted} for what they describe.

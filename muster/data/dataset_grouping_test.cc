@@ -105,14 +105,14 @@ TEST(DatasetGrouping, MapsBySeveralThreadsInOrder) {
 }
 
 TEST(DatasetGrouping, GivesTheErrorOfAnElementInItsPlace) {
-  const Dataset sometimes_short = Dataset::generator([] {
+  const Dataset sometimes_long = Dataset::generator([] {
     return [next = int64_t{0}]() mutable -> std::optional<Element> {
       if (next == 10) return std::nullopt;
       return Element{torch::ones({++next == 5 ? 2 : 1})};
     };
   });
   const std::unique_ptr<ElementSource> source =
-      sometimes_short.map([](at::Tensor x) { return x + 1; }, {.threads = 3}).open(local_worker());
+      sometimes_long.map([](at::Tensor x) { return x.view({1}); }, {.threads = 3}).open(local_worker());
 
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(source->next().has_value());
   EXPECT_THAT(error_of([&] { source->next(); }), HasSubstr("float32[2]"));

@@ -14,44 +14,6 @@
 namespace muster {
 namespace {
 
-// Elements are made on the CPU, whatever the default device of the task is, unless the function asks for another one.
-void prefer_cpu(Program& program) {
-  const int32_t cpu = program.intern_device("/device:CPU:0");
-  for (ProgramArgument& argument : program.arguments) {
-    if (argument.device == 0) argument.device = cpu;
-  }
-  for (Instruction& instruction : program.instructions) {
-    if (instruction.device == 0) instruction.device = cpu;
-  }
-  for (Program& body : program.bodies) prefer_cpu(body);
-}
-
-// As functions get them: an unusual memory layout would mean another trace.
-Element plain_copies(const Element& element) {
-  Untraced untraced;
-  PlainTensors plain;
-  Element contiguous;
-  // Copies: tensors that share memory would be one argument of a function that writes to them.
-  for (const at::Tensor& tensor : element) contiguous.push_back(tensor.clone(at::MemoryFormat::Contiguous));
-  return contiguous;
-}
-
-ElementProgram trace(const FunctionOp& op, const Element& example) {
-  const std::shared_ptr<TracedFunction::Entry> entry = op.function.trace(plain_copies(example));
-  if (!entry) {
-    throw invalid_argument(op.name(), " \"", op.function.name, "\": the function cannot take an element of ",
-                           example.size(), " tensors: ", describe(specs_of(example)));
-  }
-  ElementProgram traced{entry->traced.program, entry->traced.compact, entry};
-  const size_t outputs = traced.program.outputs.size();
-  if (outputs == 0 || (op.filters && outputs != 1)) {
-    throw invalid_argument(op.name(), " \"", op.function.name, "\": the function returns ", outputs,
-                           " tensors, expected ", op.filters ? "one bool" : "at least one");
-  }
-  prefer_cpu(traced.program);
-  return traced;
-}
-
 std::string listed(const std::vector<std::string>& names) {
   return names.empty() ? "it has no names" : "it has " + absl::StrJoin(names, ", ");
 }
@@ -61,14 +23,25 @@ void check_has(const ColumnNames& known, const std::string& name, const char* st
   throw invalid_argument(step, ": the dataset has no column \"", name, "\"; ", listed(known.names));
 }
 
+bool passes_elements_on(const DatasetOp& op) {
+  return std::holds_alternative<RepeatOp>(op) || std::holds_alternative<TakeOp>(op) ||
+         std::holds_alternative<SkipOp>(op) || std::holds_alternative<ShardOp>(op) ||
+         std::holds_alternative<ShardHintOp>(op) || std::holds_alternative<PrefetchOp>(op) ||
+         std::holds_alternative<ZipOp>(op) || std::holds_alternative<ConcatenateOp>(op) ||
+         std::holds_alternative<SampleOp>(op);
+}
+
 ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) {
   if (const auto* parse = std::get_if<ParseOp>(&op)) return {.names = parse->parser->names()};
   if (const auto* numpy = std::get_if<NumpyOp>(&op)) return {.names = numpy->names};
+  if (const auto* registered = std::get_if<RegisteredOp>(&op)) return {.names = registered->names};
+  if (const auto* native = std::get_if<NativeMapOp>(&op)) return {.names = native->names};
   if (std::holds_alternative<ImageFolderOp>(op)) return {.names = {"image", "label"}, .labelled = true};
   if (const auto* decode = std::get_if<DecodeImagesOp>(&op))
     check_has(inputs[0]->names(), decode->column, "decode_images");
   if (const auto* select = std::get_if<SelectOp>(&op)) {
-    for (const std::string& name : select->columns) check_has(inputs[0]->names(), name, "select");
+    for (const std::string& name : select->columns)
+      check_has(inputs[0]->names(), name, select->labelled ? "label" : "select");
     return {select->columns, select->labelled};
   }
   if (const auto* preprocess = std::get_if<PreprocessOp>(&op)) {
@@ -93,6 +66,31 @@ ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) 
   return others ? ColumnNames() : inputs[0]->names();
 }
 
+// What one worker is handed is a part of a round, and another one in each: nothing may take it for the whole.
+void check_after_hand_out(const DatasetOp& op, size_t inputs) {
+  if (std::holds_alternative<CacheOp>(op)) {
+    throw invalid_argument(
+        "cache: the dataset is handed out in parts (ShardPolicy::kDynamic), and a cache would keep those of one "
+        "worker's "
+        "first round for all others; leave it out, or shard by ShardPolicy::kFile, which makes a cache for each "
+        "worker");
+  }
+  const bool counts =
+      std::holds_alternative<TakeOp>(op) || std::holds_alternative<SkipOp>(op) || std::holds_alternative<ShardOp>(op);
+  if (counts) {
+    throw invalid_argument(
+        "dataset: take, skip and shard count elements, and a dataset that is handed out in parts "
+        "(ShardPolicy::kDynamic) "
+        "has no first one; leave them out, or shard by ShardPolicy::kFile or kData");
+  }
+  if (inputs > 1) {
+    throw invalid_argument(
+        "dataset: one of ", inputs,
+        " datasets is handed out in parts (ShardPolicy::kDynamic), and only a dataset with one "
+        "source can be; name all files in one source, or make a dataset of each and take from both in the function");
+  }
+}
+
 }  // namespace
 
 uint64_t RangeOp::count() const {
@@ -106,6 +104,10 @@ uint64_t RangeOp::count() const {
 
 DatasetNode::DatasetNode(DatasetOp op, Inputs inputs) : op_(std::move(op)), inputs_(std::move(inputs)) {
   for (const auto& input : inputs_) {
+    if (is_handed_out(*input)) check_after_hand_out(op_, inputs_.size());
+    if (std::holds_alternative<FromOp>(input->op())) {
+      throw invalid_argument("dataset: from(position) is of a whole dataset; expected it to be the last step");
+    }
     depth_ = std::max(depth_, input->depth_ + 1);
     nodes_ += input->nodes_;
   }
@@ -114,14 +116,36 @@ DatasetNode::DatasetNode(DatasetOp op, Inputs inputs) : op_(std::move(op)), inpu
                            " and ", kDeepest);
   }
   names_ = names_after(op_, inputs_);
+  const bool on_device = std::ranges::any_of(inputs_, [](const auto& input) { return input->on_device_; });
+  if (on_device && !passes_elements_on(op_)) {
+    throw invalid_argument("prefetch: only steps that hand elements on may follow one to a device; expected it last");
+  }
+  const auto* prefetch = std::get_if<PrefetchOp>(&op_);
+  on_device_ = on_device || (prefetch != nullptr && !prefetch->device.empty());
 }
 
-std::optional<Columns> DatasetNode::example() const {
+std::vector<Columns> DatasetNode::examples(size_t most, std::optional<int64_t> rows) const {
+  constexpr size_t kEnough = 64 << 20;  // bytes
   const std::atomic<bool> closed{false};
   const std::unique_ptr<Source> source =
-      muster::open(*this, {.runner = local_worker(), .closed = closed, .example = true});
+      muster::open(*this, {.runner = local_worker(), .closed = closed, .example = true, .rows = rows});
   Untraced untraced;  // not before: to open it may mean to trace the functions in it
-  return source->next();
+  std::vector<Columns> found;
+  size_t bytes = 0;
+  while (found.size() < most && bytes < kEnough) {
+    try {
+      std::optional<Columns> element = source->next();
+      if (!element) break;
+      for (const Column& column : *element) {
+        bytes += column.holds_strings() ? column.strings().bytes() : column.tensor().nbytes();
+      }
+      found.push_back(*std::move(element));
+    } catch (const std::exception&) {
+      if (found.empty()) throw;
+      break;  // whoever reads so far will see
+    }
+  }
+  return found;
 }
 
 std::vector<TensorSpec> DatasetNode::element_spec() const {
@@ -129,28 +153,12 @@ std::vector<TensorSpec> DatasetNode::element_spec() const {
     absl::MutexLock lock(&mu_);
     if (spec_) return *spec_;
   }
-  std::optional<Columns> first = example();
-  if (!first) throw out_of_range("element_spec: the dataset is empty, so there is no element to look at");
-  std::vector<TensorSpec> specs = specs_of(tensors_of(*std::move(first), "a dataset"));
+  std::vector<Columns> first = examples(1);
+  if (first.empty()) throw out_of_range("element_spec: the dataset is empty, so there is no element to look at");
+  std::vector<TensorSpec> specs = specs_of(tensors_of(std::move(first.front()), "a dataset"));
   absl::MutexLock lock(&mu_);
   spec_ = std::move(specs);
   return *spec_;
-}
-
-std::shared_ptr<const ElementProgram> DatasetNode::program() const {
-  const auto& function = std::get<FunctionOp>(op_);
-  if (!function.function.trace) return function.got;
-  {
-    absl::MutexLock lock(&mu_);
-    if (program_) return program_;
-  }
-  std::optional<Columns> first = input().example();
-  if (!first) return nullptr;
-  auto traced = std::make_shared<const ElementProgram>(
-      trace(function, tensors_of(*std::move(first), str_cat(function.name(), " \"", function.function.name, "\""))));
-  absl::MutexLock lock(&mu_);
-  if (!program_) program_ = std::move(traced);  // else another thread was faster, and its trace is as good
-  return program_;
 }
 
 std::string describe(const std::vector<TensorSpec>& specs) {
@@ -170,8 +178,14 @@ DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets) {
 }
 
 bool ignores_errors(const DatasetNode& node) {
-  if (const auto* files = std::get_if<FilesOp>(&node.op())) return files->ignore_errors;
-  return std::ranges::any_of(node.inputs(), [](const auto& input) { return ignores_errors(*input); });
+  return any_step(node, [](const DatasetNode& step) {
+    const auto* files = std::get_if<FilesOp>(&step.op());
+    return files != nullptr && files->ignore_errors;
+  });
+}
+
+bool is_handed_out(const DatasetNode& node) {
+  return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<HandOutOp>(step.op()); });
 }
 
 std::string describe(const Columns& columns) {
@@ -180,12 +194,13 @@ std::string describe(const Columns& columns) {
   return text;
 }
 
-Element tensors_of(Columns columns, const std::string& who) {
+Element tensors_of(Columns columns, const std::string& who, const std::vector<std::string>& names) {
   Element element;
   element.reserve(columns.size());
   for (size_t i = 0; i < columns.size(); ++i) {
     if (columns[i].holds_strings()) {
-      throw invalid_argument(who, ": column ", i, " of its elements is ", columns[i].to_string(),
+      const std::string column = i < names.size() ? str_cat("\"", names[i], "\"") : str_cat(i);
+      throw invalid_argument(who, ": column ", column, " of its elements is ", columns[i].to_string(),
                              ", and programs take numbers: turn it into some before (hashing, string_lookup, parse), "
                              "or leave it out (select)");
     }

@@ -31,13 +31,13 @@ class DatasetNode {
   const Inputs& inputs() const { return inputs_; }
   const DatasetNode& input() const { return *inputs_.front(); }
 
-  // The first element, as the local worker makes it. Shuffles and filters are left out: what they give looks like what
-  // they take, and a filter may wait for ever for one that it lets through.
-  std::optional<Columns> example() const;
+  // The first elements, as the local worker makes them, up to `most`; fewer if they are large, or if one that is not
+  // the first cannot be made. Shuffles and filters are left out: what they give looks like what they take, and a filter
+  // may wait for ever for one that it lets through. `rows`: batches that may be smaller at the end have at most so
+  // many.
+  std::vector<Columns> examples(size_t most, std::optional<int64_t> rows = {}) const;
   std::vector<TensorSpec> element_spec() const ABSL_LOCKS_EXCLUDED(mu_);
   const ColumnNames& names() const { return names_; }
-  // REQUIRES: the op is a FunctionOp. Null if there is no element to trace it on.
-  std::shared_ptr<const ElementProgram> program() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const DatasetOp op_;
@@ -45,22 +45,37 @@ class DatasetNode {
   ColumnNames names_;
   int depth_ = 1;
   int64_t nodes_ = 1;
+  bool on_device_ = false;  // its elements need not be in this process's memory
 
   mutable absl::Mutex mu_;
   mutable std::optional<std::vector<TensorSpec>> spec_ ABSL_GUARDED_BY(mu_);
-  mutable std::shared_ptr<const ElementProgram> program_ ABSL_GUARDED_BY(mu_);
 };
+
+// Whether this holds for one of its steps.
+template <class Holds>
+bool any_step(const DatasetNode& node, const Holds& holds) {
+  if (holds(node)) return true;
+  for (const auto& input : node.inputs()) {
+    if (any_step(*input, holds)) return true;
+  }
+  return false;
+}
 
 // A dataset whose last step this is.
 Dataset dataset_of(DatasetOp op, DatasetNode::Inputs inputs = {});
 DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets);
+// The same for datasets that have the same elements, as far as their descriptions say. Those of C++ functions do not
+// say.
+std::string fingerprint(const DatasetNode& node);
 // Whether records that cannot be read are left out.
 bool ignores_errors(const DatasetNode& node);
+// Whether several read it together (ShardPolicy::kDynamic).
+bool is_handed_out(const DatasetNode& node);
 // "float32[784], int64[]"
 std::string describe(const std::vector<TensorSpec>& specs);
 std::string describe(const Columns& columns);
 std::vector<TensorSpec> specs_of(const Element& element);
 // As programs take them. Throws Error{kInvalidArgument} in the name of `who` if there are strings left.
-Element tensors_of(Columns columns, const std::string& who);
+Element tensors_of(Columns columns, const std::string& who, const std::vector<std::string>& names = {});
 
 }  // namespace muster

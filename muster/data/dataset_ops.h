@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/data/dataset.h"
+#include "muster/data/element_traces.h"
 #include "muster/data/files/csv_parser.h"
 #include "muster/data/files/example_parser.h"
 #include "muster/data/files/record_parser.h"
@@ -16,13 +17,6 @@
 #include "muster/data/preprocessing/preprocessing.h"
 
 namespace muster {
-
-// A traced function and what it needs besides its program.
-struct ElementProgram {
-  Program program{};
-  std::vector<bool> compact{};         // as TracedProgram::compact
-  std::shared_ptr<const void> kept{};  // the variables that it uses
-};
 
 struct RangeOp {
   int64_t begin, end, step;
@@ -36,6 +30,18 @@ struct WholeOp {
 };
 struct GeneratorOp {
   std::function<Dataset::Generator()> start;
+};
+// Found by name where it is opened: a source if it has no input, else a map.
+struct RegisteredOp {
+  std::string name;
+  RegisteredOptions options{};
+  std::vector<std::string> names{};
+  Parallel parallel{};
+};
+struct NativeMapOp {
+  ColumnFunction function;
+  std::vector<std::string> names{};
+  Parallel parallel{};
 };
 struct DigitsOp {
   int64_t count;
@@ -69,14 +75,14 @@ struct ImageFolderOp {
 struct DecodeImagesOp {
   std::string column;
   ImageOptions options{};
-  int threads = 1;
+  Parallel parallel{};
 };
 // Turns records into what is in them.
 struct ParseOp {
   std::variant<std::vector<ExampleFeature>, CsvFormat> what;
   std::shared_ptr<const RecordParser> parser;
   bool ignore_errors = false;
-  int threads = 1;
+  Parallel parallel{};
 };
 // One column becomes another one.
 struct PreprocessOp {
@@ -91,9 +97,8 @@ struct SelectOp {
 struct ConcatenateOp {};
 struct FunctionOp {
   bool filters;  // else maps
-  int threads = 1;
-  ElementFunction function{};                   // made here;
-  std::shared_ptr<const ElementProgram> got{};  // or parsed: null if its maker had no element to trace it on
+  Parallel parallel{};
+  std::shared_ptr<ElementTraces> traces{};
   const char* name() const { return filters ? "filter" : "map"; }
 };
 struct BatchOp {
@@ -146,15 +151,25 @@ struct ShardOp {
 };
 // Where ShardPolicy::kHint puts a ShardOp; else nothing.
 struct ShardHintOp {};
+// What is before it is read by several together, each part by one of them. REQUIRES: it makes elements.
+struct HandOutOp {};
+// All before it, from a position on. Nothing comes after it.
+struct FromOp {
+  std::string position;
+};
 struct ZipOp {};
 struct PrefetchOp {
   int64_t count;
+  std::string device{};  // that they are copied to, if one is named
 };
-struct CacheOp {};
+struct CacheOp {
+  std::string path{};  // of the file; none: in memory
+};
 
-using DatasetOp = std::variant<RangeOp, SlicesOp, WholeOp, GeneratorOp, DigitsOp, FilesOp, NumpyOp, ImageFolderOp,
-                               DecodeImagesOp, ParseOp, PreprocessOp, SelectOp, ConcatenateOp, SampleOp, FunctionOp,
-                               BatchOp, PaddedBatchOp, BucketOp, UnbatchOp, EnumerateOp, WindowOp, ShuffleOp, RepeatOp,
-                               TakeOp, SkipOp, ShardOp, ShardHintOp, ZipOp, PrefetchOp, CacheOp>;
+using DatasetOp =
+    std::variant<RangeOp, SlicesOp, WholeOp, GeneratorOp, RegisteredOp, NativeMapOp, DigitsOp, FilesOp, NumpyOp,
+                 ImageFolderOp, DecodeImagesOp, ParseOp, PreprocessOp, SelectOp, ConcatenateOp, SampleOp, FunctionOp,
+                 BatchOp, PaddedBatchOp, BucketOp, UnbatchOp, EnumerateOp, WindowOp, ShuffleOp, RepeatOp, TakeOp,
+                 SkipOp, ShardOp, ShardHintOp, HandOutOp, FromOp, ZipOp, PrefetchOp, CacheOp>;
 
 }  // namespace muster

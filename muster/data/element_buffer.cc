@@ -82,7 +82,7 @@ void ElementBuffer::add(Columns element) {
     const Slot& slot = slots_[i];
     if (slot.strings) {
       const RecordOrigin origin = element[i].strings().origin(0);
-      texts_[slot.number].push_back({std::move(element[i]).take_text(), origin});
+      texts_[slot.number].push_back(pile_->add({std::move(element[i]).take_text(), origin}));
     } else if (slot.bytes > 0) {
       const at::Tensor tensor = element[i].tensor().contiguous();
       std::memcpy(bytes_of(count_) + slot.place, tensor.const_data_ptr(), slot.bytes);
@@ -104,9 +104,9 @@ Columns ElementBuffer::take(size_t number) {
   element.reserve(slots_.size());
   for (const Slot& slot : slots_) {
     if (slot.strings) {
-      std::deque<Text>& texts = texts_[slot.number];
+      std::deque<TextPile::Place>& texts = texts_[slot.number];
       std::swap(texts[number], texts.back());
-      Text text = std::move(texts.back());
+      TextPile::Text text = pile_->take(texts.back());
       texts.pop_back();
       element.emplace_back(Strings(std::move(text.bytes), text.origin));
     } else {
@@ -135,6 +135,7 @@ void ElementBuffer::clear_packed() {
   packed_ = false;
   blocks_.clear();
   texts_.clear();
+  pile_ = std::make_unique<TextPile>();
 }
 
 void ElementBuffer::clear() {

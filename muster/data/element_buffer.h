@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "muster/data/column.h"
+#include "muster/data/text_pile.h"
 
 namespace muster {
 
@@ -31,11 +31,6 @@ class ElementBuffer {
     size_t place = 0, bytes = 0;  // of a tensor, in the bytes of an element
     size_t number = 0;            // of strings, among the columns of strings
   };
-  struct Text {
-    std::string bytes;
-    RecordOrigin origin;
-  };
-
   bool fits(const Columns& element) const;
   void look_at(const Columns& first);
   char* bytes_of(size_t number);
@@ -47,8 +42,9 @@ class ElementBuffer {
   std::vector<Slot> slots_;
   size_t bytes_ = 0;  // of the tensors of an element
   std::vector<std::unique_ptr<char[]>> blocks_;
-  std::vector<std::deque<Text>> texts_;  // by column of strings
-  std::vector<Columns> whole_;           // those that are not packed
+  std::unique_ptr<TextPile> pile_ = std::make_unique<TextPile>();
+  std::vector<std::deque<TextPile::Place>> texts_;  // by column of strings
+  std::vector<Columns> whole_;                      // those that are not packed
 };
 
 }  // namespace muster

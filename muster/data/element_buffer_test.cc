@@ -55,14 +55,43 @@ TEST(ElementBuffer, KeepsElementsThatDoNotLookLikeTheFirst) {
 
 TEST(ElementBuffer, TakesHalfAsMuchAgainAsTheBytesAtMost) {
   constexpr size_t kCount = 200'000;
+  const Columns numbers{torch::tensor(int64_t{1})};
   const Columns rows{torch::arange(26)};
   const Columns records{Strings(std::string(200, 'x'))};
-  for (const auto& [element, bytes] : {std::pair(rows, size_t{208}), std::pair(records, size_t{200})}) {
+  const Columns lines{Strings(std::string(64, 'x'))};
+  for (const auto& [element, bytes] : {std::pair(numbers, size_t{8}), std::pair(rows, size_t{208}),
+                                       std::pair(records, size_t{200}), std::pair(lines, size_t{64})}) {
     const size_t before = bytes_in_use();
     ElementBuffer buffer;
     for (size_t i = 0; i < kCount; ++i) buffer.add(element);
+    for (size_t i = 0; i < kCount; ++i) {
+      buffer.take(i * 7'919 % kCount);
+      buffer.add(element);
+    }
 
     EXPECT_LE(bytes_in_use() - before, kCount * bytes * 3 / 2);
+  }
+}
+
+TEST(ElementBuffer, KeepsTextsOfAllLengths) {
+  ElementBuffer buffer;
+  const RecordFile files[] = {{"a", "line"}, {"b", "line"}};
+  auto text = [](int64_t number) {
+    return std::string(static_cast<size_t>(number * number % 3'001), static_cast<char>('a' + number % 26));
+  };
+  int64_t added = 0;
+  auto add = [&] {
+    buffer.add({Strings(text(added), {&files[added % 2], added})});
+    ++added;
+  };
+  for (int i = 0; i < 500; ++i) add();
+
+  for (size_t turn = 0; turn < 5'000; ++turn) {
+    const Columns element = buffer.take(turn * 7'919 % buffer.size());
+    const RecordOrigin origin = element[0].strings().origin(0);
+    EXPECT_EQ(element[0].strings()[0], text(origin.number));
+    EXPECT_EQ(origin.file, &files[origin.number % 2]);
+    add();
   }
 }
 

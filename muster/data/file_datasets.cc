@@ -24,11 +24,11 @@ Dataset files_dataset(const char* what, FilesOp op) {
   return dataset_of(std::move(op));
 }
 
-int checked_threads(const char* what, Parallel parallel) {
-  if (parallel.threads < 1 || parallel.threads > kMostThreads) {
-    throw invalid_argument(what, ": ", parallel.threads, " threads, expected 1 to ", kMostThreads);
+Parallel checked_parallel(const char* what, Parallel parallel) {
+  if (parallel.threads != kAutoThreads && (parallel.threads < 1 || parallel.threads > kMostThreads)) {
+    throw invalid_argument(what, ": ", parallel.threads, " threads, expected 1 to ", kMostThreads, ", or kAutoThreads");
   }
-  return parallel.threads;
+  return parallel;
 }
 
 Dataset parsed(const char* what, const Dataset& records, std::variant<std::vector<ExampleFeature>, CsvFormat> format,
@@ -36,7 +36,7 @@ Dataset parsed(const char* what, const Dataset& records, std::variant<std::vecto
   ParseOp op{.what = std::move(format),
              .parser = {},
              .ignore_errors = ignores_errors(*records.node()),
-             .threads = checked_threads(what, parallel)};
+             .parallel = checked_parallel(what, parallel)};
   op.parser = parser_of(op.what);
   return dataset_of(std::move(op), {records.node()});
 }
@@ -161,7 +161,7 @@ Dataset Dataset::image_folder(const std::string& directory) {
 Dataset Dataset::decode_images(const std::string& column, const ImageOptions& options, Parallel parallel) const {
   const ImageSteps checked(options.steps);  // throws for what is no step
   return dataset_of(
-      DecodeImagesOp{.column = column, .options = options, .threads = checked_threads("decode_images", parallel)},
+      DecodeImagesOp{.column = column, .options = options, .parallel = checked_parallel("decode_images", parallel)},
       {node_});
 }
 

@@ -47,9 +47,12 @@ struct ImageOptions {
   std::optional<uint64_t> seed{};
 };
 
-// How many threads do something to different elements at once. Their order stays as it was.
+inline constexpr int kAutoThreads = -1;  // as many as pays, by what is measured, within the task's share of the cores
+
+// How many threads do something to different elements at once.
 struct Parallel {
   int threads = 1;
+  bool deterministic = true;  // their order stays as it was; else they come as they are done
 };
 
 }  // namespace muster

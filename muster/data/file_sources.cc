@@ -2,12 +2,14 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <span>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
 #include "muster/data/source.h"
 #include "muster/data/stacking.h"
+#include "muster/io/crc32c.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -59,6 +61,10 @@ class FilesSource : public Source {
   FilesSource(const FilesOp& op, const OpenContext& context) : op_(op), context_(context) {
     const char* const unit = op.format.kind == RecordFormat::Kind::kLines ? "line" : "record";
     for (const std::string& path : record_files(op, &context)) files_.push_back({path, unit});
+    if (context_.parts == nullptr) return;
+    std::string names;
+    for (const RecordFile& file : files_) str_append(names, file.path, "\n");
+    context_.parts->set_parts(static_cast<int64_t>(files_.size()), crc32c(std::as_bytes(std::span(names))));
   }
 
   std::optional<Columns> next() override {
@@ -72,6 +78,15 @@ class FilesSource : public Source {
     open_.clear();
     next_file_ = turn_ = 0;
     given_ = 0;
+    if (context_.parts != nullptr) context_.parts->begin_round();
+  }
+  int64_t drained() const override {
+    if (context_.parts == nullptr) return 0;
+    int64_t first_open = given_out_;
+    for (const Open& open : open_) {
+      if (open.reader) first_open = std::min(first_open, open.part);
+    }
+    return first_open;
   }
   bool skip(int64_t count) override {
     while (count > 0 && next_record()) --count;
@@ -83,7 +98,21 @@ class FilesSource : public Source {
   struct Open {
     const RecordFile* file = nullptr;
     std::unique_ptr<RecordReader> reader{};
+    int64_t part = 0;  // among those that were handed out
   };
+
+  // The next file that nobody has read, here or elsewhere.
+  const RecordFile* next_file() {
+    if (context_.parts == nullptr) return next_file_ < files_.size() ? &files_[next_file_++] : nullptr;
+    if (next_file_ == files_.size()) return nullptr;  // as far as this round goes
+    const std::optional<int64_t> part = context_.next_part();
+    if (!part) {
+      next_file_ = files_.size();
+      return nullptr;
+    }
+    ++given_out_;
+    return &files_.at(static_cast<size_t>(*part));
+  }
 
   // As tf.data interleaves: a block of each in turn, and a file that has ended gives its place to the next one.
   std::optional<std::string_view> next_record() {
@@ -110,9 +139,12 @@ class FilesSource : public Source {
     while (open_.size() < cycle && next_file_ < files_.size()) open_.emplace_back();
     while (!open_.empty()) {
       Open& place = open_[turn_];
-      while (!place.reader && next_file_ < files_.size()) {
+      while (!place.reader) {
         context_.check_open();
-        place.file = &files_[next_file_++];
+        const RecordFile* const file = next_file();
+        if (file == nullptr) break;
+        place.file = file;
+        place.part = given_out_ - 1;
         try {
           place.reader = open_file(place.file->path);
         } catch (const Error& error) {
@@ -149,6 +181,7 @@ class FilesSource : public Source {
   const OpenContext context_;
   std::vector<RecordFile> files_;
   size_t next_file_ = 0;
+  int64_t given_out_ = 0;  // parts that this has got, in all rounds
   std::vector<Open> open_;
   size_t turn_ = 0;    // among them
   int64_t given_ = 0;  // of its block
@@ -217,6 +250,7 @@ class LenientParseSource : public Source {
     return std::nullopt;
   }
   void restart() override { input_->restart(); }
+  int64_t drained() const override { return input_->drained(); }
 
  private:
   const std::shared_ptr<const RecordParser> parser_;
@@ -289,7 +323,7 @@ std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context) {
 std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
   if (op.ignore_errors) return std::make_unique<LenientParseSource>(op.parser, std::move(input));
   return open_change([parser = op.parser](const Columns& element) { return parse_records(*parser, element); },
-                     context.example ? 1 : op.threads, std::move(input));
+                     op.parallel, std::move(input), context);
 }
 
 std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs) {

@@ -1,4 +1,6 @@
 // The sources that run functions.
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
 #include <c10/core/ScalarType.h>
 
 #include <iterator>
@@ -12,64 +14,32 @@
 namespace muster {
 namespace {
 
-// The function of a map or filter, registered with the worker for as long as it is open.
-class RegisteredFunction {
+// A trace, registered with the worker for as long as it is open.
+class RegisteredTrace {
  public:
-  RegisteredFunction(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, const OpenContext& context)
-      : op_(op.name()), element_program_(std::move(program)), runner_(context.runner), draws_(context.draws) {
-    if (!element_program_) return;
-    const Program& checked = element_program_->program;
-    handle_ = runner_.register_program(checked);
-    const Aliases aliases(checked);
-    for (const ProgramArgument& argument : checked.arguments) {
+  RegisteredTrace(std::shared_ptr<const ElementProgram> program, ProgramRunner& runner)
+      : traced_(std::move(program)), runner_(runner), handle_(runner_.register_program(traced_->program)) {
+    const Aliases aliases(traced_->program);
+    for (const ProgramArgument& argument : traced_->program.arguments) {
       written_.push_back(aliases.written(aliases.group(argument.value)));
     }
   }
-  ~RegisteredFunction() {
-    if (!handle_) return;
+  ~RegisteredTrace() {
     try {
-      runner_.deregister_program(*handle_);
+      runner_.deregister_program(handle_);
     } catch (const Error& error) {
-      MUSTER_LOG(warning) << name() << ": " << error.what();
+      MUSTER_LOG(warning) << "program \"" << traced_->program.name << "\": " << error.what();
     }
   }
-  RegisteredFunction(const RegisteredFunction&) = delete;
-  RegisteredFunction& operator=(const RegisteredFunction&) = delete;
+  RegisteredTrace(const RegisteredTrace&) = delete;
+  RegisteredTrace& operator=(const RegisteredTrace&) = delete;
 
-  std::vector<at::Tensor> run(const Columns& columns) const {
-    const Element element = tensors_of(columns, handle_ ? name() : op_);
-    if (!handle_) {
-      throw invalid_argument(
-          op_, ": the dataset was empty where it was described, so its function is not known; here it has ",
-          describe(specs_of(element)));
-    }
-    if (!fits(element)) {
-      throw invalid_argument(name(), ": an element is ", describe(specs_of(element)),
-                             ", but the function was traced for ", describe(expected()),
-                             "; if it is the last, smaller batch, give batch drop_remainder = true");
-    }
-    return runner_.run(*handle_, arguments(element), {.replica = draws_});
+  bool takes(const Element& element) const { return traced_->takes(element); }
+  std::vector<at::Tensor> run(const Element& element, uint64_t draws) const {
+    return runner_.run(handle_, arguments(element), {.replica = draws});
   }
-
-  std::string name() const { return str_cat(op_, " \"", element_program_->program.name, "\""); }
 
  private:
-  std::vector<TensorSpec> expected() const {
-    std::vector<TensorSpec> specs;
-    for (const ProgramArgument& argument : element_program_->program.arguments) specs.push_back(argument.spec);
-    return specs;
-  }
-
-  bool fits(const Element& element) const {
-    const auto& arguments = element_program_->program.arguments;
-    if (element.size() != arguments.size()) return false;
-    for (size_t i = 0; i < element.size(); ++i) {
-      const TensorSpec& spec = arguments[i].spec;
-      if (element[i].scalar_type() != scalar_type_of(spec.dtype) || element[i].sizes() != spec.sizes) return false;
-    }
-    return true;
-  }
-
   // What the function writes to it gets as a copy: the element may be part of the dataset.
   std::vector<at::Tensor> arguments(const Element& element) const {
     PlainTensors plain;
@@ -77,26 +47,68 @@ class RegisteredFunction {
     ready.reserve(element.size());
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor tensor = element[i].contiguous();
-      const bool offset = element_program_->compact[i] && tensor.storage_offset() != 0;
+      const bool offset = traced_->compact[i] && tensor.storage_offset() != 0;
       if (written_[i] || offset) tensor = tensor.clone();
       ready.push_back(std::move(tensor));
     }
     return ready;
   }
 
-  const char* const op_;
-  const std::shared_ptr<const ElementProgram> element_program_;
+  const std::shared_ptr<const ElementProgram> traced_;
+  ProgramRunner& runner_;
+  const ProgramHandle handle_;
+  std::vector<bool> written_;  // by argument
+};
+
+// The function of a map or filter with the traces that its elements need. Thread-safe.
+class OpenedFunction {
+ public:
+  OpenedFunction(const FunctionOp& op, const DatasetNode& before, const OpenContext& context)
+      : traces_(op.traces), name_(traces_->name()), runner_(context.runner), draws_(context.draws) {
+    if (auto first = traces_->first(before)) {
+      registered_.push_back(std::make_shared<const RegisteredTrace>(std::move(first), runner_));
+    }
+  }
+
+  std::vector<at::Tensor> run(const Columns& columns) ABSL_LOCKS_EXCLUDED(mu_) {
+    const Element element = tensors_of(columns, name_);
+    return trace_for(element)->run(element, draws_);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::shared_ptr<const RegisteredTrace> trace_for(const Element& element) ABSL_LOCKS_EXCLUDED(mu_) {
+    auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> std::shared_ptr<const RegisteredTrace> {
+      for (const auto& each : registered_) {
+        if (each->takes(element)) return each;
+      }
+      return nullptr;
+    };
+    {
+      absl::MutexLock lock(&mu_);
+      if (auto there = known()) return there;
+    }
+    auto made = std::make_shared<const RegisteredTrace>(traces_->for_element(element), runner_);
+    absl::MutexLock lock(&mu_);
+    if (auto there = known()) return there;  // of another thread
+    registered_.push_back(made);
+    return made;
+  }
+
+  const std::shared_ptr<ElementTraces> traces_;
+  const std::string name_;
   ProgramRunner& runner_;
   const uint64_t draws_;
-  std::optional<ProgramHandle> handle_;
-  std::vector<bool> written_;  // by argument
+
+  absl::Mutex mu_;
+  std::vector<std::shared_ptr<const RegisteredTrace>> registered_ ABSL_GUARDED_BY(mu_);
 };
 
 class FilterSource : public Source {
  public:
-  FilterSource(const FunctionOp& op, std::shared_ptr<const ElementProgram> program, std::unique_ptr<Source> input,
+  FilterSource(const FunctionOp& op, const DatasetNode& before, std::unique_ptr<Source> input,
                const OpenContext& context)
-      : input_(std::move(input)), context_(context), function_(op, std::move(program), context) {}
+      : input_(std::move(input)), context_(context), function_(op, before, context) {}
 
   std::optional<Columns> next() override {
     while (true) {
@@ -106,9 +118,10 @@ class FilterSource : public Source {
     }
   }
   void restart() override { input_->restart(); }
+  int64_t drained() const override { return input_->drained(); }
 
  private:
-  bool keeps(const Columns& element) const {
+  bool keeps(const Columns& element) {
     const std::vector<at::Tensor> results = function_.run(element);
     if (results.size() != 1 || !results[0].defined() || results[0].scalar_type() != at::kBool ||
         results[0].numel() != 1) {
@@ -121,20 +134,20 @@ class FilterSource : public Source {
 
   const std::unique_ptr<Source> input_;
   const OpenContext context_;
-  const RegisteredFunction function_;
+  OpenedFunction function_;
 };
 
 }  // namespace
 
-std::unique_ptr<Source> open_function(const FunctionOp& op, std::shared_ptr<const ElementProgram> program,
-                                      std::unique_ptr<Source> input, const OpenContext& context) {
-  if (op.filters) return std::make_unique<FilterSource>(op, std::move(program), std::move(input), context);
-  auto function = std::make_shared<const RegisteredFunction>(op, std::move(program), context);
+std::unique_ptr<Source> open_function(const FunctionOp& op, const DatasetNode& before, std::unique_ptr<Source> input,
+                                      const OpenContext& context) {
+  if (op.filters) return std::make_unique<FilterSource>(op, before, std::move(input), context);
+  auto function = std::make_shared<OpenedFunction>(op, before, context);
   auto change = [function = std::move(function)](const Columns& element) {
     std::vector<at::Tensor> made = function->run(element);
     return Columns(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
   };
-  return open_change(std::move(change), context.example ? 1 : op.threads, std::move(input));
+  return open_change(std::move(change), op.parallel, std::move(input), context);
 }
 
 }  // namespace muster

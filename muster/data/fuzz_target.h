@@ -27,7 +27,7 @@ inline bool try_dataset(const std::string& bytes) {
   try {
     const std::string written = parse_dataset(bytes).serialize();
     MUSTER_CHECK(parse_dataset(written).serialize() == written);
-    open_source(bytes, worker, {"/no/such"});
+    open_source(bytes, worker, {.readable = {"/no/such"}});
     return true;
   } catch (const Error&) {
     return false;

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <random>
 
 #include "muster/base/status.h"
 #include "muster/data/source.h"
 #include "muster/data/stacking.h"
-#include "muster/runtime/run_options.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -43,6 +43,12 @@ class BatchSource : public Source {
   void restart() override {
     rows_.clear();
     input_->restart();
+  }
+  int64_t drained() const override { return input_->drained(); }
+  void fast_forward(int64_t count) override {
+    const auto size = static_cast<int64_t>(size_);
+    if (!rows_.empty() || count > std::numeric_limits<int64_t>::max() / size) return Source::fast_forward(count);
+    input_->fast_forward(count * size);
   }
 
  private:
@@ -110,10 +116,13 @@ class BucketSource : public Source {
 
 class UnbatchSource : public Source {
  public:
-  explicit UnbatchSource(std::unique_ptr<Source> input) : input_(std::move(input)) {}
+  UnbatchSource(std::unique_ptr<Source> input, const OpenContext& context)
+      : input_(std::move(input)), context_(context) {}
 
   std::optional<Columns> next() override {
     while (row_ == rows_) {
+      context_.check_open();
+      drained_ = input_->drained();
       std::optional<Columns> batch = input_->next();
       if (!batch) return std::nullopt;
       batch_ = *std::move(batch);
@@ -130,6 +139,7 @@ class UnbatchSource : public Source {
     row_ = rows_ = 0;
     input_->restart();
   }
+  int64_t drained() const override { return row_ == rows_ ? input_->drained() : drained_; }
 
  private:
   static int64_t rows_in(const Columns& batch) {
@@ -141,8 +151,10 @@ class UnbatchSource : public Source {
   }
 
   const std::unique_ptr<Source> input_;
+  const OpenContext context_;
   Columns batch_;
   int64_t row_ = 0, rows_ = 0;
+  int64_t drained_ = 0;  // before this batch
 };
 
 class EnumerateSource : public Source {
@@ -151,16 +163,18 @@ class EnumerateSource : public Source {
       : first_(static_cast<uint64_t>(first)), next_(first_), input_(std::move(input)) {}
 
   std::optional<Columns> next() override {
+    const uint64_t number = next_++;  // one that cannot be made has one, too
     std::optional<Columns> element = input_->next();
     if (!element) return std::nullopt;
     PlainTensors plain;
-    element->insert(element->begin(), at::scalar_tensor(static_cast<int64_t>(next_++), at::TensorOptions(at::kLong)));
+    element->insert(element->begin(), at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong)));
     return element;
   }
   void restart() override {
     next_ = first_;
     input_->restart();
   }
+  int64_t drained() const override { return input_->drained(); }
   bool skip(int64_t count) override {
     next_ += static_cast<uint64_t>(count);
     return input_->skip(count);
@@ -217,8 +231,8 @@ class WindowSource : public Source {
 
 class SampleSource : public Source {
  public:
-  SampleSource(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs)
-      : weights_(op.weights), seed_(op.seed.value_or(random_id())), inputs_(std::move(inputs)) {
+  SampleSource(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs, const OpenContext& context)
+      : weights_(op.weights), seed_(op.seed ? *op.seed : context.fresh_seed()), inputs_(std::move(inputs)) {
     begin();
   }
 
@@ -239,6 +253,7 @@ class SampleSource : public Source {
   void restart() override {
     for (const auto& input : inputs_) input->restart();
     left_ = weights_;
+    random_.seed(seed_of_round(seed_, ++round_));
   }
 
  private:
@@ -252,6 +267,7 @@ class SampleSource : public Source {
   const std::vector<std::unique_ptr<Source>> inputs_;
   std::mt19937_64 random_;
   std::vector<double> left_;  // 0: it has ended
+  uint64_t round_ = 0;
 };
 
 }  // namespace
@@ -269,8 +285,8 @@ std::unique_ptr<Source> open_op(const BucketOp& op, std::unique_ptr<Source> inpu
   return std::make_unique<BucketSource>(op, std::move(input), context);
 }
 
-std::unique_ptr<Source> open_op(const UnbatchOp&, std::unique_ptr<Source> input, const OpenContext&) {
-  return std::make_unique<UnbatchSource>(std::move(input));
+std::unique_ptr<Source> open_op(const UnbatchOp&, std::unique_ptr<Source> input, const OpenContext& context) {
+  return std::make_unique<UnbatchSource>(std::move(input), context);
 }
 
 std::unique_ptr<Source> open_op(const EnumerateOp& op, std::unique_ptr<Source> input, const OpenContext&) {
@@ -281,8 +297,9 @@ std::unique_ptr<Source> open_op(const WindowOp& op, std::unique_ptr<Source> inpu
   return std::make_unique<WindowSource>(op, std::move(input), context);
 }
 
-std::unique_ptr<Source> open_sample(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs) {
-  return std::make_unique<SampleSource>(op, std::move(inputs));
+std::unique_ptr<Source> open_sample(const SampleOp& op, std::vector<std::unique_ptr<Source>> inputs,
+                                    const OpenContext& context) {
+  return std::make_unique<SampleSource>(op, std::move(inputs), context);
 }
 
 }  // namespace muster

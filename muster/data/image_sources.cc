@@ -8,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/data/source.h"
 #include "muster/io/input_file.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/splitmix.h"
 #include "muster/runtime/tensors.h"
@@ -87,6 +88,7 @@ class ImageFolderSource : public Source {
     return element;
   }
   void restart() override { next_ = 0; }
+  std::optional<int64_t> length() const override { return static_cast<int64_t>(files_.size()); }
   bool skip(int64_t count) override {
     const bool enough = static_cast<uint64_t>(count) <= files_.size() - next_;
     next_ = enough ? next_ + static_cast<size_t>(count) : files_.size();
@@ -111,19 +113,24 @@ class NumberedElements : public Source {
     return element;
   }
   void restart() override { input_->restart(); }  // goes on counting: other pictures in each round
+  int64_t drained() const override { return input_->drained(); }
+  void fast_forward(int64_t count) override {
+    number_ += count;
+    input_->fast_forward(count);
+  }
 
  private:
   const std::unique_ptr<Source> input_;
   int64_t number_ = 0;
 };
 
-at::Tensor decoded(const Column& column, const DecodeOptions& options) {
+at::Tensor decoded(const Column& column, const DecodeOptions& options, const ImageSteps& steps, uint64_t seed) {
   if (!column.holds_strings() || !column.sizes().empty()) {
     throw invalid_argument("decode_images: a column is ", column.to_string(),
                            ", expected the bytes of one picture; do it before batch");
   }
   try {
-    return decode_image(column.strings()[0], options);
+    return steps.decode(column.strings()[0], options, seed);
   } catch (const Error& error) {
     const RecordOrigin origin = column.strings().origin(0);
     if (origin.file == nullptr) throw;
@@ -139,17 +146,17 @@ std::unique_ptr<Source> open_op(const ImageFolderOp& op, const OpenContext& cont
 
 std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std::unique_ptr<Source> input,
                                     const OpenContext& context) {
-  const uint64_t seed = op.options.seed.value_or(random_id());
+  const uint64_t seed = op.options.seed ? *op.options.seed : context.fresh_seed();
   auto change = [=, decode = op.options.decode, steps = ImageSteps(op.options.steps)](Columns element) {
     PlainTensors plain;
+    const MemoryPool::Use pool(true);  // the next picture is as large
     const auto number = element.back().tensor().item().toLong();
     element.pop_back();
     element.at(column) =
-        steps(decoded(element.at(column), decode), SplitMix{seed + SplitMix::kStep * static_cast<uint64_t>(number)}());
+        decoded(element.at(column), decode, steps, SplitMix{seed + SplitMix::kStep * static_cast<uint64_t>(number)}());
     return element;
   };
-  return open_change(std::move(change), context.example ? 1 : op.threads,
-                     std::make_unique<NumberedElements>(std::move(input)));
+  return open_change(std::move(change), op.parallel, std::make_unique<NumberedElements>(std::move(input)), context);
 }
 
 }  // namespace muster

@@ -80,5 +80,56 @@ TEST(PrefetchSource, PassesErrorsOnInOrder) {
   EXPECT_FALSE(source->next());
 }
 
+TEST(PrefetchToDevice, HandsOutTheSameElementsOnThatDevice) {
+  const Dataset ahead = Dataset::range(5).batch(2).prefetch(2, "CPU:0").repeat(2);
+
+  EXPECT_THAT(numbers_of(ahead), ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
+  EXPECT_TRUE(elements_of(ahead)[0][0].is_cpu());
+  EXPECT_EQ(ahead.element_spec(), (std::vector<TensorSpec>{{DType::kLong, {2}}}));
+  EXPECT_THAT(numbers_of(Dataset::range(5)
+                             .prefetch(2, "/device:CPU:0")
+                             .shard({.num_input_pipelines = 2, .input_pipeline_id = 1}, ShardPolicy::kData)),
+              ElementsAre(1, 3));
+}
+
+TEST(PrefetchToDevice, CopiesToAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "this machine has no GPU";
+  const Dataset pictures = Dataset::synthetic_digits(2'000).batch(500);
+
+  const auto here = elements_of(pictures), there = elements_of(pictures.prefetch(2, "GPU:0"));
+
+  ASSERT_EQ(there.size(), here.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    for (size_t j = 0; j < here[i].size(); ++j) {
+      EXPECT_TRUE(there[i][j].is_cuda());
+      EXPECT_TRUE(torch::equal(there[i][j].cpu(), here[i][j])) << i << " " << j;
+    }
+  }
+}
+
+TEST(PrefetchToDevice, GoesOverTheWire) {
+  const std::string bytes = Dataset::range(3).prefetch(2, "CPU:0").serialize();
+
+  EXPECT_EQ(parse_dataset(bytes).serialize(), bytes);
+  EXPECT_THAT(numbers_of(parse_dataset(bytes)), ElementsAre(0, 1, 2));
+}
+
+TEST(PrefetchToDevice, SaysWhichDevicesThereAre) {
+  const Dataset elsewhere = Dataset::range(3).prefetch(2, "GPU:97");
+
+  EXPECT_EQ(elsewhere.element_spec().size(), 1) << "whoever describes it need not have it";
+  EXPECT_THAT(error_of([&] { elements_of(elsewhere); }), testing::HasSubstr("GPU:97"));
+  EXPECT_THAT(error_of([&] { elements_of(elsewhere); }), testing::HasSubstr("CPU:0"));
+  EXPECT_THAT(error_of([&] { Dataset::range(3).prefetch(2, "/job:worker"); }), testing::HasSubstr("expected one like"));
+  EXPECT_THAT(error_of([&] { Dataset::range(3).prefetch(0, "CPU:0"); }), testing::HasSubstr("at least 1"));
+}
+
+TEST(PrefetchToDevice, IsTheLastStepThatChangesAnything) {
+  const Dataset ahead = Dataset::range(3).prefetch(2, "CPU:0");
+
+  EXPECT_THAT(error_of([&] { ahead.take(2).batch(2); }), testing::HasSubstr("expected it last"));
+  EXPECT_THAT(error_of([&] { ahead.map([](at::Tensor x) { return x; }); }), testing::HasSubstr("expected it last"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,30 +1,39 @@
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <span>
 
 #include "muster/base/status.h"
 #include "muster/data/dataset.pb.h"
 #include "muster/data/dataset_node.h"
+#include "muster/data/serialize_columns.h"
 #include "muster/data/serialize_files.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/serialize.h"
+#include "muster/io/crc32c.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
 
-constexpr int kMostDimensions = 64;
-constexpr int kMostTensors = 10'000;  // of one element
-constexpr int kMostMappers = 1024;    // threads
+constexpr int kMostMappers = 1024;  // threads
+constexpr int kMostTraces = 2 * ElementTraces::kMostShapes;
 // Protobuf's, and some room for what is around the tensors.
 constexpr uint64_t kMostBytes = static_cast<uint64_t>(std::numeric_limits<int>::max()) - (16 << 20);
+
+enum class Purpose {
+  kSend,
+  kCompare,  // what does not change the elements is left out, and tensors are sums of their bytes
+};
 
 // Writes a description into a message, counting what it weighs.
 class Writer {
  public:
+  explicit Writer(Purpose purpose) : purpose_(purpose) {}
+
   void write(const DatasetNode& node, proto::Dataset& out) {
+    const bool passed_over =
+        std::holds_alternative<PrefetchOp>(node.op()) || std::holds_alternative<ShardHintOp>(node.op());
+    if (purpose_ == Purpose::kCompare && passed_over) return write(node.input(), out);
     if (const auto* part = std::get_if<ShardOp>(&node.op())) {
       const auto* whole = std::get_if<SlicesOp>(&node.input().op());
       if (whole != nullptr && part->index < whole->tensors[0].size(0)) return write_step(slices_of(*whole, *part), out);
@@ -40,9 +49,19 @@ class Writer {
           }
         },
         node.op());
+    if (purpose_ == Purpose::kCompare) leave_out_order(out);
   }
 
  private:
+  // Seeds are given anew to each iterator, and threads keep the order.
+  static void leave_out_order(proto::Dataset& out) {
+    if (out.has_shuffle()) out.mutable_shuffle()->clear_seed();
+    if (out.has_sample()) out.mutable_sample()->clear_seed();
+    if (out.has_parse()) out.mutable_parse()->clear_threads();
+    if (out.has_decode_images()) out.mutable_decode_images()->clear_threads();
+    if (out.has_registered_map()) out.mutable_registered_map()->clear_threads();
+  }
+
   void add_bytes(const char* op, size_t bytes) {
     bytes_ += bytes;
     if (bytes_ > kMostBytes) {
@@ -64,12 +83,19 @@ class Writer {
   void write_function(const DatasetNode& node, proto::Dataset& out) {
     const auto& op = std::get<FunctionOp>(node.op());
     proto::Dataset::Function& function = op.filters ? *out.mutable_filter() : *out.mutable_map();
-    const std::shared_ptr<const ElementProgram> traced = node.program();
-    if (!traced) return;
-    *function.mutable_program() = muster::serialize(traced->program);
-    add_bytes(op.name(), function.program().size());
-    for (const bool compact : traced->compact) function.add_compact(compact);
-    function.set_threads(op.threads);
+    if (purpose_ == Purpose::kCompare) {
+      if (auto traced = op.traces->first(node.input())) function.add_traces()->set_program(without_sizes(*traced));
+      return;
+    }
+    for (const auto& traced : op.traces->to_send(node.input())) {
+      proto::Dataset::Trace& trace = *function.add_traces();
+      *trace.mutable_program() = muster::serialize(traced->program);
+      add_bytes(op.name(), trace.program().size());
+      for (const bool compact : traced->compact) trace.add_compact(compact);
+      for (const auto& sizes : traced->least) trace.add_least()->mutable_sizes()->Add(sizes.begin(), sizes.end());
+    }
+    function.set_threads(op.parallel.threads);
+    function.set_unordered(!op.parallel.deterministic);
   }
 
   void write_tensors(const char* op, const std::vector<at::Tensor>& tensors, proto::Dataset::Tensors& out) {
@@ -79,11 +105,8 @@ class Writer {
 
   void write_tensor(const char* op, const at::Tensor& tensor, proto::Dataset::Tensor& out) {
     add_bytes(op, tensor.nbytes());
-    const at::Tensor whole = tensor.to(at::kCPU).contiguous().resolve_conj().resolve_neg();
-    const TensorSpec spec = spec_of(whole);
-    out.mutable_spec()->set_dtype(static_cast<int>(spec.dtype));
-    out.mutable_spec()->mutable_sizes()->Add(spec.sizes.begin(), spec.sizes.end());
-    if (whole.nbytes() > 0) out.set_data(whole.const_data_ptr(), whole.nbytes());
+    muster::write_tensor(tensor, out);
+    if (purpose_ == Purpose::kCompare) out.set_data(str_cat(crc32c(std::as_bytes(std::span(out.data())))));
   }
 
   void write_step(const PreprocessOp& op, proto::Dataset& out) {
@@ -94,14 +117,8 @@ class Writer {
     for (const auto& [name, column] : state.values) {
       proto::Dataset::Column& written = *out.mutable_preprocess()->add_values();
       written.set_name(name);
-      if (!column.holds_strings()) {
-        write_tensor("preprocess", column.tensor(), *written.mutable_tensor());
-        continue;
-      }
-      const Strings& strings = column.strings();
-      add_bytes("preprocess", strings.bytes());
-      written.mutable_strings()->mutable_sizes()->Add(strings.sizes().begin(), strings.sizes().end());
-      for (size_t i = 0; i < strings.count(); ++i) written.mutable_strings()->add_values(std::string(strings[i]));
+      add_bytes("preprocess", column.holds_strings() ? column.strings().bytes() : column.tensor().nbytes());
+      write_column(column, written);
     }
   }
 
@@ -116,10 +133,17 @@ class Writer {
   void write_step(const WholeOp& op, proto::Dataset& out) {
     write_tensors("from_tensors", op.element, *out.mutable_whole());
   }
-  [[noreturn]] void write_step(const GeneratorOp&, proto::Dataset&) {
+  void write_step(const GeneratorOp&, proto::Dataset&) const {
+    if (purpose_ == Purpose::kCompare) return;  // nobody can tell one from another
     throw invalid_argument(
         "generator: a C++ function cannot be serialized; open the dataset in the process that made it (Dataset::open), "
-        "or describe its elements with tensors or range and map");
+        "describe its elements with tensors or range and map, or register it (register_dataset_source)");
+  }
+  void write_step(const NativeMapOp&, proto::Dataset&) const {
+    if (purpose_ == Purpose::kCompare) return;
+    throw invalid_argument(
+        "map_native: a C++ function cannot be serialized; register it wherever the dataset is opened "
+        "(register_dataset_map) and use map_registered");
   }
   void write_step(const DigitsOp& op, proto::Dataset& out) {
     out.mutable_digits()->set_count(op.count);
@@ -171,72 +195,67 @@ class Writer {
     out.mutable_shard()->set_of_all(op.of_all);
   }
   void write_step(const ZipOp&, proto::Dataset& out) { out.set_zip(true); }
-  void write_step(const PrefetchOp& op, proto::Dataset& out) { out.set_prefetch(op.count); }
-  void write_step(const CacheOp&, proto::Dataset& out) { out.set_cache(true); }
+  void write_step(const PrefetchOp& op, proto::Dataset& out) {
+    if (op.device.empty()) return out.set_prefetch(op.count);
+    out.mutable_prefetch_to()->set_count(op.count);
+    out.mutable_prefetch_to()->set_device(op.device);
+  }
+  void write_step(const CacheOp& op, proto::Dataset& out) {
+    op.path.empty() ? out.set_cache(true) : out.set_cache_file(op.path);
+  }
+  void write_step(const FromOp& op, proto::Dataset& out) { out.set_from(op.position); }
+  void write_step(const HandOutOp&, proto::Dataset& out) { out.set_hand_out(true); }
   void write_step(const ShardHintOp&, proto::Dataset& out) { out.set_shard_hint(true); }
   void write_step(const ConcatenateOp&, proto::Dataset& out) { out.set_concatenate(true); }
 
+  const Purpose purpose_;
   uint64_t bytes_ = 0;
 };
 
-at::Tensor read_tensor(const proto::Dataset::Tensor& in) {
-  const std::optional<DType> dtype = dtype_from_number(in.spec().dtype());
-  if (!dtype || in.spec().sizes_size() > kMostDimensions) {
-    throw invalid_argument("dataset: a tensor of the element type ", in.spec().dtype(), " with ",
-                           in.spec().sizes_size(), " dimensions, expected a known type and at most ", kMostDimensions);
-  }
-  TensorSpec spec{*dtype, {in.spec().sizes().begin(), in.spec().sizes().end()}};
-  // As if no dimension were 0: libtorch multiplies them all for the strides.
-  int64_t most = bytes_per_element(*dtype);
-  for (const int64_t size : spec.sizes) {
-    if (size < 0 || (size > 0 && most > std::numeric_limits<int64_t>::max() / size)) {
-      throw invalid_argument("dataset: a tensor that has ", size, " elements in one dimension");
-    }
-    most *= std::max<int64_t>(size, 1);
-  }
-  if (spec.bytes() != static_cast<int64_t>(in.data().size())) {
-    throw invalid_argument("dataset: ", in.data().size(), " bytes for ", spec.to_string(), ", expected ", spec.bytes());
-  }
-  PlainTensors plain;
-  at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
-  if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), in.data().data(), in.data().size());
-  return tensor;
-}
-
 std::vector<at::Tensor> read_tensors(const proto::Dataset::Tensors& in) {
-  if (in.tensors_size() > kMostTensors) {
-    throw invalid_argument("dataset: elements of ", in.tensors_size(), " tensors, expected at most ", kMostTensors);
+  if (in.tensors_size() > kMostColumns) {
+    throw invalid_argument("dataset: elements of ", in.tensors_size(), " tensors, expected at most ", kMostColumns);
   }
   std::vector<at::Tensor> tensors;
   for (const auto& tensor : in.tensors()) tensors.push_back(read_tensor(tensor));
   return tensors;
 }
 
+// Of each argument or of none, and not more than the most.
+void check_least(const char* op, const ElementProgram& traced) {
+  if (traced.least.empty()) return;
+  const auto& arguments = traced.program.arguments;
+  bool fits = traced.least.size() == arguments.size();
+  for (size_t i = 0; fits && i < arguments.size(); ++i) {
+    const std::vector<int64_t>& most = arguments[i].spec.sizes;
+    fits = std::ranges::equal(traced.least[i], most, [](int64_t a, int64_t b) { return a >= 0 && a <= b; });
+  }
+  if (!fits) throw invalid_argument("dataset: a ", op, " whose program has no sizes between the least and the most");
+}
+
 Dataset read_function(bool filters, const proto::Dataset::Function& in, const Dataset& input) {
-  FunctionOp op{.filters = filters, .threads = std::clamp(in.threads(), 1, kMostMappers)};
-  if (!in.program().empty()) {
-    ElementProgram traced{.program = parse_program(in.program())};
+  const int threads = in.threads() == kAutoThreads ? kAutoThreads : std::clamp(in.threads(), 1, kMostMappers);
+  FunctionOp op{.filters = filters, .parallel = {.threads = threads, .deterministic = !in.unordered()}};
+  if (in.traces_size() > kMostTraces) {
+    throw invalid_argument("dataset: a ", op.name(), " with ", in.traces_size(), " traces, expected at most ",
+                           kMostTraces);
+  }
+  ElementPrograms traces;
+  for (const auto& trace : in.traces()) {
+    ElementProgram traced{.program = parse_program(trace.program())};
     check(traced.program);
-    traced.compact.assign(in.compact().begin(), in.compact().end());
+    traced.compact.assign(trace.compact().begin(), trace.compact().end());
     const size_t outputs = traced.program.outputs.size();
     if (traced.compact.size() != traced.program.arguments.size() || outputs == 0 || (filters && outputs != 1)) {
       throw invalid_argument("dataset: a ", op.name(), " whose program takes ", traced.program.arguments.size(),
                              " tensors, of which it describes ", traced.compact.size(), ", and returns ", outputs);
     }
-    op.got = std::make_shared<const ElementProgram>(std::move(traced));
+    for (const auto& least : trace.least()) traced.least.emplace_back(least.sizes().begin(), least.sizes().end());
+    check_least(op.name(), traced);
+    traces.push_back(std::make_shared<const ElementProgram>(std::move(traced)));
   }
-  return Dataset(std::make_shared<const DatasetNode>(std::move(op), DatasetNode::Inputs{input.node()}));
-}
-
-Column read_column(const proto::Dataset::Column& in) {
-  if (!in.has_strings()) return read_tensor(in.tensor());
-  Strings strings;
-  for (const std::string& value : in.strings().values()) strings.append(value);
-  for (const int64_t size : in.strings().sizes()) {
-    if (size < 0) throw invalid_argument("dataset: strings of a size of ", size);
-  }
-  strings.shape({in.strings().sizes().begin(), in.strings().sizes().end()});
-  return strings;
+  op.traces = std::make_shared<ElementTraces>(op.name(), std::move(traces));
+  return dataset_of(std::move(op), {input.node()});
 }
 
 PreprocessOp read_preprocess(const proto::Dataset::Preprocess& in) {
@@ -254,7 +273,7 @@ Dataset read(const proto::Dataset& in, int depth) {
   }
   const bool makes_elements = kind == Kind::kRange || kind == Kind::kSlices || kind == Kind::kWhole ||
                               kind == Kind::kDigits || kind == Kind::kFiles || kind == Kind::kNumpy ||
-                              kind == Kind::kImageFolder;
+                              kind == Kind::kImageFolder || kind == Kind::kRegisteredSource;
   const int inputs = in.inputs_size();
   if (kind != Kind::kZip && kind != Kind::kConcatenate && kind != Kind::kSample && inputs != (makes_elements ? 0 : 1)) {
     throw invalid_argument("dataset: step number ", static_cast<int>(kind), " has ", inputs, " inputs, expected ",
@@ -306,9 +325,17 @@ Dataset read(const proto::Dataset& in, int depth) {
       return Dataset::sample(read_inputs, {in.sample().weights().begin(), in.sample().weights().end()}, seed);
     }
     case Kind::kShardHint: return input().shard_hint();
+    case Kind::kFrom: return input().from(in.from());
+    case Kind::kHandOut:
+      if (!input().node()->inputs().empty()) throw invalid_argument("dataset: only what makes elements is handed out");
+      return dataset_of(HandOutOp{}, nodes_of(read_inputs));
     case Kind::kZip: return Dataset::zip(read_inputs);
     case Kind::kPrefetch: return input().prefetch(in.prefetch());
+    case Kind::kPrefetchTo: return input().prefetch(in.prefetch_to().count(), in.prefetch_to().device());
+    case Kind::kRegisteredSource: return read_registered(in.registered_source(), {});
+    case Kind::kRegisteredMap: return read_registered(in.registered_map(), read_inputs);
     case Kind::kCache: return input().cache();
+    case Kind::kCacheFile: return input().cache(in.cache_file());
     case Kind::kFiles: return dataset_of(read_op(in.files()));
     case Kind::kNumpy: return dataset_of(read_op(in.numpy()));
     case Kind::kImageFolder: return dataset_of(read_op(in.image_folder()));
@@ -326,9 +353,16 @@ Dataset read(const proto::Dataset& in, int depth) {
 
 std::string Dataset::serialize() const {
   proto::Dataset message;
-  Writer().write(*node_, message);
+  Writer(Purpose::kSend).write(*node_, message);
   message.set_version(kDatasetVersion);
   return message.SerializeAsString();
+}
+
+std::string fingerprint(const DatasetNode& node) {
+  proto::Dataset message;
+  Writer(Purpose::kCompare).write(node, message);
+  const std::string bytes = message.SerializeAsString();
+  return str_cat(bytes.size(), " ", crc32c(std::as_bytes(std::span(bytes))));
 }
 
 Dataset parse_dataset(const std::string& bytes) {

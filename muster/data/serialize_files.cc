@@ -9,6 +9,14 @@ namespace {
 using Wire = proto::Dataset;
 
 constexpr int kMostParsers = 1024;  // threads
+
+template <class Message>
+Parallel read_parallel(const char* what, const Message& in) {
+  if (in.threads() != kAutoThreads && (in.threads() < 1 || in.threads() > kMostParsers)) {
+    throw invalid_argument("dataset: ", what, " by ", in.threads(), " threads, expected 1 to ", kMostParsers);
+  }
+  return {.threads = in.threads(), .deterministic = !in.unordered()};
+}
 constexpr size_t kMostPaths = 1'000'000;
 
 void write_values(const std::vector<float>& values, Wire::Values& out) {
@@ -137,19 +145,17 @@ void write_op(const DecodeImagesOp& op, proto::Dataset& out) {
     written.mutable_numbers()->Add(step.numbers.begin(), step.numbers.end());
   }
   if (op.options.seed) images.set_seed(*op.options.seed);
-  images.set_threads(op.threads);
+  images.set_threads(op.parallel.threads);
+  images.set_unordered(!op.parallel.deterministic);
 }
 
 DecodeImagesOp read_op(const proto::Dataset::DecodeImages& in) {
-  if (in.threads() < 1 || in.threads() > kMostParsers) {
-    throw invalid_argument("dataset: pictures decoded by ", in.threads(), " threads, expected 1 to ", kMostParsers);
-  }
   DecodeImagesOp op{.column = in.column(),
                     .options = {.decode = {.channels = in.channels(),
                                            .scale_to = in.scale_to(),
                                            .most_pixels = in.most_pixels(),
                                            .fast_transform = in.fast_transform()}},
-                    .threads = in.threads()};
+                    .parallel = read_parallel("pictures decoded", in)};
   for (const Wire::ImageStep& step : in.steps()) {
     op.options.steps.push_back(
         {static_cast<ImageStep::Kind>(step.kind()), {step.numbers().begin(), step.numbers().end()}});
@@ -215,14 +221,12 @@ void write_op(const ParseOp& op, proto::Dataset& out) {
     write_csv(std::get<CsvFormat>(op.what), *parse.mutable_csv());
   }
   parse.set_ignore_errors(op.ignore_errors);
-  parse.set_threads(op.threads);
+  parse.set_threads(op.parallel.threads);
+  parse.set_unordered(!op.parallel.deterministic);
 }
 
 ParseOp read_op(const proto::Dataset::Parse& in) {
-  if (in.threads() < 1 || in.threads() > kMostParsers) {
-    throw invalid_argument("dataset: a parse by ", in.threads(), " threads, expected 1 to ", kMostParsers);
-  }
-  ParseOp op{.what = {}, .parser = {}, .ignore_errors = in.ignore_errors(), .threads = in.threads()};
+  ParseOp op{.what = {}, .parser = {}, .ignore_errors = in.ignore_errors(), .parallel = read_parallel("a parse", in)};
   if (in.has_csv()) {
     op.what = read_csv(in.csv());
   } else {

@@ -2,6 +2,7 @@
 
 #include "muster/base/log.h"
 #include "muster/data/dataset.pb.h"
+#include "muster/data/dataset_node.h"
 #include "muster/data/sources.h"
 #include "muster/data/test_elements.h"
 
@@ -77,7 +78,7 @@ TEST(SerializeDataset, SaysThatBytesAreNoDataset) {
   EXPECT_THAT(error_of(StatusCode::kDataLoss, [] { parse_dataset("nonsense"); }),
               HasSubstr("dataset: 8 bytes that are not a dataset"));
   EXPECT_EQ(error_of(StatusCode::kFailedPrecondition, [] { parse_dataset(""); }),
-            "dataset: format version 0, but this Muster reads version 1");
+            "dataset: format version 0, but this Muster reads version 2");
 }
 
 // Changes a small description and returns what is wrong with it then.
@@ -127,17 +128,54 @@ TEST(SerializeDataset, ChecksStepsAsThoseOfAUser) {
               HasSubstr("in steps of 0"));
 }
 
+TEST(SerializeDataset, KeepsHowManyThreadsAStepHasWithinWhatIsSensible) {
+  auto add = [](at::Tensor x) { return x + 1; };
+  const Dataset mapped = Dataset::range(3).map(add, {.threads = kAutoThreads, .deterministic = false});
+  auto threads_after = [&](int threads) {
+    proto::Dataset message;
+    EXPECT_TRUE(message.ParseFromString(mapped.serialize()));
+    message.mutable_map()->set_threads(threads);
+    return std::get<FunctionOp>(parse_dataset(message.SerializeAsString()).node()->op()).parallel.threads;
+  };
+
+  EXPECT_FALSE(std::get<FunctionOp>(parse_dataset(mapped.serialize()).node()->op()).parallel.deterministic);
+  EXPECT_EQ(threads_after(kAutoThreads), kAutoThreads);
+  EXPECT_EQ(threads_after(3), 3);
+  EXPECT_EQ(threads_after(0), 1) << "as it is if nothing is said";
+  EXPECT_EQ(threads_after(-7), 1);
+  EXPECT_EQ(threads_after(1 << 30), 1024);
+  const Dataset lines = Dataset::text_lines({"a"}).parse_csv(
+      {.columns = {{.name = "a", .type = CsvColumn::Type::kInt64}}, .header = {"a"}});
+  EXPECT_THAT(words_after(lines, [](auto& message) { message.mutable_parse()->set_threads(-7); }),
+              HasSubstr("a parse by -7 threads, expected 1 to 1024"));
+}
+
 TEST(SerializeDataset, ChecksThePrograms) {
   const Dataset mapped = Dataset::range(3).map([](at::Tensor x) { return x + 1; });
 
-  EXPECT_THAT(words_after(mapped, [](auto& message) { message.mutable_map()->add_compact(true); }),
+  EXPECT_THAT(words_after(mapped, [](auto& message) { message.mutable_map()->mutable_traces(0)->add_compact(true); }),
               HasSubstr("a map whose program takes 1 tensors, of which it describes 2"));
+  for (const auto& least : {std::vector<int64_t>{}, {-1}, {4}}) {
+    const Dataset batches = Dataset::range(5).batch(3).map([](at::Tensor x) { return x + 1; });
+    EXPECT_THAT(words_after(batches,
+                            [&](auto& message) {
+                              auto& sizes = *message.mutable_map()->mutable_traces(0)->mutable_least(0);
+                              sizes.mutable_sizes()->Assign(least.begin(), least.end());
+                            }),
+                HasSubstr("no sizes between the least and the most"));
+  }
+  EXPECT_THAT(words_after(mapped,
+                          [](auto& message) {
+                            for (int i = 0; i < 200; ++i)
+                              *message.mutable_map()->add_traces() = message.map().traces(0);
+                          }),
+              HasSubstr("a map with 201 traces, expected at most"));
   EXPECT_THAT(words_after(mapped,
                           [](auto& message) {
                             proto::Program program;
-                            ASSERT_TRUE(program.ParseFromString(message.map().program()));
+                            ASSERT_TRUE(program.ParseFromString(message.map().traces(0).program()));
                             program.set_outputs(0, 77);
-                            message.mutable_map()->set_program(program.SerializeAsString());
+                            message.mutable_map()->mutable_traces(0)->set_program(program.SerializeAsString());
                           }),
               HasSubstr("77"));
 }

@@ -6,10 +6,17 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <limits>
+#include <sstream>
+#include <utility>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/digits.h"
 #include "muster/data/source.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/runtime/run_options.h"
+#include "muster/runtime/splitmix.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/variable_files.h"
 #include "muster/trace/dispatcher_hook.h"
@@ -34,6 +41,10 @@ class NumberedSource : public Source {
     return element(next_++);
   }
   void restart() final { next_ = 0; }
+  std::optional<int64_t> length() const final {
+    if (count_ > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    return static_cast<int64_t>(count_);
+  }
   bool skip(int64_t count) final {
     const bool enough = static_cast<uint64_t>(count) <= count_ - next_;
     next_ = enough ? next_ + static_cast<uint64_t>(count) : count_;
@@ -154,10 +165,44 @@ class GeneratorSource : public Source {
   bool ended_ = false;
 };
 
+// Where a sequence is: what it draws by, and how many elements were taken.
+struct Place {
+  uint64_t seed = 0, draws = 0;  // 0: those of another one
+  int64_t taken = 0;
+
+  std::string text() const { return str_cat("seed ", seed, " draws ", draws, " taken ", taken); }
+  // Throws Error{kInvalidArgument}.
+  static Place from(const std::string& text) {
+    Place place;
+    std::istringstream in(text);
+    std::string seed, draws, taken, rest;
+    in >> seed >> place.seed >> draws >> place.draws >> taken >> place.taken;
+    if (!in || seed != "seed" || draws != "draws" || taken != "taken" || in >> rest || place.taken < 0) {
+      throw invalid_argument("from: \"", text.substr(0, 100), "\" is no position of a dataset");
+    }
+    return place;
+  }
+};
+
+// Whether the n-th element is the same each time.
+bool keeps_order(const DatasetNode& node) {
+  return !any_step(node, [](const DatasetNode& step) { return !parallel_of(step).deterministic; });
+}
+
+void throw_if_unwanted(const std::atomic<bool>& closed) {
+  if (closed) throw cancelled("the dataset was closed");
+  TakingFor::throw_if_cancelled();
+}
+
 // The same in every execution of a program, as long as it opens its datasets in the same order.
-uint64_t next_draws(Worker& worker) {
+uint64_t next_draws(const std::string& task) {
   static std::atomic<uint64_t> opened{0};
-  return std::hash<std::string>()(worker.status().task) + ++opened;
+  return std::hash<std::string>()(task) + ++opened;
+}
+
+const LocalDevices* devices_of(const Worker& worker) {
+  const auto* local = dynamic_cast<const LocalWorker*>(&worker);
+  return local == nullptr ? nullptr : &local->devices();
 }
 
 // An opened dataset: the outermost step, and what all of them refer to.
@@ -165,37 +210,104 @@ uint64_t next_draws(Worker& worker) {
 class OpenedDataset : public ElementSource {
  public:
   OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker,
-                std::optional<std::vector<std::string>> readable = {})
-      : node_(std::move(node)),
-        readable_(std::move(readable)),
-        source_(muster::open(*node_, {.runner = worker,
-                                      .closed = closed_,
-                                      .draws = next_draws(worker),
-                                      .readable = readable_ ? &*readable_ : nullptr})) {}
+                std::optional<DataDirectories> directories = {})
+      : OpenedDataset(std::move(node), worker, worker.status(), std::move(directories)) {}
   ~OpenedDataset() override { close(); }
 
-  void close() override { closed_ = true; }
+  void close() override {
+    closed_ = true;
+    if (parts_) parts_->close();
+  }
+  std::string position_after(int64_t taken) const override {
+    if (parts_ || !keeps_order(*node_)) return {};  // whoever hands them out knows; nobody does
+    absl::MutexLock lock(&mu_);
+    return Place{begin_.seed, begin_.draws, begin_.taken + taken + failed_}.text();
+  }
+  void used(int64_t elements) override {
+    if (parts_) parts_->used(elements);
+  }
+  void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {
+    if (!parts_) return ElementSource::hand_out(given, cancellation, std::move(wanted));
+    if (cancellation == nullptr) {
+      parts_->hand_out(given, std::move(wanted));
+      return;
+    }
+    // The caller may vanish.
+    auto given_up = std::make_shared<Cancellation::Registration>();
+    const uint64_t waiter =
+        parts_->hand_out(given, [given_up, wanted = std::move(wanted)](const Status& status, PartsWanted parts) {
+          wanted(status, std::move(parts));
+        });
+    if (waiter == 0) return;
+    *given_up = cancellation->on_cancel([parts = parts_, waiter](const Status& why) { parts->give_up(waiter, why); });
+  }
+  InputTiming timing() const override { return times_.timing(); }
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_) {
     Untraced untraced;
     absl::MutexLock lock(&mu_);
+    const Stage::Clock::time_point begin = Stage::Clock::now();
     try {
+      if (to_leave_out_ > 0) source_->fast_forward(std::exchange(to_leave_out_, 0));
       std::optional<Columns> element = source_->next();
+      while (!element && parts_ && more_after_end()) element = source_->next();
+      const std::optional<std::string> warning = times_.waited(begin, Stage::Clock::now());
+      if (warning) MUSTER_LOG(warning) << *warning;
       if (!element) return std::nullopt;
-      return tensors_of(*std::move(element), "a dataset");
-    } catch (const Error&) {
+      Element tensors = tensors_of(*std::move(element), "a dataset", node_->names().names);
+      if (parts_) parts_->returned(source_->drained());
+      return tensors;
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kCancelled && !is_read_elsewhere(error.status())) ++failed_;
       throw;
     } catch (...) {
+      ++failed_;
       throw Error(status_of(std::current_exception()));
     }
   }
 
  private:
-  const std::shared_ptr<const DatasetNode> node_;
-  const std::optional<std::vector<std::string>> readable_;
-  std::atomic<bool> closed_{false};
+  OpenedDataset(std::shared_ptr<const DatasetNode> node, Worker& worker, const WorkerStatus& status,
+                std::optional<DataDirectories> directories)
+      : node_(std::move(node)),
+        begin_(place_of(*node_, status.task)),
+        next_seed_(begin_.seed),
+        to_leave_out_(begin_.taken),
+        directories_(std::move(directories)),
+        parts_(directories_ && is_handed_out(*node_) ? std::make_shared<PartQueue>() : nullptr),
+        times_(status.cores),
+        source_(muster::open(*node_, {.runner = worker,
+                                      .closed = closed_,
+                                      .draws = begin_.draws,
+                                      .next_seed = &next_seed_,
+                                      .readable = directories_ ? &directories_->readable : nullptr,
+                                      .writable = directories_ ? &directories_->writable : nullptr,
+                                      .devices = devices_of(worker),
+                                      .parts = parts_.get(),
+                                      .times = &times_})) {}
 
-  absl::Mutex mu_;
+  static Place place_of(const DatasetNode& node, const std::string& task) {
+    if (const auto* from = std::get_if<FromOp>(&node.op())) return Place::from(from->position);
+    return {.seed = random_id(), .draws = next_draws(task)};
+  }
+
+  bool more_after_end() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!parts_->more_after_end(TakingFor::may_come_back(), [this] { throw_if_unwanted(closed_); })) return false;
+    source_->restart();
+    return true;
+  }
+
+  const std::shared_ptr<const DatasetNode> node_;
+  const Place begin_;
+  uint64_t next_seed_;
+  int64_t to_leave_out_ ABSL_GUARDED_BY(mu_);
+  int64_t failed_ ABSL_GUARDED_BY(mu_) = 0;  // elements that could not be made: they are over, too
+  const std::optional<DataDirectories> directories_;
+  const std::shared_ptr<PartQueue> parts_;  // if others read it, too
+  std::atomic<bool> closed_{false};
+  StageTimes times_;
+
+  mutable absl::Mutex mu_;
   const std::unique_ptr<Source> source_ ABSL_PT_GUARDED_BY(mu_);
 };
 
@@ -208,15 +320,18 @@ Overloaded(Visitors...) -> Overloaded<Visitors...>;  // for clang before 17
 
 }  // namespace
 
-void OpenContext::check_open() const {
-  if (closed) throw cancelled("the dataset was closed");
-  TakingFor::throw_if_cancelled();
-}
+void OpenContext::check_open() const { throw_if_unwanted(closed); }
 
 void OpenContext::check_readable(const std::string& path) const {
   if (readable == nullptr) return;
   path_below(*readable, path,
              {.things = "files of datasets", .allowed_by = "muster server --data, LocalWorkerOptions::data"});
+}
+
+void OpenContext::check_writable(const std::string& path) const {
+  if (writable == nullptr) return;
+  path_below(*writable, path,
+             {.things = "caches of datasets", .allowed_by = "muster server --storage, LocalWorkerOptions::storage"});
 }
 
 std::unique_ptr<Source> open_op(const RangeOp& op) { return std::make_unique<RangeSource>(op); }
@@ -236,7 +351,7 @@ bool passes_on(const DatasetOp& op) {
   return std::holds_alternative<ShuffleOp>(op) || std::holds_alternative<RepeatOp>(op) ||
          std::holds_alternative<TakeOp>(op) || std::holds_alternative<SkipOp>(op) ||
          std::holds_alternative<ShardOp>(op) || std::holds_alternative<ShardHintOp>(op) ||
-         std::holds_alternative<PrefetchOp>(op);
+         std::holds_alternative<HandOutOp>(op) || std::holds_alternative<PrefetchOp>(op);
 }
 
 // Whether it does to a batch what it does to each of its elements.
@@ -267,7 +382,7 @@ std::unique_ptr<Source> open_step(const DatasetNode& node, std::unique_ptr<Sourc
       columns.at(place) = (*how)(columns.at(place));
       return columns;
     };
-    return open_change(std::move(change), 1, std::move(input));
+    return open_change(std::move(change), {}, std::move(input), context);
   }
   std::vector<size_t> places;
   for (const std::string& name : std::get<SelectOp>(node.op()).columns) places.push_back(place_of(name));
@@ -277,16 +392,100 @@ std::unique_ptr<Source> open_step(const DatasetNode& node, std::unique_ptr<Sourc
     for (const size_t place : places) some.push_back(columns.at(place));
     return some;
   };
-  return open_change(std::move(change), 1, std::move(input));
+  return open_change(std::move(change), {}, std::move(input), context);
+}
+
+// As the last, smaller batch would be.
+template <class Batch>
+Batch of_rows(Batch op, const OpenContext& context) {
+  if (context.rows && !op.drop_remainder) op.size = std::min(op.size, *context.rows);
+  return op;
+}
+
+// Whether each of its rounds has as many elements, whatever is drawn.
+bool rounds_alike(const DatasetNode& node) {
+  return !any_step(node, [](const DatasetNode& step) {
+    const auto* function = std::get_if<FunctionOp>(&step.op());
+    if ((function != nullptr && function->filters) || std::holds_alternative<GeneratorOp>(step.op())) return true;
+    if (std::holds_alternative<RegisteredOp>(step.op()) && step.inputs().empty()) return true;
+    // They count what they have seen, or how often they were begun anew.
+    return std::holds_alternative<RepeatOp>(step.op()) || std::holds_alternative<DecodeImagesOp>(step.op());
+  });
 }
 
 std::unique_ptr<Source> open_batch(const DatasetNode& node, const OpenContext& context) {
   const std::vector<const DatasetNode*> late = late_steps(node);
-  OpenContext early = context;
+  std::vector<StepContexts> contexts{{context, context}};  // and of each of those
+  for (const DatasetNode* step : late) contexts.push_back(contexts_of(*step, contexts.back().inputs));
+  const StepContexts batch = contexts_of(node, contexts.back().inputs);
+  OpenContext early = batch.inputs;
   early.left_out = &late;
-  std::unique_ptr<Source> source = open_op(std::get<BatchOp>(node.op()), open(node.input(), early), context);
-  for (auto step = late.rbegin(); step != late.rend(); ++step) source = open_step(**step, std::move(source), context);
+  const BatchOp op = of_rows(std::get<BatchOp>(node.op()), batch.own);
+  std::unique_ptr<Source> source = open_op(op, open(node.input(), early), batch.own);
+  source = measured(batch.own.stage, std::move(source));
+  for (size_t i = late.size(); i-- > 0;) {
+    const OpenContext& own = contexts[i + 1].own;
+    source = measured(own.stage, open_step(*late[i], std::move(source), own));
+  }
   return source;
+}
+
+std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& contexts) {
+  const OpenContext& context = contexts.own;
+  auto input = [&] { return open(node.input(), contexts.inputs); };
+  auto inputs = [&] {
+    std::vector<std::unique_ptr<Source>> opened;
+    for (const auto& each : node.inputs()) opened.push_back(open(*each, contexts.inputs));
+    return opened;
+  };
+  return std::visit(
+      Overloaded{
+          [&](const FunctionOp& op) {
+            if (op.filters && context.example) return input();
+            return open_function(op, node.input(), input(), context);
+          },
+          [&](const ZipOp&) { return open_zip(inputs()); },
+          [&](const ConcatenateOp&) { return open_concatenate(inputs()); },
+          [&](const SampleOp& op) { return open_sample(op, inputs(), context); },
+          [&](const FilesOp& op) { return open_op(op, context); },
+          [&](const NumpyOp& op) { return open_op(op, context); },
+          [&](const ImageFolderOp& op) { return open_op(op, context); },
+          [&](const DecodeImagesOp& op) {
+            const std::vector<std::string>& names = node.names().names;
+            const auto place = std::ranges::find(names, op.column) - names.begin();
+            return open_decode(op, static_cast<size_t>(place), input(), context);
+          },
+          [&](const RepeatOp& op) { return open_repeat(op, rounds_alike(node.input()), input(), context); },
+          [&](const RegisteredOp& op) {
+            return node.inputs().empty() ? open_op(op) : open_registered_map(op, input(), context);
+          },
+          [&](const PaddedBatchOp& op) { return open_op(of_rows(op, context), input(), context); },
+          [&](const CacheOp& op) {
+            if (context.example) return input();
+            if (!op.path.empty()) return open_file_cache(op, node.input(), contexts.inputs);
+            return open_op(op, input(), context);
+          },
+          [&](const ShardHintOp&) { return input(); },
+          [&](const FromOp&) { return input(); },
+          [&](const HandOutOp&) {
+            std::unique_ptr<Source> all = input();
+            const bool knows_parts = std::holds_alternative<FilesOp>(node.input().op());
+            return context.parts == nullptr || knows_parts ? std::move(all) : open_ranges(std::move(all), context);
+          },
+          [&](const ParseOp&) { return open_step(node, input(), context); },
+          [&](const PreprocessOp&) { return open_step(node, input(), context); },
+          [&](const SelectOp&) { return open_step(node, input(), context); },
+          [&]<class Op>(const Op& op) {
+            if constexpr (requires { open_op(op); }) {
+              return open_op(op);
+            } else {
+              constexpr bool same_elements = std::same_as<Op, ShuffleOp> || std::same_as<Op, PrefetchOp>;
+              if (same_elements && context.example) return input();
+              return open_op(op, input(), context);
+            }
+          },
+      },
+      node.op());
 }
 
 }  // namespace
@@ -295,45 +494,18 @@ std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context
   if (context.left_out != nullptr && std::ranges::find(*context.left_out, &node) != context.left_out->end()) {
     return open(node.input(), context);
   }
-  auto input = [&] { return open(node.input(), context); };
-  auto inputs = [&] {
-    std::vector<std::unique_ptr<Source>> opened;
-    for (const auto& each : node.inputs()) opened.push_back(open(*each, context));
-    return opened;
-  };
-  return std::visit(Overloaded{
-                        [&](const FunctionOp& op) {
-                          if (op.filters && context.example) return input();
-                          return open_function(op, node.program(), input(), context);
-                        },
-                        [&](const ZipOp&) { return open_zip(inputs()); },
-                        [&](const ConcatenateOp&) { return open_concatenate(inputs()); },
-                        [&](const SampleOp& op) { return open_sample(op, inputs()); },
-                        [&](const FilesOp& op) { return open_op(op, context); },
-                        [&](const NumpyOp& op) { return open_op(op, context); },
-                        [&](const ImageFolderOp& op) { return open_op(op, context); },
-                        [&](const DecodeImagesOp& op) {
-                          const std::vector<std::string>& names = node.names().names;
-                          const auto place = std::ranges::find(names, op.column) - names.begin();
-                          return open_decode(op, static_cast<size_t>(place), input(), context);
-                        },
-                        [&](const ShardHintOp&) { return input(); },
-                        [&](const BatchOp&) { return open_batch(node, context); },
-                        [&](const ParseOp&) { return open_step(node, input(), context); },
-                        [&](const PreprocessOp&) { return open_step(node, input(), context); },
-                        [&](const SelectOp&) { return open_step(node, input(), context); },
-                        [&]<class Op>(const Op& op) {
-                          if constexpr (requires { open_op(op); }) {
-                            return open_op(op);
-                          } else {
-                            constexpr bool same_elements = std::same_as<Op, ShuffleOp> ||
-                                                           std::same_as<Op, PrefetchOp> || std::same_as<Op, CacheOp>;
-                            if (same_elements && context.example) return input();
-                            return open_op(op, input(), context);
-                          }
-                        },
-                    },
-                    node.op());
+  if (std::holds_alternative<BatchOp>(node.op())) return open_batch(node, context);
+  const StepContexts contexts = contexts_of(node, context);
+  return measured(contexts.own.stage, open_node(node, contexts));
+}
+
+uint64_t OpenContext::fresh_seed() const { return next_seed == nullptr ? 0 : SplitMix{(*next_seed)++}(); }
+
+uint64_t seed_of_round(uint64_t seed, uint64_t round) { return round == 0 ? seed : SplitMix{seed + round}(); }
+
+Dataset Dataset::from(const std::string& position) const {
+  Place::from(position);  // throws
+  return dataset_of(FromOp{position}, {node_});
 }
 
 std::unique_ptr<ElementSource> Dataset::open(Worker& worker) const {
@@ -341,8 +513,8 @@ std::unique_ptr<ElementSource> Dataset::open(Worker& worker) const {
 }
 
 std::unique_ptr<ElementSource> open_source(const std::string& description, Worker& worker,
-                                           std::vector<std::string> readable) {
-  return std::make_unique<OpenedDataset>(parse_dataset(description).node(), worker, std::move(readable));
+                                           DataDirectories directories) {
+  return std::make_unique<OpenedDataset>(parse_dataset(description).node(), worker, std::move(directories));
 }
 
 }  // namespace muster

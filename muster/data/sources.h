@@ -9,15 +9,21 @@
 
 namespace muster {
 
-// Opens what Dataset::serialize wrote, for whoever sent it: it reads files below the directories in `readable` alone.
+// Where the datasets of others read files, and where they write their caches.
+struct DataDirectories {
+  std::vector<std::string> readable{};
+  std::vector<std::string> writable{};
+};
+
+// Opens what Dataset::serialize wrote, for whoever sent it: it uses files below these directories alone.
 // `worker` outlives the result. Throws Error.
 std::unique_ptr<ElementSource> open_source(const std::string& description, Worker& worker,
-                                           std::vector<std::string> readable = {});
+                                           DataDirectories directories = {});
 
 // The same as an option of a worker.
-inline OpenSource opens_below(std::vector<std::string> readable) {
-  return [readable = std::move(readable)](const std::string& description, Worker& worker) {
-    return open_source(description, worker, readable);
+inline OpenSource opens_below(DataDirectories directories) {
+  return [directories = std::move(directories)](const std::string& description, Worker& worker) {
+    return open_source(description, worker, directories);
   };
 }
 

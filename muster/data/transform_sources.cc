@@ -1,12 +1,13 @@
 // The sources that take their elements from others and need no functions.
 #include <algorithm>
+#include <exception>
 #include <iterator>
+#include <map>
 #include <random>
 
 #include "muster/base/status.h"
 #include "muster/data/element_buffer.h"
 #include "muster/data/source.h"
-#include "muster/runtime/run_options.h"
 
 namespace muster {
 namespace {
@@ -15,7 +16,7 @@ class ShuffleSource : public Source {
  public:
   ShuffleSource(const ShuffleOp& op, std::unique_ptr<Source> input, const OpenContext& context)
       : size_(static_cast<size_t>(op.buffer)),
-        seed_(op.seed.value_or(random_id())),
+        seed_(op.seed ? *op.seed : context.fresh_seed()),
         reshuffle_(op.reshuffle),
         input_(std::move(input)),
         context_(context),
@@ -24,8 +25,13 @@ class ShuffleSource : public Source {
   std::optional<Columns> next() override {
     while (!ended_ && buffer_.size() < size_) {
       context_.check_open();
+      const int64_t drained = input_->drained();
       if (std::optional<Columns> element = input_->next()) {
         buffer_.add(std::move(*element));
+        if (context_.parts != nullptr) {
+          since_.push_back(drained);
+          ++kept_[drained];
+        }
       } else {
         ended_ = true;
       }
@@ -33,30 +39,44 @@ class ShuffleSource : public Source {
     if (buffer_.size() == 0) return std::nullopt;
     // Not std::uniform_int_distribution, which every standard library makes in its own way: a seed means one order.
     const auto drawn = static_cast<size_t>((static_cast<unsigned __int128>(random_()) * buffer_.size()) >> 64);
+    if (context_.parts != nullptr) forget(drawn);
     return buffer_.take(drawn);
   }
   void restart() override {
     buffer_.clear();
+    since_.clear();
+    kept_.clear();
     ended_ = false;
-    if (!reshuffle_) random_.seed(seed_);
+    random_.seed(reshuffle_ ? seed_of_round(seed_, ++round_) : seed_);
     input_->restart();
   }
+  int64_t drained() const override { return kept_.empty() ? input_->drained() : kept_.begin()->first; }
 
  private:
+  void forget(size_t number) {
+    const auto found = kept_.find(since_[number]);
+    if (--found->second == 0) kept_.erase(found);
+    since_[number] = since_.back();
+    since_.pop_back();
+  }
+
   const size_t size_;
   const uint64_t seed_;
   const bool reshuffle_;
   const std::unique_ptr<Source> input_;
   const OpenContext context_;
   std::mt19937_64 random_;
+  uint64_t round_ = 0;
   ElementBuffer buffer_;
+  std::vector<int64_t> since_;         // by element: how many parts were drained before it came
+  std::map<int64_t, int64_t> kept_{};  // how many elements came since
   bool ended_ = false;
 };
 
 class RepeatSource : public Source {
  public:
-  RepeatSource(const RepeatOp& op, std::unique_ptr<Source> input)
-      : count_(op.count), input_(std::move(input)), left_(count_) {}
+  RepeatSource(const RepeatOp& op, bool rounds_alike, std::unique_ptr<Source> input, const OpenContext& context)
+      : count_(op.count), rounds_alike_(rounds_alike), input_(std::move(input)), context_(context), left_(count_) {}
 
   std::optional<Columns> next() override {
     while (left_ != 0) {
@@ -65,8 +85,10 @@ class RepeatSource : public Source {
         return element;
       }
       if (left_) --*left_;
-      if (empty_) left_ = 0;  // so would be all rounds that follow
+      // So would be all rounds that follow, unless others have read all of this one.
+      if (empty_ && (context_.parts == nullptr || context_.parts->any_this_round())) left_ = 0;
       if (left_ == 0) break;
+      context_.check_open();
       input_->restart();
       empty_ = true;
     }
@@ -77,10 +99,31 @@ class RepeatSource : public Source {
     empty_ = true;
     input_->restart();
   }
+  int64_t drained() const override { return input_->drained(); }
+  // A whole round is read to know how long it is; others are left out as a whole.
+  void fast_forward(int64_t count) override {
+    if (!rounds_alike_ || !empty_ || left_ == 0) return Source::fast_forward(count);
+    int64_t length = 0;
+    for (; length < count && input_->next(); ++length) context_.check_open();
+    if (length > 0) empty_ = false;
+    if (length == count || length == 0) return;
+    int64_t rounds = count / length;  // that are over
+    if (left_) rounds = std::min(rounds, *left_);
+    if (left_) *left_ -= rounds;
+    if (left_ == 0) return;
+    for (int64_t round = 0; round < rounds; ++round) {
+      context_.check_open();
+      input_->restart();
+    }
+    empty_ = true;
+    Source::fast_forward(count - rounds * length);
+  }
 
  private:
   const std::optional<int64_t> count_;
+  const bool rounds_alike_;  // as long, whatever is drawn in them
   const std::unique_ptr<Source> input_;
+  const OpenContext context_;
   std::optional<int64_t> left_;  // rounds, with the one under way
   bool empty_ = true;            // is this round so far
 };
@@ -100,6 +143,7 @@ class TakeSource : public Source {
     left_ = count_;
     input_->restart();
   }
+  int64_t drained() const override { return input_->drained(); }
 
  private:
   const int64_t count_;
@@ -127,6 +171,7 @@ class EveryNthSource : public Source {
     at_first_ = true;
     input_->restart();
   }
+  int64_t drained() const override { return input_->drained(); }
 
  private:
   std::optional<Columns> the_first() {
@@ -156,14 +201,20 @@ class ZipSource : public Source {
 
   std::optional<Columns> next() override {
     Columns all;
+    std::exception_ptr failure;
     for (const auto& input : inputs_) {
-      std::optional<Columns> part = ended_ ? std::nullopt : input->next();
-      if (!part) {
-        ended_ = true;
-        return std::nullopt;
+      try {
+        std::optional<Columns> part = ended_ ? std::nullopt : input->next();
+        if (!part) {
+          ended_ = true;
+          return std::nullopt;
+        }
+        std::move(part->begin(), part->end(), std::back_inserter(all));
+      } catch (...) {  // the others go on to the same place, or what follows would be paired wrongly
+        if (!failure) failure = std::current_exception();
       }
-      std::move(part->begin(), part->end(), std::back_inserter(all));
     }
+    if (failure) std::rethrow_exception(failure);
     return all;
   }
   void restart() override {
@@ -214,8 +265,9 @@ std::unique_ptr<Source> open_op(const ShuffleOp& op, std::unique_ptr<Source> inp
   return std::make_unique<ShuffleSource>(op, std::move(input), context);
 }
 
-std::unique_ptr<Source> open_op(const RepeatOp& op, std::unique_ptr<Source> input, const OpenContext&) {
-  return std::make_unique<RepeatSource>(op, std::move(input));
+std::unique_ptr<Source> open_repeat(const RepeatOp& op, bool rounds_alike, std::unique_ptr<Source> input,
+                                    const OpenContext& context) {
+  return std::make_unique<RepeatSource>(op, rounds_alike, std::move(input), context);
 }
 
 std::unique_ptr<Source> open_op(const TakeOp& op, std::unique_ptr<Source> input, const OpenContext&) {

@@ -1,5 +1,9 @@
 #include "muster/distribute/cluster_coordinator.h"
 
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include "muster/base/log.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/ps_variables.h"
 #include "muster/graph/device_spec.h"
@@ -48,8 +52,8 @@ class VariableResource : public PerWorkerResource {
   VariableResource(Variable variable, InitialValue initial, ParameterServerStrategy strategy)
       : variable_(std::move(variable)), initial_(std::move(initial)), strategy_(std::move(strategy)) {}
 
-  void create(Worker& worker, size_t, const Owner& owner) override {
-    run_at(worker, strategy_.variables()->container(), owner, initializing(*variable_.state(), initial_));
+  void create(const std::shared_ptr<Worker>& worker, size_t, const Owner& owner) override {
+    run_at(*worker, strategy_.variables()->container(), owner, initializing(*variable_.state(), initial_));
   }
   void drop(Worker&) override {}  // ends with the container
   const std::string& name() const override { return variable_.name(); }
@@ -180,16 +184,60 @@ std::vector<InputContext> ClusterCoordinator::input_contexts() const {
   return contexts;
 }
 
-PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Dataset>& datasets) {
+PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Dataset>& datasets,
+                                                        const std::string& position) {
+  const bool handed_out = datasets.at(0).handed_out();
+  for (const Dataset& dataset : datasets) {
+    if (dataset.handed_out() == handed_out) continue;
+    throw invalid_argument(
+        "create_per_worker_dataset: the dataset of one worker is handed out (ShardPolicy::kDynamic) and that of "
+        "another "
+        "is not; expected the same for all");
+  }
   std::vector<std::string> descriptions;
-  for (const Dataset& dataset : datasets) descriptions.push_back(dataset.serialize());
-  return {std::move(descriptions), datasets.at(0).pattern(), core_->keeper()};
+  if (position.empty() || handed_out) {
+    for (const Dataset& dataset : datasets) descriptions.push_back(dataset.serialize());
+  } else {
+    const std::vector<std::string> places = absl::StrSplit(position, '\n');
+    if (places.size() != core_->workers().size()) {
+      throw invalid_argument("a position of ", places.size(), " workers, but there are ", core_->workers().size(),
+                             ": who has read what is known for as many only; ShardPolicy::kDynamic goes on with any");
+    }
+    for (size_t i = 0; i < places.size(); ++i) {
+      const Dataset& dataset = datasets[datasets.size() == 1 ? 0 : i];
+      descriptions.push_back((places[i].empty() ? dataset : dataset.from(places[i])).serialize());
+    }
+  }
+  return {std::move(descriptions), handed_out, position, datasets.at(0).pattern(), core_->keeper()};
 }
 
-PerWorkerDistributedDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets) {
+std::string ClusterCoordinator::position(const PerWorkerDataset& dataset) {
+  const PerWorkerResource& resource = *dataset.shared_iterator().resource();
+  if (auto all = resource.position()) return *all;
+  std::vector<std::string> places;
+  for (const auto& slot : core_->workers()) {
+    try {
+      slot->prepare_resource(dataset.shared_iterator().resource());
+      places.push_back(resource.position_at(*slot->worker()));
+      if (places.back().empty()) {
+        throw failed_precondition(
+            "position: a dataset whose elements come in no order ({.deterministic = false}) has none");
+      }
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kUnavailable && !is_restart(error.status())) throw;
+      MUSTER_LOG(warning) << slot->task() << " is lost, and its place in a dataset with it: from this position on it "
+                          << "begins anew; ShardPolicy::kDynamic loses nothing";
+      places.emplace_back();
+    }
+  }
+  return absl::StrJoin(places, "\n");
+}
+
+PerWorkerDistributedDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets,
+                                                                   const std::string& position) {
   std::vector<Dataset> plain;
   for (const DistributedDataset& each : datasets) plain.push_back(each.dataset);
-  return {per_worker_dataset(plain), datasets.at(0).replicas, datasets.at(0).global_batches};
+  return {per_worker_dataset(plain, position), datasets.at(0).replicas, datasets.at(0).global_batches};
 }
 
 PerWorkerVariable ClusterCoordinator::create_per_worker_variable(const InitialValue& initial, const std::string& name) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/distribute/coordinator_options.h"
 #include "muster/distribute/coordinator_report.h"
 #include "muster/distribute/metrics.h"
 #include "muster/distribute/parameter_server_strategy.h"
@@ -18,21 +19,6 @@
 namespace muster {
 
 class CoordinatorCore;
-
-struct CoordinatorOptions {
-  size_t queue_capacity = 256 * 1024;  // closures that wait for a worker; schedule() blocks beyond. 0: no limit
-  int depth =
-      2;  // messages under way per worker, each with one or more closures, so that it need not wait for the next
-  // The messages of one worker run at the same time, instead of one closure after the other. A worker that waits for
-  // parameter servers does something else meanwhile, but what a closure reads may be overwritten before it writes:
-  // `v.assign(v + 1)` counts less than it should, and training takes steps by gradients of older weights.
-  bool overlap = false;
-  std::chrono::milliseconds worker_recovery_limit{3'600'000};  // until a lost worker is given up
-  int transient_ps_failures = 3;  // of one parameter server that are taken for a short cut of the network
-  std::chrono::milliseconds tidy_every{10'000};  // programs of functions that are gone are dropped at the workers
-  // Stacks of all threads are logged when no closure ends for so long. Else $MUSTER_COORDINATOR_WATCHDOG_TIMEOUT.
-  std::optional<std::chrono::milliseconds> watchdog{};
-};
 
 // Runs functions on whichever worker is free, in no particular order and at least once: a closure whose worker is lost
 // is run by another one, and the worker is used again when it is back. A worker runs one closure at a time. A function
@@ -107,23 +93,29 @@ class ClusterCoordinator {
   // Every worker reads the dataset for itself. `make` is called here: once if it takes nothing, and once for each
   // worker if it takes an InputContext. What it makes is a Dataset, or a DistributedDataset of the strategy. Throws
   // Error{kInvalidArgument} for a dataset with a generator in it, and if `make` makes a variable.
+  // `position`: what position() of such a dataset gave, of as many workers; it goes on there.
   template <class Make>
-  auto create_per_worker_dataset(const Make& make) {
+  auto create_per_worker_dataset(const Make& make, const std::string& position = {}) {
     if constexpr (std::is_same_v<Make, Dataset> || std::is_same_v<Make, DistributedDataset>) {
-      return per_worker_dataset(std::vector<Make>{make});
+      return per_worker_dataset(std::vector<Make>{make}, position);
     } else if constexpr (std::is_invocable_v<Make, InputContext>) {
       const VariableScope scope = without_variables();
       std::vector<std::invoke_result_t<Make, InputContext>> datasets;
       for (const InputContext& context : input_contexts()) datasets.push_back(make(context));
-      return per_worker_dataset(datasets);
+      return per_worker_dataset(datasets, position);
     } else {
       static_assert(std::is_invocable_v<Make>,
                     "create_per_worker_dataset takes a Dataset, or a function that returns one and takes nothing or an "
                     "InputContext");
       const VariableScope scope = without_variables();
-      return per_worker_dataset(std::vector<std::invoke_result_t<Make>>{make()});
+      return per_worker_dataset(std::vector<std::invoke_result_t<Make>>{make()}, position);
     }
   }
+
+  // Where the workers are in it, as text: to be saved with a checkpoint (the metadata of Checkpoints::save), so that a
+  // job that is started again does not see what it has seen. join() first: what is under way counts as taken.
+  std::string position(const PerWorkerDataset& dataset);
+  std::string position(const PerWorkerDistributedDataset& dataset) { return position(dataset.dataset()); }
 
   // A variable of which every worker has its own.
   PerWorkerVariable create_per_worker_variable(const InitialValue& initial, const std::string& name = "variable");
@@ -186,8 +178,9 @@ class ClusterCoordinator {
   [[noreturn]] static void refuse_variable(const Variable::State& variable, const std::string& function);
   static void check_workers_of(const Program& program, std::optional<int> worker);
   void traced(std::chrono::nanoseconds took);
-  PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets);
-  PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets);
+  PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets, const std::string& position);
+  PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets,
+                                                 const std::string& position);
   static VariableScope without_variables();
   std::vector<InputContext> input_contexts() const;
 

@@ -71,6 +71,40 @@ TEST_P(PerWorkerData, IsReadFromWhereverTheFunctionRuns) {
   }
 }
 
+TEST_P(PerWorkerData, MayBeMadeByCppThatTheWorkersKnowByName) {
+  static const bool once = [] {
+    register_dataset_source("coordinator test counts", [](const RegisteredOptions& options) -> ColumnGenerator {
+      return [next = std::stoll(options.at("begin"))]() mutable -> std::optional<Columns> {
+        return Columns{torch::tensor(int64_t{next++})};
+      };
+    });
+    register_dataset_map("coordinator test doubles", [](const RegisteredOptions&) -> ColumnFunction {
+      return [](const Columns& element) { return Columns{element[0].tensor() * 2}; };
+    });
+    return true;
+  }();
+  (void)once;
+  auto numbers = coordinator_.create_per_worker_dataset([] {
+    return Dataset::registered("coordinator test counts", {{"begin", "5"}})
+        .map_registered("coordinator test doubles", {}, {.threads = 2})
+        .batch(2);
+  });
+  auto step = function(take_);
+
+  EXPECT_THAT(numbers_of(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(10, 12));
+  EXPECT_THAT(numbers_of(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(14, 16));
+  EXPECT_THAT(numbers_of(coordinator_.schedule_on(1, step, numbers).fetch()), ElementsAre(10, 12));
+}
+
+TEST_P(PerWorkerData, MayEndWithASmallerBatchBehindAFunction) {
+  auto numbers = coordinator_.create_per_worker_dataset(
+      [] { return Dataset::range(101).batch(2).map([](at::Tensor x) { return x + 1; }).skip(49); });
+  auto step = function([](Iterator& it) { return it.next<1>()[0].sum(); });
+
+  EXPECT_EQ(coordinator_.schedule_on(0, step, numbers).fetch().item<int64_t>(), 99 + 100);
+  EXPECT_EQ(coordinator_.schedule_on(0, step, numbers).fetch().item<int64_t>(), 101);
+}
+
 TEST_P(PerWorkerData, ComesInOrderAtOneWorker) {
   auto numbers = coordinator_.create_per_worker_dataset([] { return Dataset::range(1, 6); });
   auto step = function(take_);

@@ -192,6 +192,7 @@ CoordinatorReport CoordinatorCore::report(bool last) {
     task.cpu = (latest.cpu_seconds - before.cpu_seconds) / seconds;
     task.running = (latest.run_seconds - before.run_seconds) / seconds;
     task.input = (latest.input_seconds - before.input_seconds) / seconds;
+    task.input_stage = latest.input_stage;
     task.peers = (latest.peer_seconds - before.peer_seconds) / seconds;
     now.tasks[tasks[i]] = latest;
   }
@@ -438,7 +439,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
   loads_->give_back(slot.index(), sent.is_long);
   std::vector<std::shared_ptr<Closure>> finished;
   finished.reserve(batch.size());
-  Batch again;
+  Batch again, elsewhere;
   std::vector<std::pair<std::shared_ptr<ScheduledClosure>, ElementSpecs>> to_trace;
   for (size_t i = 0; i < batch.size(); ++i) {
     RunOutcome& outcome = outcomes[i];
@@ -453,6 +454,8 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     if (is_loss(failure)) {
       lose(slot, sent.generation, failure);
       again.push_back(batch[i]);
+    } else if (is_read_elsewhere(failure)) {
+      elsewhere.push_back(batch[i]);
     } else if (auto found = other_elements_of(failure); found && batch[i]->trace) {
       to_trace.emplace_back(batch[i], std::move(*found));
     } else {
@@ -464,6 +467,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     queue_.mark_finished(finished);
   }
   for (const auto& closure : again) repeat(closure);
+  for (const auto& closure : elsewhere) queue_.put_back(closure);  // the next one to get it has waited longest
   if (to_trace.empty()) return;
   in_background([this, &slot, to_trace = std::move(to_trace)] {
     // The first one last, to the front.

@@ -197,6 +197,10 @@ class LateWorker : public Worker {
   void renew(const Lease& lease, RenewDone done) override { behind_->renew(lease, std::move(done)); }
   void release(const Lease& lease) override { behind_->release(lease); }
   void close_source(uint64_t number) override { behind_->close_source(number); }
+  std::string source_position(uint64_t number) override { return behind_->source_position(number); }
+  void hand_out(uint64_t number, const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {
+    behind_->hand_out(number, given, cancellation, std::move(wanted));
+  }
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override {
     behind_->receive(meeting, edge, options, std::move(done));
   }

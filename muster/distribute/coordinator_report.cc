@@ -54,6 +54,14 @@ const TaskReport* busiest(const std::vector<TaskReport>& tasks) {
   return most == tasks.end() ? nullptr : &*most;
 }
 
+// Of the worker that waits most.
+std::string slowest_stage(const CoordinatorReport& report) {
+  const auto waits = [](const TaskReport& task) { return task.input_stage.empty() ? -1 : task.input; };
+  const auto most = std::ranges::max_element(report.workers, {}, waits);
+  if (most == report.workers.end() || most->input_stage.empty()) return "";
+  return absl::StrCat(", which are limited by ", most->input_stage);
+}
+
 std::string percent(double share) { return absl::StrFormat("%.0f %%", share * 100); }
 
 void add_rows(std::string& table, const std::vector<TaskReport>& tasks) {
@@ -88,8 +96,8 @@ std::string CoordinatorReport::sentence() const {
                              percent(1 - running(*this)), chief_cpu);
     case Limit::kWorkers: return rate + "what the workers compute";
     case Limit::kInput:
-      return absl::StrFormat("%sinput: closures wait for their datasets for %s of their time", rate,
-                             percent(share(*this, &TaskReport::input)));
+      return absl::StrFormat("%sinput: closures wait for their datasets for %s of their time%s", rate,
+                             percent(share(*this, &TaskReport::input)), slowest_stage(*this));
     case Limit::kParameterServers: {
       const TaskReport& ps = *busiest(parameter_servers);
       return absl::StrFormat(

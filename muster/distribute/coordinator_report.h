@@ -11,12 +11,13 @@ namespace muster {
 // One task, over the time of a report.
 struct TaskReport {
   std::string task{};
-  Status status{};     // why nothing is known of it, if so
-  double cpu = 0;      // cores that its process has kept busy
-  int cores = 0;       // that it may use for ops
-  double running = 0;  // the share of the time in which it ran closures
-  double input = 0;    // the share in which these waited for elements of their datasets
-  double peers = 0;    // and for other tasks
+  Status status{};            // why nothing is known of it, if so
+  double cpu = 0;             // cores that its process has kept busy
+  int cores = 0;              // that it may use for ops
+  double running = 0;         // the share of the time in which it ran closures
+  double input = 0;           // the share in which these waited for elements of their datasets
+  double peers = 0;           // and for other tasks
+  std::string input_stage{};  // of the dataset that they waited for most, the one that limits it
 };
 
 // What is nearest to its limit, so that more of it would help most.

@@ -41,6 +41,14 @@ TEST(CoordinatorReport, SaysWhichParameterServerIsBusy) {
                         "/job:ps/replica:0/task:1 keeps 1.9 cores of 2 busy, closures wait for 60 % of their time"));
 }
 
+TEST(CoordinatorReport, SaysWhichStageOfTheInputLimits) {
+  CoordinatorReport given = report(worker(1, 0.5, 0.1), 0.5);
+  EXPECT_THAT(given.sentence(), testing::EndsWith("wait for their datasets for 50 % of their time"));
+  given.workers[0].input_stage = "map \"augment\"";
+  given.workers.push_back(worker(1, 0.6, 0.1));
+  EXPECT_THAT(given.sentence(), testing::EndsWith("of their time, which are limited by map \"augment\""));
+}
+
 TEST(CoordinatorReport, TellsOfTasksThatDoNotAnswer) {
   CoordinatorReport given = report(worker(1, 0, 0.1), 0.5);
   given.workers.push_back({.task = "/job:worker/replica:0/task:1", .status = Status(StatusCode::kUnavailable, "gone")});

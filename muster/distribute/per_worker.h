@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,14 @@ class PerWorkerResource {
  public:
   virtual ~PerWorkerResource() = default;
   // `owner`: of what it leaves at the worker.
-  virtual void create(Worker& worker, size_t index, const Owner& owner) = 0;
+  virtual void create(const std::shared_ptr<Worker>& worker, size_t index, const Owner& owner) = 0;
+  // Worker number `index` is lost, for now or for ever. True: it needs another one when it is back, whatever it has.
+  virtual bool lost(size_t /*index*/) { return false; }
   virtual void drop(Worker& worker) = 0;
   virtual const std::string& name() const = 0;
+  // Of a sequence: where all are, if that is known here; and where one of them is.
+  virtual std::optional<std::string> position() const { return std::nullopt; }
+  virtual std::string position_at(Worker& /*worker*/) const { return {}; }
 };
 
 // The coordinator's side of the resources' lives. Nobody who holds it keeps the coordinator.
@@ -58,8 +64,10 @@ class PerWorkerIterator {
 // same in all calls. A handle, cheap to copy.
 class PerWorkerDataset {
  public:
-  // `descriptions`: one for all workers, or one for each.
-  PerWorkerDataset(std::vector<std::string> descriptions, Iterator pattern, std::weak_ptr<ResourceKeeper> keeper);
+  // `descriptions`: one for all workers, or one for each. `handed_out`: they read it together.
+  // `dealt_before`: the position from which they go on then.
+  PerWorkerDataset(std::vector<std::string> descriptions, bool handed_out, std::string dealt_before, Iterator pattern,
+                   std::weak_ptr<ResourceKeeper> keeper);
 
   // A new one: every worker begins at the beginning.
   PerWorkerIterator iterator() const;
@@ -68,6 +76,8 @@ class PerWorkerDataset {
 
  private:
   std::shared_ptr<const std::vector<std::string>> descriptions_;
+  bool handed_out_;
+  std::string dealt_before_;
   Iterator pattern_;
   std::weak_ptr<ResourceKeeper> keeper_;
   std::shared_ptr<const PerWorkerIterator> shared_;

@@ -3,10 +3,17 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+
+#include "muster/base/log.h"
+#include "muster/data/auto_shard.h"
+#include "muster/distribute/worker_share.h"
+#include "muster/graph/elements.h"
+#include "muster/runtime/local_worker.h"
 
 namespace muster {
 namespace {
@@ -18,10 +25,18 @@ class RunHere : public StepRunner {
   }
 };
 
-uint64_t seed_of_first(const AcrossWorkers& across) {
-  const at::Tensor own = at::scalar_tensor(static_cast<int64_t>(random_id()), at::kLong);
-  return static_cast<uint64_t>(
-      across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = "distribute"}, {own})[0].item<int64_t>());
+// What workers must do alike when they read a dataset, as the first one has it: it may see other files than they do.
+struct ReadAlike {
+  uint64_t seed;
+  ShardPolicy policy;
+  int64_t batch;  // rows of one
+};
+ReadAlike as_first(const AcrossWorkers& across, const ReadAlike& own) {
+  const at::Tensor numbers =
+      at::tensor({static_cast<int64_t>(own.seed), static_cast<int64_t>(own.policy), own.batch}, at::kLong);
+  const at::Tensor first = across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = "distribute"}, {numbers})[0];
+  return {static_cast<uint64_t>(first[0].item<int64_t>()), static_cast<ShardPolicy>(first[1].item<int64_t>()),
+          first[2].item<int64_t>()};
 }
 
 }  // namespace
@@ -47,12 +62,57 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
       0, axis);
 }
 
-Iterator Strategy::distribute(const Dataset& dataset) const {
-  // Every process takes its rows of the same batches, so they must be shuffled alike.
+Iterator Strategy::distribute(const Dataset& dataset, ShardPolicy policy) const {
+  if (policy == ShardPolicy::kDynamic || dataset.handed_out()) {
+    throw invalid_argument(
+        "distribute: ShardPolicy::kDynamic is for the workers of a ClusterCoordinator, which hands out "
+        "what they read; those that take each step together read parts of their own");
+  }
   const AcrossWorkers& across = parts_->across;
-  Iterator iterator = across.alone() ? dataset.iterator() : seeded(dataset, seed_of_first(across)).iterator();
-  iterator.dealt = num_replicas_in_sync() > 1;
-  return iterator;
+  const InputContext context = input_context();
+  policy = chosen_policy(dataset, context, policy);
+  Iterator pattern = dataset.pattern();
+  if (across.alone()) {
+    pattern.shared_by = num_replicas_here() > 1 ? SharedBy::kAllReplicas : SharedBy::kNobody;
+    return iterator_over(dataset.open(local_worker()), std::move(pattern));
+  }
+  ElementSpec spec = dataset.element_spec();
+  for (const TensorSpec& tensor : spec) {
+    if (!tensor.sizes.empty()) continue;
+    throw invalid_argument("distribute: an element is ", describe_elements({spec}),
+                           ", which has no rows to divide over ", across.size, " workers; add batch(n)");
+  }
+  const ReadAlike alike = as_first(across, {random_id(), policy, spec.empty() ? 0 : spec[0].sizes[0]});
+  MUSTER_LOG(info) << described_part(dataset, context, alike.policy);
+  if (alike.policy == ShardPolicy::kData) {
+    // Each takes its rows of the same batches, so they must be shuffled alike.
+    pattern.shared_by = SharedBy::kAllReplicas;
+    return iterator_over(seeded(dataset, alike.seed).open(local_worker()), std::move(pattern));
+  }
+  WorkerShareOptions options{.spec = spec,
+                             .rows = rows_of_steps(alike.batch, across.size, num_replicas_here(), across.rank),
+                             .endless = is_endless(dataset),
+                             .across = across};
+  for (TensorSpec& tensor : spec) tensor.sizes[0] = options.rows[0];
+  pattern.specs = numbers_of(spec);
+  pattern.shared_by = num_replicas_here() > 1 ? SharedBy::kReplicasHere : SharedBy::kNobody;
+  // Who reads all of it does so in an order of its own, or it would add nothing to what the others do.
+  const Dataset part =
+      alike.policy == ShardPolicy::kOff ? dataset : seeded(dataset, alike.seed).shard(context, alike.policy);
+  return iterator_over(std::make_shared<WorkerShare>(part.open(local_worker()), std::move(options)),
+                       std::move(pattern));
+}
+
+Iterator Strategy::distribute_own(const Dataset& dataset) const {
+  const AcrossWorkers& across = parts_->across;
+  if (num_replicas_in_sync() == 1) return dataset.iterator();
+  const at::Tensor endless = at::scalar_tensor(is_endless(dataset) ? 1 : 0, at::kLong);
+  const bool all_endless =
+      across.make_one({.reduction = Reduction::kMin, .purpose = "distribute"}, {endless})[0].item<int64_t>() != 0;
+  WorkerShareOptions options{
+      .spec = dataset.element_spec(), .per_step = num_replicas_here(), .endless = all_endless, .across = across};
+  return iterator_over(std::make_shared<WorkerShare>(dataset.open(local_worker()), std::move(options)),
+                       dataset.pattern());
 }
 
 void Strategy::keep(ModuleVariables variables) const {

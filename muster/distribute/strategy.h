@@ -105,14 +105,20 @@ class Strategy {
   bool is_chief() const { return parts_->across.rank == 0; }
   int num_replicas_in_sync() const { return num_replicas_here() * parts_->across.size; }
 
-  // Begins a sequence of batches here, for run(): the replicas share each batch, by rows, or each takes one of its own
-  // from what `make` returns for an InputContext.
-  Iterator distribute(const Dataset& dataset) const;
+  // Begins a sequence of batches here, for run(): all replicas share each batch, by rows. What each worker reads of it
+  // is chosen by TensorFlow's rules, see Dataset::shard, and said in the log: every n-th file, of which it takes as
+  // many rows in each step as its replicas need; or all, of which each replica takes its rows. kOff: each worker reads
+  // all for itself, in such steps.
+  Iterator distribute(const Dataset& dataset, ShardPolicy policy = ShardPolicy::kAuto) const;
+  // The same, with a batch for each replica from what `make` returns for an InputContext.
   template <class Make>
     requires std::is_invocable_r_v<Dataset, Make&, InputContext>
   Iterator distribute(Make&& make) const {
-    return make(input_context()).iterator();
+    return distribute_own(make(input_context()));
   }
+  // Both end when all workers have nothing left: until then one that has none takes batches without rows. Where workers
+  // may have different numbers of batches, they tell each other before each step if there is more; not after repeat()
+  // without a count, which has no end.
 
   // The same for ClusterCoordinator::create_per_worker_dataset.
   DistributedDataset distribute_dataset(Dataset dataset) const {
@@ -157,6 +163,8 @@ class Strategy {
             .input_pipeline_id = parts_->across.rank,
             .num_replicas_in_sync = num_replicas_in_sync()};
   }
+  // Begins a sequence of elements that are for one replica each.
+  Iterator distribute_own(const Dataset& dataset) const;
   // Modules keep plain tensors, so somebody has to hold their variables.
   void keep(ModuleVariables variables) const;
   void drop_gone_modules() const;

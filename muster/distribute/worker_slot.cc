@@ -53,9 +53,16 @@ std::optional<ProgramRun> WorkerSlot::ready(const ScheduledClosure& closure) con
 
 // ---- Whether it is there
 bool WorkerSlot::lose(uint64_t generation) {
+  std::vector<std::shared_ptr<PerWorkerResource>> resources;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!up_ || generation != generation_) return false;
+    up_ = false;
+    resources.assign(resources_.begin(), resources_.end());
+  }
+  std::erase_if(resources, [&](const auto& resource) { return !resource->lost(index_); });
   absl::MutexLock lock(&mu_);
-  if (!up_ || generation != generation_) return false;
-  up_ = false;
+  for (const auto& resource : resources) resources_.erase(resource);
   return true;
 }
 
@@ -113,7 +120,7 @@ Program WorkerSlot::step_of(const Program& program) {
   return make_step(program, setting_.variables->container(), devices, task_);
 }
 
-void WorkerSlot::create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource) {
+void WorkerSlot::create(const std::shared_ptr<Worker>& worker, const std::shared_ptr<PerWorkerResource>& resource) {
   {
     absl::MutexLock lock(&mu_);
     if (resources_.contains(resource)) return;
@@ -135,14 +142,14 @@ void WorkerSlot::prepare_resource(const std::shared_ptr<PerWorkerResource>& reso
   absl::MutexLock one_at_a_time(&preparing_);
   const std::shared_ptr<Worker> worker = this->worker();
   check_incarnation(*worker);
-  create(*worker, resource);
+  create(worker, resource);
 }
 
 void WorkerSlot::prepare(const ScheduledClosure& closure) {
   absl::MutexLock one_at_a_time(&preparing_);
   const std::shared_ptr<Worker> worker = this->worker();
   check_incarnation(*worker);
-  for (const auto& resource : closure.resources) create(*worker, resource);
+  for (const auto& resource : closure.resources) create(worker, resource);
   give(*worker, closure.entry);
   for (const auto& variant : closure.variants) give(*worker, variant);
 }

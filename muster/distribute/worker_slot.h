@@ -112,7 +112,7 @@ class WorkerSlot {
  private:
   void give(Worker& worker, const std::shared_ptr<TracedFunction::Entry>& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
-  void create(Worker& worker, const std::shared_ptr<PerWorkerResource>& resource)
+  void create(const std::shared_ptr<Worker>& worker, const std::shared_ptr<PerWorkerResource>& resource)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   void drop_programs_of_gone(ProgramRunner& runner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(preparing_) ABSL_LOCKS_EXCLUDED(mu_);
   Program step_of(const Program& program) ABSL_LOCKS_EXCLUDED(mu_);

@@ -60,7 +60,8 @@ WorkerStatus status_from(const Frame& frame) {
           .run_seconds = answer.run_seconds(),
           .input_seconds = answer.input_seconds(),
           .peer_seconds = answer.peer_seconds(),
-          .cores = answer.cores()};
+          .cores = answer.cores(),
+          .input_stage = answer.input_stage()};
 }
 
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {
@@ -230,6 +231,43 @@ void RemoteWorker::close_source(uint64_t number) {
   proto::SourceRequest request;
   request.set_number(number);
   channel_->call(worker_rpc::kCloseSource, with_header(request), {.timeout = std::chrono::seconds(10), .once = true});
+}
+
+std::string RemoteWorker::source_position(uint64_t number) {
+  proto::SourceRequest request;
+  request.set_number(number);
+  const Frame answer = channel_->call(worker_rpc::kSourcePosition, with_header(request));
+  return header_of<proto::PositionAnswer>(answer.envelope).position();
+}
+
+void RemoteWorker::hand_out(uint64_t number, const PartsGiven& given, const Cancellation* cancellation,
+                            PartsDone wanted) {
+  proto::HandOutRequest request;
+  request.set_number(number);
+  request.set_request(given.request);
+  request.set_what(static_cast<int>(given.what));
+  request.mutable_part()->set_round(given.part.round);
+  request.mutable_part()->set_number(given.part.number);
+  if (!given.error.ok()) *request.mutable_error() = to_proto(given.error);
+  // Not once: an answer says which request it is for.
+  channel_->start(worker_rpc::kHandOut, with_header(request), {.cancellation = cancellation, .patient = true},
+                  [wanted = std::move(wanted)](const Status& status, const Frame& frame) {
+                    if (!status.ok()) return wanted(status, {});
+                    PartsWanted parts;
+                    try {
+                      const auto answer = header_of<proto::HandOutAnswer>(frame.envelope);
+                      parts = {.request = answer.request(),
+                               .parts = answer.parts(),
+                               .which = answer.which(),
+                               .round = answer.round(),
+                               .late = answer.late(),
+                               .ended = answer.ended()};
+                      for (const auto& part : answer.used()) parts.used.push_back({part.round(), part.number()});
+                    } catch (...) {
+                      return wanted(status_of(std::current_exception()), {});
+                    }
+                    wanted({}, std::move(parts));
+                  });
 }
 
 void RemoteWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {

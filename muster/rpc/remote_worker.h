@@ -28,6 +28,8 @@ class RemoteWorker : public Worker {
   void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
   void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) override;
   void close_source(uint64_t number) override;
+  std::string source_position(uint64_t number) override;
+  void hand_out(uint64_t number, const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override;
   void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override;
   void abort(uint64_t meeting, const Status& why) override;
   void renew(const Lease& lease, RenewDone done) override;

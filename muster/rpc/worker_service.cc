@@ -106,6 +106,39 @@ void close_source(LocalWorker& worker, RpcCall& call) {
   call.answer({});
 }
 
+void source_position(LocalWorker& worker, RpcCall& call) {
+  proto::PositionAnswer answer;
+  answer.set_position(worker.source_position(header_of<proto::SourceRequest>(call.request().envelope).number()));
+  call.answer(with_header(answer));
+}
+
+void hand_out(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
+  const auto request = header_of<proto::HandOutRequest>(call->request().envelope);
+  PartsGiven given{.request = request.request(),
+                   .what = static_cast<PartsGiven::What>(request.what()),
+                   .part = {request.part().round(), request.part().number()}};
+  if (request.what() < 0 || given.what > PartsGiven::What::kError) {
+    throw invalid_argument("an answer of kind ", request.what(), " to a request for parts");
+  }
+  if (given.what == PartsGiven::What::kError) given.error = from_proto(request.error());
+  worker.hand_out(request.number(), given, &call->cancellation(), [call](const Status& status, PartsWanted wanted) {
+    if (!status.ok()) return call->fail(status);
+    proto::HandOutAnswer answer;
+    answer.set_request(wanted.request);
+    answer.set_parts(wanted.parts);
+    answer.set_which(wanted.which);
+    answer.set_round(wanted.round);
+    answer.set_late(wanted.late);
+    answer.set_ended(wanted.ended);
+    for (const SourcePart& part : wanted.used) {
+      proto::PartNumber& used = *answer.add_used();
+      used.set_round(part.round);
+      used.set_number(part.number);
+    }
+    call->answer(with_header(answer));
+  });
+}
+
 void receive(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
   const auto request = header_of<proto::ReceiveRequest>(call->request().envelope);
   worker.receive(request.meeting(), request.edge(), {.cancellation = &call->cancellation()},
@@ -207,6 +240,7 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_input_seconds(status.input_seconds);
   answer.set_peer_seconds(status.peer_seconds);
   answer.set_cores(status.cores);
+  answer.set_input_stage(status.input_stage);
   call.answer(with_header(answer));
 }
 
@@ -222,6 +256,8 @@ std::vector<RpcServer::MethodEntry> worker_methods(LocalWorker& worker, std::fun
       {worker_rpc::kRunAll, [&worker](const Call& call) { run_all(worker, call); }, true, Pace::kRun},
       {worker_rpc::kOpenSource, [&worker](const Call& call) { open_source(worker, *call); }, true},
       {worker_rpc::kCloseSource, [&worker](const Call& call) { close_source(worker, *call); }, true},
+      {worker_rpc::kSourcePosition, [&worker](const Call& call) { source_position(worker, *call); }},
+      {worker_rpc::kHandOut, [&worker](const Call& call) { hand_out(worker, call); }, false, Pace::kQuick},
       {worker_rpc::kReceive, [&worker](const Call& call) { receive(worker, call); }, true, Pace::kQuick},
       {worker_rpc::kAbort, [&worker](const Call& call) { abort(worker, *call); }, false, Pace::kQuick},
       {worker_rpc::kRenew, [&worker](const Call& call) { renew(worker, call); }, false, Pace::kQuick},

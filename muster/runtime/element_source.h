@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "muster/base/cancellation.h"
+#include "muster/runtime/input_timing.h"
+#include "muster/runtime/parts.h"
 
 namespace muster {
 
@@ -25,21 +27,35 @@ class ElementSource {
   virtual std::optional<Element> next() = 0;
   // Nobody wants any more: who is in next(), however long that would look for one, gets Error{kCancelled}.
   virtual void close() {}
+  // So many of its elements were used by runs that have ended.
+  virtual void used(int64_t /*elements*/) {}
+  // Of a sequence that others read, too: answers what it has asked for, and calls `wanted` once, when it asks for more
+  // or there is nobody to ask. `cancellation` may be null, and lives until then.
+  virtual void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted);
+  // Where another one of the same description goes on that was opened there, after so many elements of this. Empty: it
+  // has no place of its own that could be said.
+  virtual std::string position_after(int64_t /*taken*/) const { return {}; }
+  // What it spends its time on; nothing if it does not measure that.
+  virtual InputTiming timing() const { return {}; }
 };
 
 // On whose behalf this thread takes elements: while one of these lives, a sequence that takes long to find one ends
 // with Error{kCancelled} when the run is cancelled.
 class [[nodiscard]] TakingFor {
  public:
-  explicit TakingFor(const Cancellation* run);  // null: nobody cancels it
+  // Null: nobody cancels it. `may_come_back`: nothing has happened yet, and the run can as well be tried elsewhere.
+  explicit TakingFor(const Cancellation* run, bool may_come_back = false);
   ~TakingFor();
   TakingFor(const TakingFor&) = delete;
   TakingFor& operator=(const TakingFor&) = delete;
 
   static void throw_if_cancelled();
+  static bool may_come_back();
+  static const Cancellation* current();  // of the innermost one on this thread; null: none, or nobody cancels it
 
  private:
   const Cancellation* const outer_;
+  const bool outer_may_come_back_;
 };
 
 // Opens a sequence from its description (data/dataset.h knows how): `worker` runs the functions in it.

@@ -296,9 +296,9 @@ class Executor::Run {
   }
 
   void take_next(const Step& step) {
-    Element element = step.first_element >= 0
-                          ? std::move(frame_.first_elements[step.first_element])
-                          : next_element(links_.source, needed(step, step.slots[0].value, 0), step.specs, options_);
+    Element element = step.first_element >= 0 ? std::move(frame_.first_elements[step.first_element])
+                                              : frame_.taken->next(links_.source, needed(step, step.slots[0].value, 0),
+                                                                   step.specs, options_);
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor& tensor = element[i];
       if (tensor.device() != step.device) tensor = tensor.to(step.device);
@@ -412,6 +412,7 @@ class Executor::Run {
       }
       generators = &frame->generators;
     }
+    frame->taken = frame_.taken;
     Run run(*frame, task_, options_, *generators, links_);
     run.receive();
     run.execute(trial_);
@@ -546,7 +547,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   check_arguments(program, arguments);
   const auto begin = std::chrono::steady_clock::now();
   PlainTensors plain;
-  FirstElements elements;
+  TakenElements elements;
   if (!plan_->first_elements.empty()) {
     try {
       elements.take(*plan_, arguments, links_.source, options);
@@ -567,6 +568,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   }
   std::vector<at::Tensor> outputs;
   {
+    frame->taken = &elements;
     Run run(*frame, task_, options, frame->generators, links_);
     run.receive();
     HeldVariables held(*plan_, cells_, orders_);

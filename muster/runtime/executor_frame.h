@@ -70,6 +70,7 @@ struct Executor::Frame {
 
   const Plan& plan;
   std::vector<at::Tensor> values;
+  TakenElements* taken = nullptr;                // what this run takes
   std::vector<Element> first_elements{};         // of Plan::first_elements, until their steps come
   std::vector<std::vector<c10::IValue>> stacks;  // one per lane
   std::vector<at::Generator> generators{};       // one per lane

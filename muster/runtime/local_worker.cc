@@ -311,39 +311,6 @@ std::optional<uint32_t> LocalWorker::fitting(const ProgramRun& run, const Status
   return std::nullopt;
 }
 
-void LocalWorker::open_source(uint64_t number, const std::string& description, const Owner& owner) {
-  if (!options_.open_source) throw failed_precondition(devices_.task(), " opens no sequences of examples");
-  add_source(number, options_.open_source(description, *this), owner);
-}
-
-void LocalWorker::add_source(uint64_t number, std::shared_ptr<ElementSource> source, const Owner& owner) {
-  std::shared_ptr<LeaseTable::Entry> lease = lease_of(owner);
-  absl::MutexLock lock(&mu_);
-  if (!sources_.try_emplace(number, std::make_shared<SharedSource>(std::move(source)), std::move(lease)).second) {
-    throw already_exists(devices_.task(), " has a sequence of examples with number ", number);
-  }
-}
-
-void LocalWorker::close_source(uint64_t number) {
-  std::shared_ptr<SharedSource> closed;  // destroyed without the lock: it may have a thread to join
-  absl::MutexLock lock(&mu_);
-  auto it = sources_.find(number);
-  if (it == sources_.end()) return;
-  closed = std::move(it->second.source);
-  closed->close();  // a run may be looking for an element
-  sources_.erase(it);
-}
-
-std::shared_ptr<SharedSource> LocalWorker::source(uint64_t number) const {
-  absl::MutexLock lock(&mu_);
-  auto it = sources_.find(number);
-  if (it == sources_.end()) {
-    throw not_found(devices_.task(), " has no sequence of examples with number ", number);
-  }
-  if (it->second.lease) it->second.lease->heard();
-  return it->second.source;
-}
-
 void LocalWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) {
   if (options.cancellation == nullptr) {
     rendezvous_.receive(meeting, edge, std::move(done));
@@ -558,6 +525,10 @@ WorkerStatus LocalWorker::status(bool) {
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();
   status.sources = sources_.size();
+  InputTiming slowest;
+  for (const auto& [number, sequence] : sources_)
+    slowest = std::ranges::max(slowest, sequence.source->timing(), {}, &InputTiming::waited);
+  if (const StageTiming* stage = slowest.bottleneck()) status.input_stage = stage->name;
   return status;
 }
 

@@ -53,7 +53,7 @@ struct LocalWorkerOptions {
   // An owner that was not heard of for so long is gone, and what it has left here goes.
   std::chrono::milliseconds lease = kUsualLease;
   Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
-  // Checkpoints may be written and read below these directories, at a client's wish; none: nowhere.
+  // Checkpoints, and caches of datasets, are written and read below these directories, at a client's wish.
   std::vector<std::string> storage{};
   // Datasets may read files below these directories, at a client's wish; none: nowhere.
   std::vector<std::string> data{};
@@ -85,6 +85,9 @@ class LocalWorker : public Worker {
   void add_source(uint64_t number, std::shared_ptr<ElementSource> source, const Owner& owner = {})
       ABSL_LOCKS_EXCLUDED(mu_);
   void close_source(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
+  std::string source_position(uint64_t number) override { return source(number)->position(); }
+  void hand_out(uint64_t number, const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<SharedSource> source(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   // A group of tasks that this process belongs to, under a number that programs name it by.
   void add_group(uint64_t number, std::shared_ptr<Collectives> group) ABSL_LOCKS_EXCLUDED(mu_);

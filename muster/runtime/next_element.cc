@@ -28,26 +28,34 @@ std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor
   return find(static_cast<uint64_t>(number.item().toLong()));
 }
 
-Element take_from(SharedSource& source, const RunOptions& options) {
-  const TakingFor run(options.cancellation);
+Element take_from(SharedSource& source, const RunOptions& options, bool may_come_back) {
+  const TakingFor run(options.cancellation, may_come_back);
   const AddTime waited(options.times == nullptr ? nullptr : &options.times->input);
+  InputTiming before;
+  if (options.profile != nullptr) before = source.timing();
   std::optional<Element> element;
   try {
     element = source.next();
   } catch (const Error& error) {
+    if (is_read_elsewhere(error.status())) throw;
     // What a function of the sequence finds out about elements of its own is nothing for whoever runs this program.
     throw Error(Status(error.code(), error.status().message(), error.status().task()));
   }
+  if (options.profile != nullptr) options.profile->add_input(source.timing().since(before));
   if (!element) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
   return std::move(*element);
 }
 
 }  // namespace
 
-Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
-                     const RunOptions& options) {
+Element TakenElements::next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
+                            const RunOptions& options) {
   const std::shared_ptr<SharedSource> source = source_of(find, number);
-  Element element = take_from(*source, options);
+  Element element = take_from(*source, options, /*may_come_back=*/false);
+  {
+    absl::MutexLock lock(&mu_);
+    later_.push_back(source);
+  }
   if (looks_like(element, expected)) return element;
   throw invalid_argument(
       "element ", source->taken() - 1, " of its sequence is ", describe_elements({spec_of_element(element)}),
@@ -56,14 +64,17 @@ Element next_element(const FindSource& find, const at::Tensor& number, const Ele
       "function for it: let batch drop the remainder, batch(n, true), or pad the elements to one shape");
 }
 
-FirstElements::~FirstElements() {
+TakenElements::~TakenElements() {
   while (!elements_.empty()) {
     sources_[elements_.size() - 1]->give_back(std::move(elements_.back()));
     elements_.pop_back();
   }
+  absl::MutexLock lock(&mu_);
+  for (const auto& source : began_) source->used(1);
+  for (const auto& source : later_) source->used(1);
 }
 
-void FirstElements::take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
+void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
                          const RunOptions& options) {
   bool fits = true;
   for (const Plan::First& first : plan.first_elements) {
@@ -71,7 +82,7 @@ void FirstElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
     Profile::Clock::time_point begin;
     if (options.profile != nullptr) begin = Profile::Clock::now();
     sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
-    elements_.push_back(take_from(*sources_.back(), options));
+    elements_.push_back(take_from(*sources_.back(), options, /*may_come_back=*/true));
     fits = fits && looks_like(elements_.back(), plan.element_specs[elements_.size() - 1]);
     if (options.profile != nullptr) {
       options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});
@@ -83,8 +94,8 @@ void FirstElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
   throw other_elements(found, plan.element_specs);
 }
 
-std::vector<Element> FirstElements::use() {
-  sources_.clear();
+std::vector<Element> TakenElements::use() {
+  began_ = std::move(sources_);
   return std::exchange(elements_, {});
 }
 

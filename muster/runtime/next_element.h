@@ -1,5 +1,8 @@
 #pragma once
 
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,18 +19,14 @@ struct Plan;
 // The sequence of examples with this number. Throws Error{kNotFound}.
 using FindSource = std::function<std::shared_ptr<SharedSource>(uint64_t number)>;
 
-// The next element of a sequence, for a run that is under way. Throws Error{kOutOfRange} after the last one, and
-// Error{kInvalidArgument} for one that does not look as it should.
-Element next_element(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
-                     const RunOptions& options);
-
-// The elements that a run takes before it begins. A run that does not begin after all gives them back.
-class FirstElements {
+// The elements that a run takes. Those that it takes before it begins, and then does not begin after all, it gives
+// back.
+class TakenElements {
  public:
-  FirstElements() = default;
-  ~FirstElements();
-  FirstElements(const FirstElements&) = delete;
-  FirstElements& operator=(const FirstElements&) = delete;
+  TakenElements() = default;
+  ~TakenElements();
+  TakenElements(const TakenElements&) = delete;
+  TakenElements& operator=(const TakenElements&) = delete;
 
   // Throws Error{kOutOfRange} at the end of a sequence, and what other_elements() makes for elements that the plan is
   // not for. REQUIRES: `arguments` are those of the program.
@@ -35,10 +34,17 @@ class FirstElements {
             const RunOptions& options);
   // The run begins, and they are its own.
   std::vector<Element> use();
+  // The next element of a sequence, for a run that is under way. Throws Error{kOutOfRange} after the last one, and
+  // Error{kInvalidArgument} for one that does not look as it should. Thread-safe.
+  Element next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected, const RunOptions& options)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::vector<std::shared_ptr<SharedSource>> sources_;
+  std::vector<std::shared_ptr<SharedSource>> sources_;  // of the first ones
   std::vector<Element> elements_;
+  std::vector<std::shared_ptr<SharedSource>> began_;  // the same, once the run has begun
+  absl::Mutex mu_;
+  std::vector<std::shared_ptr<SharedSource>> later_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

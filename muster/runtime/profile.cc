@@ -25,6 +25,16 @@ std::vector<Profile::Event> Profile::events() const {
   return events_;
 }
 
+void Profile::add_input(const InputTiming& during) {
+  absl::MutexLock lock(&mu_);
+  input_.add(during);
+}
+
+InputTiming Profile::input() const {
+  absl::MutexLock lock(&mu_);
+  return input_;
+}
+
 std::string Profile::chrome_trace() const {
   const std::vector<Event> events = this->events();
   nlohmann::json rows = nlohmann::json::array();
@@ -64,6 +74,19 @@ std::string Profile::summary() const {
   std::string text = absl::StrFormat("%10s %6s %7s  %s\n", "us", "share", "count", "op");
   for (const auto& [op, total] : rows) {
     absl::StrAppendFormat(&text, "%10.1f %5.1f%% %7d  %s\n", total.us, 100 * total.us / all, total.count, op);
+  }
+  const InputTiming input = this->input();
+  if (input.elements == 0) return text;
+  absl::StrAppendFormat(&text, "waited for data %.1f us, for %d elements, of which:\n", input.waited * 1e6,
+                        input.elements);
+  std::vector<StageTiming> stages = input.stages;
+  std::ranges::stable_sort(stages, std::ranges::greater(), &StageTiming::load);
+  double load = 0;
+  for (const StageTiming& stage : stages) load += stage.load();
+  for (const StageTiming& stage : stages) {
+    if (stage.seconds <= 0) continue;
+    absl::StrAppendFormat(&text, "%10.1f %5.1f%% %7d  %s\n", stage.load() * 1e6, 100 * stage.load() / load,
+                          stage.elements, stage.name);
   }
   return text;
 }

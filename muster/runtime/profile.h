@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/runtime/input_timing.h"
+
 namespace muster {
 
 // Collects the events of any number of runs. Thread-safe: the lanes of a run add to it at the same time.
@@ -24,15 +26,20 @@ class Profile {
 
   void add(Event event) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Event> events() const ABSL_LOCKS_EXCLUDED(mu_);
+  // What a sequence of examples did while a run waited for one of its elements.
+  void add_input(const InputTiming& during) ABSL_LOCKS_EXCLUDED(mu_);
+  InputTiming input() const ABSL_LOCKS_EXCLUDED(mu_);  // the sum of them
 
   // The Chrome trace format, which Perfetto and chrome://tracing open: one row per device.
   std::string chrome_trace() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Time by op, most expensive first: for a look in the terminal.
+  // Time by op, most expensive first, and what was waited for when there was no element yet: for a look in the
+  // terminal.
   std::string summary() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   mutable absl::Mutex mu_;
   std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
+  InputTiming input_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

@@ -44,5 +44,20 @@ TEST(Profile, SumsTimeByOpMostExpensiveFirst) {
   EXPECT_NE(summary.find("90.0%"), std::string::npos) << summary;
 }
 
+TEST(Profile, ShowsWhatWasWaitedForWhenThereWasNoElement) {
+  Profile profile;
+  EXPECT_EQ(profile.summary().find("waited for data"), std::string::npos);
+  profile.add_input(
+      {.waited = 0.001,
+       .elements = 2,
+       .stages = {{.name = "read", .lane = 0, .seconds = 0.0002, .elements = 64},
+                  {.name = "map \"augment\"", .lane = 1, .threads = 2, .seconds = 0.0016, .elements = 2}}});
+
+  const std::string summary = profile.summary();
+
+  EXPECT_NE(summary.find("waited for data 1000.0 us, for 2 elements"), std::string::npos) << summary;
+  EXPECT_LT(summary.find("80.0%       2  map \"augment\""), summary.find("20.0%      64  read")) << summary;
+}
+
 }  // namespace
 }  // namespace muster

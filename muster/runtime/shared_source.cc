@@ -6,13 +6,24 @@ namespace muster {
 namespace {
 
 thread_local const Cancellation* taking_for = nullptr;
+thread_local bool can_come_back = false;
 
 }  // namespace
 
-TakingFor::TakingFor(const Cancellation* run) : outer_(std::exchange(taking_for, run)) {}
-TakingFor::~TakingFor() { taking_for = outer_; }
+TakingFor::TakingFor(const Cancellation* run, bool may_come_back)
+    : outer_(std::exchange(taking_for, run)), outer_may_come_back_(std::exchange(can_come_back, may_come_back)) {}
+TakingFor::~TakingFor() {
+  taking_for = outer_;
+  can_come_back = outer_may_come_back_;
+}
+bool TakingFor::may_come_back() { return can_come_back; }
 void TakingFor::throw_if_cancelled() {
   if (taking_for != nullptr) taking_for->throw_if_cancelled();
+}
+const Cancellation* TakingFor::current() { return taking_for; }
+
+void ElementSource::hand_out(const PartsGiven&, const Cancellation*, PartsDone) {
+  throw failed_precondition("this sequence of examples is read as a whole: nothing of it is handed out");
 }
 
 std::optional<Element> SharedSource::take_returned() {

@@ -19,6 +19,12 @@ class SharedSource : public ElementSource {
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_);
   void close() override { source_->close(); }
+  void used(int64_t elements) override { source_->used(elements); }
+  void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {
+    source_->hand_out(given, cancellation, std::move(wanted));
+  }
+  std::string position() const ABSL_LOCKS_EXCLUDED(mu_) { return source_->position_after(taken()); }
+  InputTiming timing() const override { return source_->timing(); }
   // To the front: of several elements, the last one first.
   void give_back(Element element) ABSL_LOCKS_EXCLUDED(mu_);
   // How many were taken and not given back.

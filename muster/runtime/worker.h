@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/runtime/parts.h"
 #include "muster/runtime/program_runner.h"
 #include "muster/runtime/variable_keeper.h"
 
@@ -30,6 +31,7 @@ struct WorkerStatus {
   double cpu_seconds = 0;                                       // of the process
   double run_seconds = 0, input_seconds = 0, peer_seconds = 0;  // of runs; of those waiting for elements, and for tasks
   int cores = 0;                                                // that it uses for ops
+  std::string input_stage{};  // that limits the sequence which runs have waited for most
 };
 
 using StatusDone = std::function<void(const Status&, WorkerStatus)>;
@@ -43,6 +45,13 @@ class SequenceReader {
   // number is taken. It goes with its owner as a program does.
   virtual void open_source(uint64_t number, const std::string& description, const Owner& owner = {}) = 0;
   virtual void close_source(uint64_t number) = 0;  // nothing happens if there is none
+  // Where its next element is, for whoever opens it again from there; see Dataset::from.
+  virtual std::string source_position(uint64_t number) = 0;
+  // Of a sequence that others read, too: answers what it has asked for, and calls `wanted` once, on any thread, when it
+  // asks for more, when it is closed, or when the task is gone. `cancellation` may be null, and lives until then.
+  // Throws nothing, waits for nothing.
+  virtual void hand_out(uint64_t number, const PartsGiven& given, const Cancellation* cancellation,
+                        PartsDone wanted) = 0;
 };
 
 // Thread-safe. Every method throws Error unless it says otherwise.

@@ -1,5 +1,6 @@
 #include "muster/trace/iterator.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <absl/strings/str_join.h>
@@ -10,6 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/run_options.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/dispatcher_hook.h"
@@ -28,18 +30,35 @@ at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t rep
   return batch.narrow(0, first, std::min(share, rows - first));
 }
 
+Iterator iterator_over(std::shared_ptr<ElementSource> source, Iterator pattern) {
+  PlainTensors plain;
+  const uint64_t number = random_id() >> 1;  // an int64 in programs
+  local_worker().add_source(number, std::move(source));
+  pattern.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
+  pattern.source = {std::shared_ptr<void>(nullptr, [number](void*) { local_worker().close_source(number); })};
+  return pattern;
+}
+
 namespace {
 
 // The mean over replicas is the mean over rows only if all have as many.
-void warn_of_shares(const std::vector<at::Tensor>& batch, const ReplicaContext& replica) {
-  const int64_t replicas = replica.num_replicas();
-  if (replica.id() != 0 || batch.empty() || batch[0].dim() == 0 || batch[0].size(0) % replicas == 0) return;
+void warn_of_shares(const std::vector<at::Tensor>& batch, int64_t replicas) {
+  if (batch.empty() || batch[0].dim() == 0 || batch[0].size(0) % replicas == 0) return;
   MUSTER_LOG(warning) << "a batch of " << batch[0].size(0) << " rows for " << replicas
                       << " replicas: the last ones get "
                       << (batch[0].size(0) <= (replicas - 1) * ((batch[0].size(0) + replicas - 1) / replicas)
                               ? "none, and the mean of nothing is not a number"
                               : "fewer, and each replica counts alike, however many rows it has")
                       << "; take a multiple, and batch(n, /*drop_remainder=*/true)";
+}
+
+// Each tensor is dealt out by its own rows: with other numbers of them, a replica would get parts of other examples.
+void check_rows_alike(const std::vector<at::Tensor>& batch) {
+  for (const at::Tensor& tensor : batch) {
+    if (tensor.dim() == 0 || batch[0].dim() == 0 || tensor.size(0) == batch[0].size(0)) continue;
+    throw invalid_argument("a batch for several replicas has tensors with ", batch[0].size(0), " and ", tensor.size(0),
+                           " rows; expected as many in each, to deal them out");
+  }
 }
 
 }  // namespace
@@ -52,6 +71,13 @@ const at::Tensor& Features::operator[](std::string_view name) const {
     throw invalid_argument("the elements have no column \"", name, "\"; they have ", absl::StrJoin(names_, ", "));
   }
   return tensors_[static_cast<size_t>(place - names_.begin())];
+}
+
+std::string Iterator::position() const {
+  const Untraced untraced;
+  std::string position = local_worker().source(static_cast<uint64_t>(number.item().toLong()))->position();
+  if (position.empty()) throw failed_precondition("this sequence of examples does not know where it is");
+  return position;
 }
 
 Features Iterator::next_features() {
@@ -75,13 +101,17 @@ std::pair<Features, at::Tensor> Iterator::next_labelled() {
 
 std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   ReplicaContext* replica = ReplicaContext::current();
-  if (replica == nullptr || !dealt) return take(count);
+  if (replica == nullptr || shared_by == SharedBy::kNobody) return take(count);
   std::vector<at::Tensor> rows = replica->once("an element", [&] {
     DeviceScope from_host("/device:CPU:0");
     return take(count);
   });
-  warn_of_shares(rows, *replica);
-  for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, replica->id(), replica->num_replicas());
+  const bool by_all = shared_by == SharedBy::kAllReplicas;
+  const int64_t replicas = by_all ? replica->num_replicas() : replica->num_replicas() / replica->across().size;
+  const int64_t number_of_this = by_all ? replica->id() : replica->number_here();
+  if (number_of_this == 0) warn_of_shares(rows, replicas);
+  if (replicas > 1) check_rows_alike(rows);
+  for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, number_of_this, replicas);
   return rows;
 }
 

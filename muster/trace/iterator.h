@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,15 @@
 #include "muster/trace/leaves.h"
 
 namespace muster {
+
+class ElementSource;
+
+// Who shares each element of a sequence, by rows.
+enum class SharedBy {
+  kNobody,        // each replica takes one of its own
+  kAllReplicas,   // of a step
+  kReplicasHere,  // those of this process; others take theirs from sequences of their own
+};
 
 // The tensors of an element by the names of their columns.
 class Features {
@@ -38,7 +48,7 @@ struct Iterator {
   at::Tensor number{};           // int64, one element
   std::vector<int64_t> specs{};  // of the first element: numbers_of(…), see graph/elements.h
   KeptAlive source{};            // closed with the last copy, if it belongs to this process
-  bool dealt = false;            // the replicas of a step share each element, by rows; else each takes one of its own
+  SharedBy shared_by = SharedBy::kNobody;
   std::vector<std::string> names{};  // of the tensors, if they have some
   bool labelled = false;             // the last one is what the others are to predict
 
@@ -57,12 +67,19 @@ struct Iterator {
   Features next_features();
   std::pair<Features, at::Tensor> next_labelled();
 
+  // Where the next element is, as text: Dataset::from goes on there. Of a sequence of this process; else
+  // Error{kNotFound}.
+  std::string position() const;
+
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);
 
  private:
   std::vector<at::Tensor> take(size_t count) const;
 };
+
+// Begins a sequence of this process, whose elements look as the pattern says.
+Iterator iterator_over(std::shared_ptr<ElementSource> source, Iterator pattern);
 
 // The rows of a batch that a replica gets: as evenly as they go, so that the last ones may get fewer, or none. Throws
 // Error{kInvalidArgument} for a scalar.

@@ -35,6 +35,14 @@ std::string Checkpoints::save(int64_t step, const std::map<std::string, std::str
   return variables.writes() ? path : directory_.path_of(step);
 }
 
+std::string Checkpoints::metadata(const std::string& name) const {
+  const std::optional<int64_t> step = newest();
+  if (!step) return {};
+  const std::map<std::string, std::string> all = directory_.index(*step).metadata;
+  const auto found = all.find(name);
+  return found == all.end() ? "" : found->second;
+}
+
 std::string Checkpoints::write(int64_t step, const std::map<std::string, std::string>& metadata) {
   const std::string temporary = directory_.begin(step);
   std::string path;

@@ -51,6 +51,10 @@ class Checkpoints {
   // some changed and some not, and the error says so: restore again.
   std::optional<int64_t> restore(const RestoreOptions& options = {});
 
+  // What save() was given beside the variables, in the checkpoint that was last saved or restored; empty if there was
+  // none, or none of that name.
+  std::string metadata(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);
+
   // The step that was last saved or restored by this; nothing before.
   std::optional<int64_t> newest() const ABSL_LOCKS_EXCLUDED(mu_);
 

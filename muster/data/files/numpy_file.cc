@@ -218,7 +218,7 @@ class NpyHeaderParser {
     NpyHeader header;
     expect('{');
     while (!accept('}')) {
-      const std::string_view key = quoted("a key");
+      const std::string_view key = in_quotes("a key");
       expect(':');
       if (key == "descr" && !header.type) {
         header.type = type();
@@ -250,7 +250,7 @@ class NpyHeaderParser {
       throw numpy_unimplemented(where_,
                                 str_cat("dtype ", shown_bytes(rest.substr(0, rest.find(']'))), "], a structure"));
     }
-    const std::string_view descr = quoted("a dtype");
+    const std::string_view descr = in_quotes("a dtype");
     if (const auto found = npy_type(descr)) return *found;
     const bool objects = descr.find('O') != std::string_view::npos;
     throw numpy_unimplemented(
@@ -293,7 +293,7 @@ class NpyHeaderParser {
     return sizes;
   }
 
-  std::string_view quoted(const char* what) {
+  std::string_view in_quotes(const char* what) {
     skip_blanks();
     const char quote = at_ < text_.size() ? text_[at_] : '\0';
     const size_t end = quote == '\'' || quote == '"' ? text_.find(quote, at_ + 1) : std::string_view::npos;

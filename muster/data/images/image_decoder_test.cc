@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/data/images/image_steps.h"
 
 #ifdef MUSTER_HAS_IMAGES
 #include <jpeglib.h>
@@ -190,6 +191,28 @@ std::vector<uint8_t> bare_decode(const std::string& bytes, J_COLOR_SPACE color, 
   }
   jpeg_destroy_decompress(&info);
   return pixels;
+}
+
+TEST(ImageDecoder, MakesNoMoreOfAJpegThanAFirstCropKeeps) {
+  const std::string bytes = jpeg_of({.height = 61, .width = 83});
+  const std::vector<ImageSteps> all = {
+      ImageSteps({ImageStep::center_crop(32, 40), ImageStep::to_float()}),
+      ImageSteps({ImageStep::random_crop(32, 40), ImageStep::random_flip_left_right()}),
+      ImageSteps({ImageStep::random_resized_crop(24, 24), ImageStep::brightness(0.5), ImageStep::to_float()})};
+
+  for (const ImageSteps& steps : all) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      EXPECT_TRUE(steps.decode(bytes, {}, seed).equal(steps(decode_image(bytes), seed))) << seed;
+    }
+  }
+
+  const std::string cut = bytes.substr(0, bytes.size() * 4 / 5);
+  EXPECT_ANY_THROW(decode_image(cut));
+  EXPECT_NO_THROW(ImageSteps({ImageStep::center_crop(8, 8)}).decode(cut, {}, 0)) << "it needs the upper part only";
+  EXPECT_NE(status_of_decoding([&] { ImageSteps({ImageStep::center_crop(99, 8)}).decode(bytes, {}, 0); })
+                .message()
+                .find("image step 0 (center_crop): the picture of 61 x 83"),
+            std::string::npos);
 }
 
 TEST(PngDecoder, GivesThePixelsThatWereWritten) {

@@ -58,6 +58,20 @@ CropBox resized_crop_box(int64_t height, int64_t width, const std::vector<double
   return {.top = (height - box_height) / 2, .left = (width - box_width) / 2, .height = box_height, .width = box_width};
 }
 
+// The window that a crop takes of a picture.
+CropBox crop_box(const ImageStep& step, int64_t height, int64_t width, StepChance& chance) {
+  if (step.kind == StepKind::kRandomResizedCrop) return resized_crop_box(height, width, step.numbers, chance);
+  const auto high = static_cast<int64_t>(step.numbers[0]), wide = static_cast<int64_t>(step.numbers[1]);
+  const int64_t down = height - high, across = width - wide;
+  if (down < 0 || across < 0) {
+    throw invalid_argument("the picture of ", height, " x ", width, " (height x width) is smaller than the crop of ",
+                           high, " x ", wide);
+  }
+  if (step.kind == StepKind::kCenterCrop) return {.top = down / 2, .left = across / 2, .height = high, .width = wide};
+  const int64_t top = chance.below(down + 1);
+  return {.top = top, .left = chance.below(across + 1), .height = high, .width = wide};
+}
+
 struct StepRule {
   std::string_view name;
   std::vector<std::string_view> numbers;  // what each is called
@@ -140,30 +154,31 @@ void append_resize_options(std::vector<double>& numbers, const ResizeOptions& op
                  {static_cast<double>(options.method), options.antialias ? 1. : 0., options.to_uint8 ? 1. : 0.});
 }
 
+bool is_crop(const ImageStep& step) {
+  return step.kind == StepKind::kCenterCrop || step.kind == StepKind::kRandomCrop ||
+         step.kind == StepKind::kRandomResizedCrop;
+}
+
+// What a crop makes of the window that it takes.
+at::Tensor finished_crop(const ImageStep& step, const at::Tensor& window) {
+  if (step.kind != StepKind::kRandomResizedCrop) return window;
+  return resize_image(window, static_cast<int64_t>(step.numbers[0]), static_cast<int64_t>(step.numbers[1]),
+                      resize_options(step.numbers, 6));
+}
+
 // `range` is what 1 means: 255 while a picture that came as uint8 was not made 0 … 1.
 at::Tensor apply_step(const ImageStep& step, const at::Tensor& image, StepChance& chance, double& range) {
   const std::vector<double>& numbers = step.numbers;
   const auto whole = [&](size_t i) { return static_cast<int64_t>(numbers[i]); };
-  const int64_t height = image.size(0), width = image.size(1);
   const bool bytes = image.scalar_type() == at::kByte;
   if (bytes) range = 255;
   switch (step.kind) {
     case StepKind::kResize: return resize_image(image, whole(0), whole(1), resize_options(numbers, 2));
     case StepKind::kCenterCrop:
-    case StepKind::kRandomCrop: {
-      const int64_t down = height - whole(0), across = width - whole(1);
-      if (down < 0 || across < 0) {
-        throw invalid_argument("the picture of ", height, " x ", width,
-                               " (height x width) is smaller than the crop of ", whole(0), " x ", whole(1));
-      }
-      if (step.kind == StepKind::kCenterCrop) return crop_image(image, down / 2, across / 2, whole(0), whole(1));
-      const int64_t top = chance.below(down + 1);
-      return crop_image(image, top, chance.below(across + 1), whole(0), whole(1));
-    }
+    case StepKind::kRandomCrop:
     case StepKind::kRandomResizedCrop: {
-      const CropBox box = resized_crop_box(height, width, numbers, chance);
-      return resize_image(crop_image(image, box.top, box.left, box.height, box.width), whole(0), whole(1),
-                          resize_options(numbers, 6));
+      const CropBox box = crop_box(step, image.size(0), image.size(1), chance);
+      return finished_crop(step, crop_image(image, box.top, box.left, box.height, box.width));
     }
     case StepKind::kFlipLeftRight: return chance.uniform(0, 1) < numbers[0] ? flip_image_left_right(image) : image;
     case StepKind::kFlipUpDown: return chance.uniform(0, 1) < numbers[0] ? flip_image_up_down(image) : image;
@@ -236,20 +251,47 @@ ImageSteps::ImageSteps(std::vector<ImageStep> steps) : steps_(std::move(steps)) 
   }
 }
 
+namespace {
+
+// Says in an error of `apply` which step it was.
+template <class Apply>
+auto as_step(const std::vector<ImageStep>& steps, size_t number, const Apply& apply) {
+  try {
+    return apply();
+  } catch (const Error& error) {
+    throw Error(Status(error.code(), str_cat("image step ", number, " (", name_of(steps[number].kind),
+                                             "): ", error.status().message())));
+  }
+}
+
+at::Tensor apply_steps(const std::vector<ImageStep>& steps, size_t first, at::Tensor image, StepChance& chance,
+                       double range) {
+  for (size_t i = first; i < steps.size(); ++i) {
+    image = as_step(steps, i, [&] { return apply_step(steps[i], image, chance, range); });
+  }
+  return image;
+}
+
+}  // namespace
+
 at::Tensor ImageSteps::operator()(const at::Tensor& image, uint64_t seed) const {
   check_image(image, "image steps");
-  at::Tensor result = image;
   StepChance chance(seed);
-  double range = 1;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    try {
-      result = apply_step(steps_[i], result, chance, range);
-    } catch (const Error& error) {
-      throw Error(Status(error.code(),
-                         str_cat("image step ", i, " (", name_of(steps_[i].kind), "): ", error.status().message())));
-    }
+  return apply_steps(steps_, 0, image, chance, /*range=*/1);
+}
+
+at::Tensor ImageSteps::decode(std::string_view bytes, const DecodeOptions& options, uint64_t seed) const {
+  const bool jpeg = bytes.starts_with("\xff\xd8\xff");
+  // A smaller scale is chosen by the sides of what is decoded, so there the whole picture is.
+  if (steps_.empty() || !is_crop(steps_[0]) || !jpeg || options.scale_to > 0) {
+    return (*this)(decode_image(bytes, options), seed);
   }
-  return result;
+  StepChance chance(seed);
+  const ImageSize size = image_size(bytes);
+  const CropBox box = as_step(steps_, 0, [&] { return crop_box(steps_[0], size.height, size.width, chance); });
+  const at::Tensor window = decode_and_crop_jpeg(bytes, box.top, box.left, box.height, box.width, options);
+  return apply_steps(steps_, 1, as_step(steps_, 0, [&] { return finished_crop(steps_[0], window); }), chance,
+                     /*range=*/255);
 }
 
 }  // namespace muster

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "muster/data/images/image_decoder.h"
 #include "muster/data/images/image_functions.h"
 
 namespace muster {
@@ -68,6 +70,9 @@ class ImageSteps {
   // differ in their last bit where a compiler fuses products and sums. The result may be `image` itself when no step
   // changed it.
   at::Tensor operator()(const at::Tensor& image, uint64_t seed) const;
+
+  // The same of decode_image(bytes, options). If the first step is a crop, no more of a JPEG is decoded than it keeps.
+  at::Tensor decode(std::string_view bytes, const DecodeOptions& options, uint64_t seed) const;
 
  private:
   std::vector<ImageStep> steps_;

@@ -1,0 +1,19 @@
+// Which part of a dataset one of several input pipelines reads, for those who want to know before it is read.
+#pragma once
+
+#include <string>
+
+#include "muster/data/dataset.h"
+
+namespace muster {
+
+// What kAuto comes to; any other policy is itself. Throws Error{kNotFound} for kFile if not all sources are files.
+ShardPolicy chosen_policy(const Dataset& dataset, const InputContext& context, ShardPolicy policy);
+
+// For the log: "worker 1 of 3 reads 3 of 10 files (every 3rd)". REQUIRES: the policy is a chosen one.
+std::string described_part(const Dataset& dataset, const InputContext& context, ShardPolicy policy);
+
+// Whether it begins again for ever, if there is anything in it. A generator is taken to end.
+bool is_endless(const Dataset& dataset);
+
+}  // namespace muster
