@@ -91,6 +91,19 @@ CUT_SECONDS ?= 60
 cut-hosts: build  ## Train across hosts whose packets vanish, for a minute each time (CUT_SECONDS).
 	@MUSTER_CUT_SECONDS=$(CUT_SECONDS) ctest --preset release -R '^hosts$$'
 
+# Its own environment: TensorFlow is half a gigabyte, and nothing else of this tree needs it.
+TENSORFLOW ?= tensorflow==2.21.*
+.PHONY: check-tensorflow
+check-tensorflow: setup  ## Hold what datasets read, write and make of columns against TensorFlow and Keras (installs them into build/tensorflow).
+	@$(call build,release,with_tensorflow)
+	@if [[ ! -e build/tensorflow/ready ]]; then \
+	  echo "==> Installing $(TENSORFLOW) into build/tensorflow"; \
+	  python3 -m venv build/tensorflow; \
+	  build/tensorflow/bin/pip install --quiet --disable-pip-version-check '$(TENSORFLOW)'; \
+	  touch build/tensorflow/ready; \
+	fi
+	@PYTHONDONTWRITEBYTECODE=1 build/tensorflow/bin/python tests/tensorflow/tensorflow_test.py build/bin/with_tensorflow
+
 .PHONY: thread-safety
 thread-safety:  ## Check the lock annotations with clang.
 	@scripts/setup clang
