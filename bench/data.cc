@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "bench/workloads.h"
 #include "muster/data/dataset.h"
@@ -55,7 +56,9 @@ class ScratchFile {
 // With its strings, which no program would take.
 void drain_clicks(const Dataset& dataset) {
   const std::atomic<bool> closed{false};
-  const std::unique_ptr<Source> source = open(*dataset.node(), {.runner = local_worker(), .closed = closed});
+  StageTimes times(static_cast<int>(std::thread::hardware_concurrency()));  // as an opened dataset measures itself
+  const std::unique_ptr<Source> source =
+      open(*dataset.node(), {.runner = local_worker(), .closed = closed, .times = &times});
   int64_t rows = 0;
   while (const std::optional<Columns> batch = source->next()) rows += batch->at(0).sizes()[0];
   if (rows != kClicks) throw internal("a dataset of ", kClicks, " examples gave ", rows);

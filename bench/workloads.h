@@ -47,6 +47,8 @@ void ps_bandwidth(const Part& part, Bench& bench);
 void ctr_embedding(const Part& part, Bench& bench);
 void data_tfrecord(const Part& part, Bench& bench);
 void data_csv(const Part& part, Bench& bench);
+void data_images(const Part& part, Bench& bench);
+void data_memory(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
