@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -66,8 +67,19 @@ class SignalGuard {
   }, interrupt ABSL_GUARDED_BY(mu){};
 };
 
+// It may come yet, when a disk is mounted; but mostly it was misspelt.
+void warn_of_missing(const std::vector<std::string>& directories, const char* what) {
+  for (const std::string& directory : directories) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(directory, ignored)) continue;
+    MUSTER_LOG(warning) << "the directory \"" << directory << "\" for " << what << " is not there";
+  }
+}
+
 LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   LocalWorkerOptions worker = options.worker;
+  warn_of_missing(worker.data, "files of datasets (--data)");
+  warn_of_missing(worker.storage, "checkpoints and caches (--storage)");
   worker.devices.task = options.task.to_string();
   worker.peers = &peers;
   worker.lease = options.lease;

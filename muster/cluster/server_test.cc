@@ -95,6 +95,19 @@ TEST(Server, ListensBeyondThisMachineIfItIsToldSo) {
   EXPECT_TRUE(capture.contains("without encryption"));
 }
 
+TEST(Server, SaysWhichOfItsDirectoriesIsMissing) {
+  ServerOptions options = local();
+  options.worker.data = {testing::TempDir(), "/nowhere/data"};
+  options.worker.storage = {"/nowhere/checkpoints"};
+  LogCapture capture;
+
+  Server server(options);
+
+  EXPECT_TRUE(capture.contains("\"/nowhere/data\" for files of datasets (--data) is not there"));
+  EXPECT_TRUE(capture.contains("\"/nowhere/checkpoints\" for checkpoints"));
+  EXPECT_FALSE(capture.contains(testing::TempDir()));
+}
+
 TEST(Server, LetsACallerNameNoDirectoryForCheckpointsUnlessItIsToldSo) {
   Server server(local());
   ServerOptions told = local();

@@ -123,6 +123,16 @@ TEST_F(DatasetFiles, GuessTheTypesOfColumnsFromTheFirstLines) {
   EXPECT_TRUE(numbers[0][1].equal(torch::tensor({1, 2, 0}, torch::kLong)));
 }
 
+TEST_F(DatasetFiles, GuessNumbersWithBlanksAndSignsAsTheyAreRead) {
+  const Dataset rows = Dataset::csv({file("a.csv", "id,price\n 1, +2.5\n +2 ,3\n")});
+
+  const std::vector<Element> numbers = elements_of(rows.batch(2));
+
+  ASSERT_EQ(numbers.size(), 1u);
+  EXPECT_TRUE(numbers[0][0].equal(torch::tensor({1, 2}, torch::kLong)));
+  EXPECT_TRUE(numbers[0][1].equal(torch::tensor({2.5F, 3.0F})));
+}
+
 TEST_F(DatasetFiles, SayWhichLineOfWhichFileIsWrong) {
   file("1.csv", "a,b\n1,2\n");
   file("2.csv", "a,b\n3,4\n5,six\n");

@@ -133,5 +133,16 @@ TEST(DatasetGrouping, GoesOverTheWire) {
   EXPECT_EQ(parse_dataset(buckets.serialize()).serialize(), buckets.serialize());
 }
 
+TEST(DatasetGrouping, RefusesAPaddingThatAColumnCannotHold) {
+  const Dataset rows = Dataset::range(1, 3).map([](at::Tensor x) { return x.expand({2}).to(torch::kByte); });
+
+  EXPECT_THAT(error_of([&] { elements_of(Dataset::range(3).padded_batch(3, false, 0.5)); }),
+              HasSubstr("padded_batch: the padding 0.5 is no value of int64[]"));
+  EXPECT_THAT(error_of([&] { elements_of(rows.padded_batch(2, false, 300)); }),
+              HasSubstr("300 is no value of uint8[2]"));
+  EXPECT_THAT(error_of([&] { elements_of(rows.padded_batch(2, false, -1)); }), HasSubstr("-1 is no value of uint8[2]"));
+  EXPECT_EQ(elements_of(rows.padded_batch(2, false, 255)).size(), 1U);
+}
+
 }  // namespace
 }  // namespace muster

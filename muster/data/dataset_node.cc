@@ -23,14 +23,6 @@ void check_has(const ColumnNames& known, const std::string& name, const char* st
   throw invalid_argument(step, ": the dataset has no column \"", name, "\"; ", listed(known.names));
 }
 
-bool passes_elements_on(const DatasetOp& op) {
-  return std::holds_alternative<RepeatOp>(op) || std::holds_alternative<TakeOp>(op) ||
-         std::holds_alternative<SkipOp>(op) || std::holds_alternative<ShardOp>(op) ||
-         std::holds_alternative<ShardHintOp>(op) || std::holds_alternative<PrefetchOp>(op) ||
-         std::holds_alternative<ZipOp>(op) || std::holds_alternative<ConcatenateOp>(op) ||
-         std::holds_alternative<SampleOp>(op);
-}
-
 ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) {
   if (const auto* parse = std::get_if<ParseOp>(&op)) return {.names = parse->parser->names()};
   if (const auto* numpy = std::get_if<NumpyOp>(&op)) return {.names = numpy->names};
@@ -117,7 +109,10 @@ DatasetNode::DatasetNode(DatasetOp op, Inputs inputs) : op_(std::move(op)), inpu
   }
   names_ = names_after(op_, inputs_);
   const bool on_device = std::ranges::any_of(inputs_, [](const auto& input) { return input->on_device_; });
-  if (on_device && !passes_elements_on(op_)) {
+  const bool passes_devices = passes_on(op_) && !std::holds_alternative<ShuffleOp>(op_);
+  const bool joins = std::holds_alternative<ZipOp>(op_) || std::holds_alternative<ConcatenateOp>(op_) ||
+                     std::holds_alternative<SampleOp>(op_);
+  if (on_device && !passes_devices && !joins) {
     throw invalid_argument("prefetch: only steps that hand elements on may follow one to a device; expected it last");
   }
   const auto* prefetch = std::get_if<PrefetchOp>(&op_);
@@ -175,6 +170,13 @@ DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets) {
   DatasetNode::Inputs nodes;
   for (const Dataset& dataset : datasets) nodes.push_back(dataset.node());
   return nodes;
+}
+
+bool passes_on(const DatasetOp& op) {
+  return std::holds_alternative<ShuffleOp>(op) || std::holds_alternative<RepeatOp>(op) ||
+         std::holds_alternative<TakeOp>(op) || std::holds_alternative<SkipOp>(op) ||
+         std::holds_alternative<ShardOp>(op) || std::holds_alternative<ShardHintOp>(op) ||
+         std::holds_alternative<HandOutOp>(op) || std::holds_alternative<PrefetchOp>(op);
 }
 
 bool ignores_errors(const DatasetNode& node) {

@@ -67,6 +67,8 @@ DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets);
 // The same for datasets that have the same elements, as far as their descriptions say. Those of C++ functions do not
 // say.
 std::string fingerprint(const DatasetNode& node);
+// Whether it gives the elements that it takes, each as it was.
+bool passes_on(const DatasetOp& op);
 // Whether records that cannot be read are left out.
 bool ignores_errors(const DatasetNode& node);
 // Whether several read it together (ShardPolicy::kDynamic).

@@ -105,7 +105,7 @@ TEST(Dataset, GeneratorsThatFailOrReturnNothingUsefulSaySo) {
   EXPECT_THAT(error_of(of([] { return Element{at::Tensor()}; })), HasSubstr("undefined tensor"));
   EXPECT_THAT(error_of(of(nullptr)), HasSubstr("returned an empty generator"));
   EXPECT_EQ(error_of(StatusCode::kUnknown, of([]() -> std::optional<Element> { throw std::runtime_error("disk"); })),
-            "disk");
+            "generator: disk");
 }
 
 TEST(Dataset, SyntheticDigitsTeachALinearModel) {

@@ -41,13 +41,15 @@ Dataset parsed(const char* what, const Dataset& records, std::variant<std::vecto
   return dataset_of(std::move(op), {records.node()});
 }
 
-bool is_integer(std::string_view field) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), number);
-  return error == std::errc() && end == field.data() + field.size();
-}
+// Whether the parser would take all of it for one: with blanks around it, and a sign.
+template <class Number>
 bool is_number(std::string_view field) {
-  double number = 0;
+  constexpr std::string_view kBlanks = " \t";
+  const size_t first = field.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return false;
+  field = field.substr(first, field.find_last_not_of(kBlanks) + 1 - first);
+  if (field.starts_with('+')) field.remove_prefix(1);
+  Number number{};
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), number);
   return error == std::errc() && end == field.data() + field.size();
 }
@@ -67,11 +69,11 @@ std::vector<CsvColumn> guessed_columns(RecordReader& reader, std::vector<std::st
       const std::string& field = fields[place];
       CsvColumn& column = columns[place];
       if (field.empty() || field == options.na_value) continue;
-      if (column.type == CsvColumn::Type::kInt64 && !is_integer(field)) {
+      if (column.type == CsvColumn::Type::kInt64 && !is_number<int64_t>(field)) {
         column.type = CsvColumn::Type::kFloat;
         column.otherwise = 0.0;
       }
-      if (column.type == CsvColumn::Type::kFloat && !is_number(field)) {
+      if (column.type == CsvColumn::Type::kFloat && !is_number<double>(field)) {
         column.type = CsvColumn::Type::kString;
         column.otherwise = std::string();
       }

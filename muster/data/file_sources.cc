@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <span>
 
-#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
+#include "muster/data/left_out.h"
 #include "muster/data/source.h"
-#include "muster/data/stacking.h"
 #include "muster/io/crc32c.h"
 #include "muster/runtime/tensors.h"
 
@@ -37,24 +36,6 @@ std::vector<std::string> files_of(const std::string& pattern) {
   std::sort(paths.begin(), paths.end());
   return paths;
 }
-
-// Counts the records that are left out, and says so: of the first, and how many there were.
-class LeftOut {
- public:
-  explicit LeftOut(const char* what) : what_(what) {}
-  ~LeftOut() {
-    if (count_ > 0) MUSTER_LOG(warning) << count_ << " records that could not be " << what_ << " were left out";
-  }
-  LeftOut(const LeftOut&) = delete;
-  LeftOut& operator=(const LeftOut&) = delete;
-  void add(const Error& error) {
-    if (count_++ == 0) MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
-  }
-
- private:
-  const char* const what_;
-  int64_t count_ = 0;
-};
 
 class FilesSource : public Source {
  public:
@@ -185,7 +166,7 @@ class FilesSource : public Source {
   std::vector<Open> open_;
   size_t turn_ = 0;    // among them
   int64_t given_ = 0;  // of its block
-  LeftOut left_out_{"read"};
+  LeftOut left_out_{"read", /*quiet=*/context_.example};
 };
 
 std::vector<std::string_view> views_of(const Strings& records) {
@@ -200,8 +181,9 @@ class ParserOf : public RecordParser {
  public:
   explicit ParserOf(Parser parser) : parser_(std::move(parser)) {}
   std::vector<std::string> names() const override { return parser_.names(); }
-  Columns parse(const Strings& records) const override {
+  Columns parse(const Strings& records, std::optional<size_t>* wrong) const override {
     return parser_.parse(views_of(records), [&](size_t i) {
+      if (wrong != nullptr) *wrong = i;
       RecordOrigin origin = records.origin(i);
       if (origin.file == nullptr) origin.number = static_cast<int64_t>(i);
       return origin.to_string();
@@ -226,36 +208,6 @@ class ExampleRecords : public ParserOf<ExampleParser> {
 
  private:
   std::vector<std::string> flat_, names_;
-};
-
-const Strings& records_of(const Columns& element) {
-  if (element.size() != 1 || !element[0].holds_strings()) {
-    throw invalid_argument("parse: an element is ", describe(element), ", expected one string: a record of a file");
-  }
-  return element[0].strings();
-}
-
-class LenientParseSource : public Source {
- public:
-  LenientParseSource(std::shared_ptr<const RecordParser> parser, std::unique_ptr<Source> input)
-      : parser_(std::move(parser)), input_(std::move(input)) {}
-  std::optional<Columns> next() override {
-    while (std::optional<Columns> element = input_->next()) {
-      try {
-        return parse_records(*parser_, *element);
-      } catch (const Error& error) {
-        left_out_.add(error);
-      }
-    }
-    return std::nullopt;
-  }
-  void restart() override { input_->restart(); }
-  int64_t drained() const override { return input_->drained(); }
-
- private:
-  const std::shared_ptr<const RecordParser> parser_;
-  const std::unique_ptr<Source> input_;
-  LeftOut left_out_{"parsed"};
 };
 
 class ConcatenateSource : public Source {
@@ -305,25 +257,8 @@ std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<Exa
   return std::make_shared<ParserOf<CsvParser>>(CsvParser(std::get<1>(what)));
 }
 
-Columns parse_records(const RecordParser& parser, const Columns& element) {
-  PlainTensors plain;
-  const Strings& records = records_of(element);
-  if (!records.sizes().empty()) return parser.parse(records);
-  Columns row = parser.parse(records);
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (parser.has_rows(i)) row[i] = row_of(row[i], 0);
-  }
-  return row;
-}
-
 std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context) {
   return std::make_unique<FilesSource>(op, context);
-}
-
-std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context) {
-  if (op.ignore_errors) return std::make_unique<LenientParseSource>(op.parser, std::move(input));
-  return open_change([parser = op.parser](const Columns& element) { return parse_records(*parser, element); },
-                     op.parallel, std::move(input), context);
 }
 
 std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs) {

@@ -258,7 +258,7 @@ ElasticPool& data_pool() {
 }
 
 Parallel parallel_of(const DatasetNode& node) {
-  if (const auto* parse = std::get_if<ParseOp>(&node.op())) return parse->ignore_errors ? Parallel() : parse->parallel;
+  if (const auto* parse = std::get_if<ParseOp>(&node.op())) return parse->parallel;
   if (const auto* decode = std::get_if<DecodeImagesOp>(&node.op())) return decode->parallel;
   if (const auto* function = std::get_if<FunctionOp>(&node.op())) return function->parallel;
   if (const auto* named = std::get_if<RegisteredOp>(&node.op())) return named->parallel;

@@ -145,7 +145,7 @@ TEST(ParallelSource, GivesErrorsOfItsInputAndOfItsFunctionInTheirPlaces) {
 
   EXPECT_EQ(opened.next(), 1);
   EXPECT_EQ(opened.next(), 2);
-  EXPECT_EQ(error_of([&] { opened.next(); }), "of the input");
+  EXPECT_EQ(error_of([&] { opened.next(); }), "generator: of the input");
   EXPECT_EQ(error_of([&] { opened.next(); }), "of the function");
   EXPECT_EQ(opened.next(), 5);
   EXPECT_FALSE((*opened).next());

@@ -74,7 +74,7 @@ TEST(PrefetchSource, PassesErrorsOnInOrder) {
   auto source = failing.prefetch(8).open(local_worker());
 
   EXPECT_EQ(source->next()->at(0).item<int>(), 1);
-  EXPECT_EQ(error_of([&] { source->next(); }), "the second one");
+  EXPECT_EQ(error_of([&] { source->next(); }), "generator: the second one");
   EXPECT_EQ(source->next()->at(0).item<int>(), 3);
   EXPECT_FALSE(source->next());
   EXPECT_FALSE(source->next());

@@ -12,6 +12,7 @@
 #include "muster/data/serialize_columns.h"
 #include "muster/data/serialize_files.h"
 #include "muster/data/source.h"
+#include "muster/data/user_code.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -60,13 +61,7 @@ MakersByName<ColumnFunction>& registered_maps() {
 template <class Made>
 Made made_by(const std::function<Made(const RegisteredOptions&)>& make, const RegisteredOptions& options,
              const std::string& who) {
-  try {
-    if (Made made = make(options)) return made;
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw invalid_argument(who, ": ", error.what());
-  }
+  if (Made made = call_user_code(who, [&] { return make(options); })) return made;
   throw invalid_argument(who, ": it made an empty function");
 }
 
@@ -93,7 +88,7 @@ class RegisteredSource : public Source {
   std::optional<Columns> next() override {
     if (ended_) return std::nullopt;
     c10::AutoGradMode no_gradients(false);
-    std::optional<Columns> element = generator_();
+    std::optional<Columns> element = call_user_code(who(), generator_);
     ended_ = !element;
     if (!element) return std::nullopt;
     return checked_element(*std::move(element), op_.names, who());
@@ -117,7 +112,8 @@ std::unique_ptr<Source> open_native(ColumnFunction function, const std::vector<s
                                     const std::string& who, std::unique_ptr<Source> input, const OpenContext& context) {
   auto change = [function = std::move(function), names, who](Columns element) {
     c10::AutoGradMode no_gradients(false);
-    return checked_element(function(std::move(element)), names, who);
+    Columns changed = call_user_code(who, [&] { return function(std::move(element)); });
+    return checked_element(std::move(changed), names, who);
   };
   return open_change(std::move(change), parallel, std::move(input), context);
 }

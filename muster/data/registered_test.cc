@@ -75,7 +75,15 @@ TEST(NativeMap, HandsOnWhatIsWrong) {
               HasSubstr("an element of 1 columns, expected those named a, b"));
   EXPECT_THAT(error_of([&] { elements_of(some.map_native([](const Columns&) { return Columns{at::Tensor()}; })); }),
               HasSubstr("undefined tensor"));
-  EXPECT_THROW(elements_of(some.map_native([](const Columns&) -> Columns { throw std::runtime_error("no"); })), Error);
+  EXPECT_EQ(error_of(StatusCode::kUnknown,
+                     [&] {
+                       elements_of(some.map_native([](const Columns&) -> Columns { throw std::runtime_error("no"); }));
+                     }),
+            "map_native: no");
+  EXPECT_THAT(error_of([&] {
+                elements_of(some.map_native([](const Columns& x) { return Columns{x[0].tensor().view({7})}; }));
+              }),
+              HasSubstr("map_native: shape '[7]' is invalid for input of size 1"));
   EXPECT_THAT(error_of([&] { some.map_native(nullptr); }), HasSubstr("map_native: an empty function"));
   EXPECT_THAT(error_of([&] { (void)some.map_native([](Columns element) { return element; }).serialize(); }),
               HasSubstr("register_dataset_map"));
@@ -132,7 +140,7 @@ TEST(Registered, OnceAndWithAFunction) {
 TEST(Registered, FailsToOpenIfItsMakerDoes) {
   register_all();
 
-  EXPECT_THAT(error_of([] { Dataset::registered("test counts").open(local_worker()); }),
+  EXPECT_THAT(error_of(StatusCode::kUnknown, [] { Dataset::registered("test counts").open(local_worker()); }),
               HasSubstr("dataset source \"test counts\": "));
 }
 

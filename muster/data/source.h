@@ -103,7 +103,6 @@ std::unique_ptr<Source> open_op(const DigitsOp& op);
 
 // ---- Of file_sources.cc
 std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context);
-std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context);
 std::unique_ptr<Source> open_op(const ImageFolderOp& op, const OpenContext& context);
 std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std::unique_ptr<Source> input,
                                     const OpenContext& context);
@@ -112,8 +111,12 @@ std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> in
 std::vector<std::string> record_files(const FilesOp& op, const OpenContext* context = nullptr);
 std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& path);  // by its ending
 std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what);
-// Of one record, or of a batch of them.
-Columns parse_records(const RecordParser& parser, const Columns& element);
+
+// ---- Of parse_source.cc
+std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context);
+// The records that a parse step can parse, if it is to leave others out; else all.
+std::unique_ptr<Source> open_good_records(const DatasetNode& node, std::unique_ptr<Source> input,
+                                          const OpenContext& context);
 
 // ---- Of parallel_source.cc
 Parallel parallel_of(const DatasetNode& node);       // one thread for a step that has none of its own

@@ -14,6 +14,7 @@
 #include "muster/base/status.h"
 #include "muster/data/digits.h"
 #include "muster/data/source.h"
+#include "muster/data/user_code.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/splitmix.h"
@@ -136,10 +137,10 @@ class GeneratorSource : public Source {
     if (ended_) return std::nullopt;
     c10::AutoGradMode no_gradients(false);
     if (!generator_) {
-      generator_ = start_();
+      generator_ = call_user_code("generator", start_);
       if (!generator_) throw invalid_argument("generator: the function returned an empty generator");
     }
-    std::optional<Element> element = generator_();
+    std::optional<Element> element = call_user_code("generator", generator_);
     ended_ = !element;
     if (!element) return std::nullopt;
     check(*element);
@@ -346,19 +347,10 @@ std::unique_ptr<Source> open_op(const DigitsOp& op) { return std::make_unique<Di
 
 namespace {
 
-// Whether it gives the elements that it takes, each as it was.
-bool passes_on(const DatasetOp& op) {
-  return std::holds_alternative<ShuffleOp>(op) || std::holds_alternative<RepeatOp>(op) ||
-         std::holds_alternative<TakeOp>(op) || std::holds_alternative<SkipOp>(op) ||
-         std::holds_alternative<ShardOp>(op) || std::holds_alternative<ShardHintOp>(op) ||
-         std::holds_alternative<HandOutOp>(op) || std::holds_alternative<PrefetchOp>(op);
-}
-
 // Whether it does to a batch what it does to each of its elements.
 bool may_come_late(const DatasetOp& op) {
-  if (const auto* parse = std::get_if<ParseOp>(&op)) return !parse->ignore_errors;
   if (const auto* preprocess = std::get_if<PreprocessOp>(&op)) return preprocess->how->elementwise();
-  return std::holds_alternative<SelectOp>(op);
+  return std::holds_alternative<SelectOp>(op) || std::holds_alternative<ParseOp>(op);
 }
 
 // The steps before a batch that can be done after it, the last first.
@@ -472,7 +464,7 @@ std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& c
             const bool knows_parts = std::holds_alternative<FilesOp>(node.input().op());
             return context.parts == nullptr || knows_parts ? std::move(all) : open_ranges(std::move(all), context);
           },
-          [&](const ParseOp&) { return open_step(node, input(), context); },
+          [&](const ParseOp&) { return open_step(node, open_good_records(node, input(), context), context); },
           [&](const PreprocessOp&) { return open_step(node, input(), context); },
           [&](const SelectOp&) { return open_step(node, input(), context); },
           [&]<class Op>(const Op& op) {
@@ -492,7 +484,10 @@ std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& c
 
 std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context) {
   if (context.left_out != nullptr && std::ranges::find(*context.left_out, &node) != context.left_out->end()) {
-    return open(node.input(), context);
+    std::unique_ptr<Source> input = open(node.input(), context);
+    if (!std::holds_alternative<ParseOp>(node.op())) return input;
+    const OpenContext own = contexts_of(node, context).own;
+    return measured(own.stage, open_good_records(node, std::move(input), own));
   }
   if (std::holds_alternative<BatchOp>(node.op())) return open_batch(node, context);
   const StepContexts contexts = contexts_of(node, context);

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "muster/base/status.h"
@@ -45,6 +46,22 @@ std::vector<int64_t> sizes_of_stack(std::span<const Columns> rows, size_t column
     for (size_t i = 0; i < of_row.size(); ++i) sizes[i + 1] = std::max(sizes[i + 1], of_row[i]);
   }
   return sizes;
+}
+
+bool can_hold(at::ScalarType type, double value) {
+  if (!at::isIntegralType(type, /*includeBool=*/true)) return true;
+  if (type == at::kBool) return value == 0 || value == 1;
+  const bool has_sign = at::isSignedType(type);
+  const int bits = static_cast<int>(8 * c10::elementSize(type)) - (has_sign ? 1 : 0);
+  return value == std::trunc(value) && value < std::ldexp(1, bits) && value >= (has_sign ? -std::ldexp(1, bits) : 0);
+}
+
+void check_padding(const Columns& row, const char* step, double padding) {
+  for (const Column& column : row) {
+    if (column.holds_strings() || can_hold(column.tensor().scalar_type(), padding)) continue;
+    throw invalid_argument(step, ": the padding ", padding, " is no value of ", column.to_string(),
+                           ", expected one that all columns can hold");
+  }
 }
 
 // The strings of a row at their places in a larger one of these sizes, "" around them.
@@ -105,6 +122,7 @@ at::Tensor stacked_tensors(std::span<const Columns> rows, size_t column, const s
 
 Columns stacked(std::span<const Columns> rows, const char* step, std::optional<double> padding) {
   check_rows(rows, step, padding.has_value());
+  if (padding) check_padding(rows[0], step, *padding);
   PlainTensors plain;
   MemoryPool::Use pool(true);
   Columns batch;

@@ -1,0 +1,34 @@
+// What a dataset leaves out because it was asked to.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+
+namespace muster {
+
+// Counts the records that are left out, and says so, unless it is to be quiet: of the first, and how many there were.
+// Thread-safe.
+class LeftOut {
+ public:
+  LeftOut(const char* what, bool quiet) : what_(what), quiet_(quiet) {}
+  ~LeftOut() {
+    if (count_ > 0 && !quiet_)
+      MUSTER_LOG(warning) << count_ << " records that could not be " << what_ << " were left out";
+  }
+  LeftOut(const LeftOut&) = delete;
+  LeftOut& operator=(const LeftOut&) = delete;
+  void add(const Error& error) {
+    if (count_++ == 0 && !quiet_)
+      MUSTER_LOG(warning) << error.status().message() << "; it is left out, as was asked for";
+  }
+
+ private:
+  const char* const what_;
+  const bool quiet_;
+  std::atomic<int64_t> count_ = 0;
+};
+
+}  // namespace muster
