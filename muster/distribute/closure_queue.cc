@@ -128,11 +128,14 @@ void ClosureQueue::mark_finished(std::span<const std::shared_ptr<Closure>> closu
 void ClosureQueue::mark_failed(const Closure& closure, Status why) {
   MUSTER_CHECK(!why.ok());
   std::shared_ptr<Cancellation> of_others;
+  Closures dropped;
   Status cancelled;
   {
     absl::MutexLock lock(&mu_);
     check_inflight(closure);
     if (error_.ok()) {
+      dropped.swap(global_);
+      expected_ = 0;
       cancelled = Status(StatusCode::kCancelled, str_cat("another function failed: ", why.message()), why.task());
       error_ = std::move(why);
       note_available();
@@ -142,6 +145,8 @@ void ClosureQueue::mark_failed(const Closure& closure, Status why) {
   }
   // Still in flight meanwhile, so that the error is not thrown before the others were told to end.
   if (of_others) of_others->cancel(std::move(cancelled));
+  // At once: who waits for one of them would never come to ask for the error.
+  for (const auto& queued : dropped) queued->cancelled(Status(StatusCode::kCancelled, kCancelledMessage));
   absl::MutexLock lock(&mu_);
   leave_flight(closure);
   if (settled()) settled_changed_.signal_all();

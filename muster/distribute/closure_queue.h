@@ -46,9 +46,9 @@ struct ClosureQueueOptions {
 // The executions that wait for a worker, and the count of those that are in flight.
 //
 // A closure is queued by put(), in flight from get() or take() on, and ends by mark_finished(), mark_failed() or
-// cancelled(); put_back() queues it again. The first failure is the pending error: from then on no closure is handed
-// out, cancellation() is cancelled so that those in flight end early, and the next put(), wait() or done() waits until
-// none is in flight, cancels what is queued, throws the error, and leaves the queue as new.
+// cancelled(); put_back() queues it again. The first failure is the pending error: what is queued is cancelled, no
+// closure is handed out, cancellation() is cancelled so that those in flight end early, and the next put(), wait() or
+// done() waits until none is in flight, throws the error, and leaves the queue as new.
 //
 // Tagged closures prepare a worker and are nobody's step: wait() and done() do not wait for them, an error neither
 // holds them up nor cancels them, put() of one neither blocks nor throws the pending error.
