@@ -15,12 +15,12 @@ namespace muster {
 namespace {
 
 std::shared_ptr<CoordinatorCore> core_of(const ParameterServerStrategy& strategy, const CoordinatorOptions& options) {
-  ParameterServerStrategy::CoordinatorPlace& place = strategy.coordinator();
-  absl::MutexLock lock(&place.mu);
-  std::shared_ptr<CoordinatorCore> core = place.core.lock();
+  ParameterServerTasks& tasks = *strategy.servers();
+  absl::MutexLock lock(&tasks.mu);
+  std::shared_ptr<CoordinatorCore> core = tasks.coordinator.lock();
   if (!core) {
     core = std::make_shared<CoordinatorCore>(strategy, options);
-    place.core = core;
+    tasks.coordinator = core;
   }
   return core;
 }

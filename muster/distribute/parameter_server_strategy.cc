@@ -110,16 +110,17 @@ class FromHere : public StepRunner {
 
 }  // namespace
 
-ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterResolver& resolver,
-                                                                 std::shared_ptr<Peers> peers,
-                                                                 ParameterServerOptions options) {
+std::shared_ptr<ParameterServerTasks> ParameterServerStrategy::tasks_of(const ClusterResolver& resolver,
+                                                                        std::shared_ptr<Peers> peers,
+                                                                        ParameterServerOptions options) {
   const ClusterSpec cluster = resolver.cluster_spec();
   check_cluster(cluster);
   if (const auto& type = resolver.task_type();
       type && *type != "chief" && *type != "worker" && *type != "ps" && *type != "evaluator") {
     throw invalid_argument("Unrecognized task_type: ", *type, "; expected chief, worker, ps or evaluator");
   }
-  Tasks tasks;
+  auto made = std::make_shared<Tasks>();
+  Tasks& tasks = *made;
   for (const TaskId& task : cluster.all_tasks()) {
     if (task.job == "worker") {
       tasks.workers.push_back(task.to_string());
@@ -144,7 +145,7 @@ ParameterServerStrategy::Tasks ParameterServerStrategy::tasks_of(const ClusterRe
                    << (options.placement == PsPlacement::kRoundRobin
                            ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
                            : "where the fewest bytes are");
-  return tasks;
+  return made;
 }
 
 ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver, ParameterServerOptions options)
@@ -154,11 +155,12 @@ ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver
                                                  ParameterServerOptions options)
     : ParameterServerStrategy(tasks_of(resolver, std::move(peers), std::move(options))) {}
 
-ParameterServerStrategy::ParameterServerStrategy(Tasks tasks)
-    : Strategy(StrategyParts{.variables = tasks.variables,
-                             .replica_devices = tasks.replica_devices,
-                             .runner = std::make_shared<FromHere>(tasks.variables),
-                             .saved = tasks.variables}),
+ParameterServerStrategy::ParameterServerStrategy(std::shared_ptr<Tasks> tasks)
+    : Strategy(StrategyParts{.variables = tasks->variables,
+                             .replica_devices = tasks->replica_devices,
+                             .runner = std::make_shared<FromHere>(tasks->variables),
+                             .saved = tasks->variables,
+                             .servers = tasks}),
       tasks_(std::move(tasks)) {}
 
 VariableScope ParameterServerStrategy::colocate_with(const Variable& other) const {
@@ -166,7 +168,7 @@ VariableScope ParameterServerStrategy::colocate_with(const Variable& other) cons
     throw invalid_argument("colocate_with: variable \"", other.name(),
                            "\" is not one on a parameter server; give one part of a variable that is kept in parts");
   }
-  return VariableScope(std::make_shared<BesideCreator>(tasks_.variables, other));
+  return VariableScope(std::make_shared<BesideCreator>(tasks_->variables, other));
 }
 
 }  // namespace muster

@@ -29,6 +29,16 @@ struct ParameterServerOptions {
   int attempts = 2;                                   // to make a call that was cut off
 };
 
+// What the handles of one strategy share.
+struct ParameterServerTasks {
+  std::vector<std::string> workers{}, worker_addresses{}, ps{};  // by full name
+  std::vector<std::string> replica_devices{};
+  std::shared_ptr<Peers> peers{};
+  std::shared_ptr<PsVariables> variables{};
+  absl::Mutex mu{};
+  std::weak_ptr<CoordinatorCore> coordinator ABSL_GUARDED_BY(mu){};  // a strategy has one at a time
+};
+
 // The variables that were made in its scope live as long as it, its coordinator or one of them does. A replica is one
 // device of a worker. Outside of functions that a coordinator schedules, run() and reduce() do their work in this
 // process, which is slow, with a warning: variables are where they are, everything else happens here. Thread-safe.
@@ -46,30 +56,24 @@ class ParameterServerStrategy : public Strategy {
   // Variables made in this scope live, whole, where `other` does.
   VariableScope colocate_with(const Variable& other) const;
 
-  const std::vector<std::string>& workers() const { return tasks_.workers; }  // by full name
-  const std::vector<std::string>& worker_addresses() const { return tasks_.worker_addresses; }
-  const std::vector<std::string>& parameter_servers() const { return tasks_.ps; }
+  // The one that a strategy is. REQUIRES: strategy.servers().
+  explicit ParameterServerStrategy(const Strategy& strategy) : Strategy(strategy), tasks_(strategy.servers()) {}
+
+  const std::vector<std::string>& workers() const { return tasks_->workers; }
+  const std::vector<std::string>& worker_addresses() const { return tasks_->worker_addresses; }
+  const std::vector<std::string>& parameter_servers() const { return tasks_->ps; }
 
   // For the coordinator.
-  const std::shared_ptr<PsVariables>& variables() const { return tasks_.variables; }
-  const std::shared_ptr<Peers>& peers() const { return tasks_.peers; }
-  struct CoordinatorPlace {  // a strategy has one coordinator at a time
-    absl::Mutex mu;
-    std::weak_ptr<CoordinatorCore> core ABSL_GUARDED_BY(mu);
-  };
-  CoordinatorPlace& coordinator() const { return *coordinator_; }
+  const std::shared_ptr<PsVariables>& variables() const { return tasks_->variables; }
+  const std::shared_ptr<Peers>& peers() const { return tasks_->peers; }
 
  private:
-  struct Tasks {
-    std::vector<std::string> workers, worker_addresses, ps, replica_devices;
-    std::shared_ptr<Peers> peers;
-    std::shared_ptr<PsVariables> variables;
-  };
-  static Tasks tasks_of(const ClusterResolver& resolver, std::shared_ptr<Peers> peers, ParameterServerOptions options);
-  explicit ParameterServerStrategy(Tasks tasks);
+  using Tasks = ParameterServerTasks;
+  static std::shared_ptr<Tasks> tasks_of(const ClusterResolver& resolver, std::shared_ptr<Peers> peers,
+                                         ParameterServerOptions options);
+  explicit ParameterServerStrategy(std::shared_ptr<Tasks> tasks);
 
-  Tasks tasks_;
-  std::shared_ptr<CoordinatorPlace> coordinator_ = std::make_shared<CoordinatorPlace>();
+  std::shared_ptr<Tasks> tasks_;
 };
 
 }  // namespace muster

@@ -47,6 +47,39 @@ Strategy::Strategy(StrategyParts parts) : parts_(std::make_shared<Parts>()) {
   parts_->key = ++made;
   if (!parts_->runner) parts_->runner = std::make_shared<RunHere>();
   if (!parts_->saved) parts_->saved = variables_of_this_process();
+  absl::MutexLock lock(&all().mu);
+  std::erase_if(all().parts, [](const std::weak_ptr<Parts>& other) { return other.expired(); });
+  all().parts.push_back(parts_);
+}
+
+Strategy::AllParts& Strategy::all() {
+  static auto* const all = new AllParts;  // a strategy may be static, too
+  return *all;
+}
+
+Strategy Strategy::of(const ModuleVariables& module) {
+  std::vector<std::weak_ptr<Parts>> candidates;
+  {
+    absl::MutexLock lock(&all().mu);
+    candidates = all().parts;
+  }
+  for (const std::weak_ptr<Parts>& candidate : candidates) {
+    std::shared_ptr<Parts> parts = candidate.lock();
+    if (!parts) continue;
+    const Strategy strategy(std::move(parts));
+    const auto& scope = VariableScope::current();
+    if (strategy.has_made(module) || (scope != nullptr && scope == strategy.parts_->variables)) return strategy;
+  }
+  return Strategy();
+}
+
+bool Strategy::has_made(const ModuleVariables& module) const {
+  absl::MutexLock lock(&parts_->mu);
+  return std::ranges::any_of(parts_->modules, [&](const ModuleVariables& made) {
+    return std::ranges::any_of(made.all(), [&](const Variable& variable) {
+      return std::ranges::any_of(module.all(), [&](const Variable& own) { return own.state() == variable.state(); });
+    });
+  });
 }
 
 at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
@@ -83,7 +116,7 @@ Iterator Strategy::distribute(const Dataset& dataset, ShardPolicy policy) const 
                            ", which has no rows to divide over ", across.size, " workers; add batch(n)");
   }
   const ReadAlike alike = as_first(across, {random_id(), policy, spec.empty() ? 0 : spec[0].sizes[0]});
-  MUSTER_LOG(info) << described_part(dataset, context, alike.policy);
+  say_once(described_part(dataset, context, alike.policy));
   if (alike.policy == ShardPolicy::kData) {
     // Each takes its rows of the same batches, so they must be shuffled alike.
     pattern.shared_by = SharedBy::kAllReplicas;
@@ -113,6 +146,13 @@ Iterator Strategy::distribute_own(const Dataset& dataset) const {
       .spec = dataset.element_spec(), .per_step = num_replicas_here(), .endless = all_endless, .across = across};
   return iterator_over(std::make_shared<WorkerShare>(dataset.open(local_worker()), std::move(options)),
                        dataset.pattern());
+}
+
+void Strategy::say_once(std::string line) const {
+  absl::MutexLock lock(&parts_->mu);
+  if (parts_->said == line) return;  // as in the epoch before
+  MUSTER_LOG(info) << line;
+  parts_->said = std::move(line);
 }
 
 void Strategy::keep(ModuleVariables variables) const {

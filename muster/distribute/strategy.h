@@ -13,7 +13,7 @@
 #include "muster/data/dataset.h"
 #include "muster/distribute/distributed_dataset.h"
 #include "muster/distribute/replicas.h"
-#include "muster/distribute/saved_variables.h"
+#include "muster/distribute/strategy_parts.h"
 #include "muster/trace/function.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replica_context.h"
@@ -21,31 +21,14 @@
 
 namespace muster {
 
-// Runs the programs that a strategy is given outside of traced functions. Thread-safe.
-class StepRunner {
- public:
-  virtual ~StepRunner() = default;
-  virtual std::vector<at::Tensor> run(TracedFunction::Entry& entry, std::vector<at::Tensor> tensors) = 0;
-  // A method of the strategy was called outside of a traced function.
-  virtual void called_outside([[maybe_unused]] const char* method) {}
-};
-
-// What a strategy chooses; the rest is the same for all.
-struct StrategyParts {
-  std::shared_ptr<VariableCreator> variables{};  // null: they are made as without a strategy
-  std::vector<std::string> replica_devices{""};  // of this process, that take a step together; "": the default device
-  AcrossWorkers across{};                        // the processes that do so
-  std::shared_ptr<StepRunner> runner{};          // null: this process
-  std::shared_ptr<SavedVariables> saved{};       // for checkpoints; null: the variables of this process
-  std::shared_ptr<const void> membership{};      // of `across`, as long as the strategy is there
-};
-
 // Where variables live and which devices take a step together. This one changes nothing: one replica, variables as
 // without it; the others choose. A handle, cheap to copy. The variables that were made in its scope live as long as it
 // or one of them does. Thread-safe.
 class Strategy {
  public:
   Strategy() : Strategy(StrategyParts{}) {}
+  // That which has made this module by make(), or in whose scope this is called; else one that changes nothing.
+  static Strategy of(const ModuleVariables& module);
 
   // Until the scope ends, variables made by this thread are the strategy's:
   //   auto scope = strategy.scope();
@@ -92,6 +75,16 @@ class Strategy {
     static_assert(sizeof(F) == 0, "strategy.run only accepts a muster::function(lambda)");
   }
 
+  // Calls `function` once, in this process, with the strategy's variables wherever they are. For what is not worth a
+  // place of its own, such as a few predictions.
+  template <class F, class... Args>
+  auto run_here(const Function<F>& function, const Args&... args) const {
+    auto by_runner = [&](const std::shared_ptr<TracedFunction::Entry>& entry, std::vector<at::Tensor> tensors) {
+      return parts_->runner->run(*entry, std::move(tensors));
+    };
+    return function.run_by(by_runner, args...);
+  }
+
   // The values of all replicas as one: their sum or their mean, also over an axis of each.
   template <class T>
   T reduce(ReduceOp op, const PerReplica<T>& values, std::optional<int64_t> axis = {}) const {
@@ -132,6 +125,8 @@ class Strategy {
   // For Checkpoints.
   const std::shared_ptr<SavedVariables>& saved() const { return parts_->saved; }
   const AcrossWorkers& across() const { return parts_->across; }
+  // For those who choose between run() and a coordinator.
+  const std::shared_ptr<ParameterServerTasks>& servers() const { return parts_->servers; }
 
  protected:
   explicit Strategy(StrategyParts parts);
@@ -141,7 +136,15 @@ class Strategy {
     uint64_t key;  // of this strategy among all
     absl::Mutex mu;
     std::vector<ModuleVariables> modules ABSL_GUARDED_BY(mu);
+    std::string said ABSL_GUARDED_BY(mu);  // last, of who reads what
   };
+  struct AllParts {  // of the strategies of this process
+    absl::Mutex mu;
+    std::vector<std::weak_ptr<Parts>> parts ABSL_GUARDED_BY(mu);
+  };
+  static AllParts& all();
+  explicit Strategy(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
+  bool has_made(const ModuleVariables& module) const;
 
   template <class Result, class F, class... Args>
   auto each_replica(const Function<F>& function, const Args&... args) const {
@@ -165,6 +168,7 @@ class Strategy {
   }
   // Begins a sequence of elements that are for one replica each.
   Iterator distribute_own(const Dataset& dataset) const;
+  void say_once(std::string line) const;
   // Modules keep plain tensors, so somebody has to hold their variables.
   void keep(ModuleVariables variables) const;
   void drop_gone_modules() const;

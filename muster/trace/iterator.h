@@ -33,6 +33,7 @@ class Features {
   const at::Tensor& operator[](std::string_view name) const;
   bool contains(std::string_view name) const;
   const std::vector<std::string>& names() const { return names_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }  // in the order of the columns
 
  private:
   std::vector<std::string> names_;

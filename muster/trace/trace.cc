@@ -154,6 +154,8 @@ bool is_probing() {
   return tracer != nullptr && tracer->probe_.way != Tracer::Probe::kNone;
 }
 
+std::unique_lock<std::mutex> try_between_traces() { return {trace_mutex(), std::try_to_lock}; }
+
 TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
                     const TraceOptions& options) {
   // A trace inside of one belongs to it, whichever of its threads begins it.

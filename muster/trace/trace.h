@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,10 @@ struct TraceOptions {
 // that depends on data, a write to a tensor that is neither an argument nor a variable.
 TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor>& examples,
                     const TraceOptions& options);
+
+// Holds up traces of other threads; empty if one is under way, in which modules' tensors are not as their owners have
+// them. REQUIRES: !tracing().
+std::unique_lock<std::mutex> try_between_traces();
 
 // Whether a function that reads values of tensors runs once more, with others in their place, to see what depends on
 // them.

@@ -273,6 +273,8 @@ void TracedFunction::warn_of_changes(Entry& entry) const {
   }
   for (const auto& variable : entry.traced.variables) {
     if (!variable->adopted_was_changed()) continue;
+    // Perhaps only by a trace of another thread.
+    if (const auto quiet = try_between_traces(); !quiet || !variable->adopted_was_changed()) continue;
     if (entry.told_of_changes.exchange(true)) return;
     MUSTER_LOG(warning)
         << in_words() << ": the module's tensor that stands for variable \"" << variable->options.name
@@ -323,6 +325,7 @@ std::shared_ptr<TracedFunction::Entry> TracedFunction::take_unused() {
 }
 
 void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions, const ElementSpecs& elements) {
+  if (options_.many_shapes) return;
   if (stats_.retraces < kOften || (stats_.retraces & (stats_.retraces - 1)) != 0) {
     if (stats_.retraces != kOften) return;
   }

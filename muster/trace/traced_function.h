@@ -22,6 +22,7 @@ struct FunctionOptions {
   std::string name{};              // for messages and dumps; else the place in the source
   std::optional<uint64_t> seed{};  // of its random ops; else drawn from libtorch's global seed
   std::optional<bool> portable{};  // see TraceOptions; else true where the local default device is no CPU
+  bool many_shapes = false;        // it is meant to be traced often, so that nobody is told
 };
 
 struct FunctionStats {

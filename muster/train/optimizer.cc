@@ -19,16 +19,19 @@
 
 namespace muster {
 
-Optimizer::Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots)
-    : variables_(std::move(variables).take()) {
-  if (variables_.empty()) throw invalid_argument(name, ": no variables to optimize");
+void Optimizer::bind(Trained variables) {
+  const std::string& name = name_;
+  if (bound()) throw invalid_argument(name, ": it has variables already, the first of which is ", variables_[0].name());
+  std::vector<Variable> given = std::move(variables).take();
+  if (given.empty()) throw invalid_argument(name, ": no variables to optimize");
   if (Tracer::current() != nullptr) {
     throw failed_precondition("the optimizer ", name,
                               " is made inside a traced function, which would make it again, with all that it keeps, "
                               "with every trace; make it outside and use it inside");
   }
   std::set<const Variable::State*> known;
-  for (const Variable& variable : variables_) {
+  std::vector<std::vector<Variable>> all_slots;
+  for (const Variable& variable : given) {
     if (!known.insert(variable.state().get()).second) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" is there twice");
     }
@@ -36,8 +39,8 @@ Optimizer::Optimizer(std::string name, Trained variables, const std::vector<Slot
       throw invalid_argument(name, ": variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
                              ") is not trainable or not of a floating-point type");
     }
-    std::vector<Variable>& own = slots_.emplace_back();
-    for (const SlotRule& slot : slots) {
+    std::vector<Variable>& own = all_slots.emplace_back();
+    for (const SlotRule& slot : rules_) {
       const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
       own.push_back(make_beside(
           variable, str_cat(variable.name(), "/", name, "/", slot.name),
@@ -49,6 +52,8 @@ Optimizer::Optimizer(std::string name, Trained variables, const std::vector<Slot
           /*alike=*/slot.scalar));
     }
   }
+  variables_ = std::move(given);
+  slots_ = std::move(all_slots);
 }
 
 std::vector<Variable> Optimizer::slots() const {
@@ -58,6 +63,7 @@ std::vector<Variable> Optimizer::slots() const {
 }
 
 void Optimizer::minimize(const at::Tensor& loss) const {
+  if (!bound()) throw failed_precondition("minimize: ", name_, " has no variables yet; bind() gives it some");
   // The mean over replicas is the sum of their shares: to weigh one loss costs nothing, to divide all gradients does.
   const ReplicaContext* replica = ReplicaContext::current();
   const double share = replica == nullptr ? 1 : 1.0 / replica->num_replicas();
@@ -259,9 +265,8 @@ void expect_not_negative(const char* option, double value) { expect(option, valu
 }  // namespace
 
 // ---- SGD
-Sgd::Sgd(Trained variables, SgdOptions options)
-    : Optimizer("sgd", std::move(variables),
-                options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
+Sgd::Sgd(SgdOptions options)
+    : Optimizer("sgd", options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
       options_(options) {
   expect_not_negative("sgd: learning_rate", options.learning_rate);
   expect_not_negative("sgd: momentum", options.momentum);
@@ -301,9 +306,8 @@ void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at:
 }
 
 // ---- Adagrad
-Adagrad::Adagrad(Trained variables, AdagradOptions options)
-    : Optimizer("adagrad", std::move(variables), {{.name = "sums", .initial = options.initial_accumulator}}),
-      options_(options) {
+Adagrad::Adagrad(AdagradOptions options)
+    : Optimizer("adagrad", {{.name = "sums", .initial = options.initial_accumulator}}), options_(options) {
   expect_not_negative("adagrad: learning_rate", options.learning_rate);
   expect_not_negative("adagrad: initial_accumulator", options.initial_accumulator);
   expect_not_negative("adagrad: epsilon", options.epsilon);
@@ -320,9 +324,8 @@ void Adagrad::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const
 }
 
 // ---- Adam
-Adam::Adam(const std::string& name, Trained variables, AdamOptions options, bool decoupled)
-    : Optimizer(name, std::move(variables),
-                {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
+Adam::Adam(const std::string& name, AdamOptions options, bool decoupled)
+    : Optimizer(name, {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
       options_(options),
       decoupled_(decoupled) {
   expect_not_negative((name + ": learning_rate").c_str(), options.learning_rate);

@@ -3,8 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/trace/module_variables.h"
@@ -38,6 +42,12 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
+  // Gives it the variables that it trains, and makes its slots, in the scope of a strategy if there is one. Throws
+  // Error{kInvalidArgument} for no variables, for those that are not trainable, and if it has some already.
+  void bind(Trained variables);
+  // Not before this: made without variables, it is a rule, such as Sgd({.learning_rate = 0.1}), until it is bound.
+  bool bound() const { return !variables_.empty(); }
+
   // One step down the gradient of `loss`. Variables that the loss does not depend on stay as they are, and so do their
   // slots; Error{kInvalidArgument} if it depends on none. In one of several replicas (Strategy::run) the step goes down
   // the mean of what all of them have, as if `loss` were that of one batch, and is taken once, when all have ended; the
@@ -51,14 +61,13 @@ class Optimizer {
   std::vector<Variable> slots() const;
 
  protected:
-  // `slots`: the name and the initial value of each slot of a rule. Throws Error{kInvalidArgument} for no variables and
-  // for those that are not trainable.
+  // The name and the initial value of each slot of a rule.
   struct SlotRule {
     std::string name;
     double initial = 0;
     bool scalar = false;  // one number for a variable (or a part of one), such as a count of steps
   };
-  Optimizer(std::string name, Trained variables, const std::vector<SlotRule>& slots);
+  Optimizer(std::string name, std::vector<SlotRule> slots) : name_(std::move(name)), rules_(std::move(slots)) {}
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
@@ -75,8 +84,27 @@ class Optimizer {
   virtual void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
                            const at::Tensor& gradient) const = 0;
 
+  std::string name_;
+  std::vector<SlotRule> rules_;
   std::vector<Variable> variables_;
   std::vector<std::vector<Variable>> slots_;  // by variable
+};
+
+// An optimizer that waits for its variables, whichever it is: what compile() takes.
+class OptimizerRule {
+ public:
+  template <std::derived_from<Optimizer> Rule>
+  OptimizerRule(Rule rule)  // NOLINT: an optimizer is a rule
+      : bind_([rule = std::move(rule)](Trained variables) -> std::shared_ptr<const Optimizer> {
+          auto bound = std::make_shared<Rule>(rule);
+          if (!bound->bound()) bound->bind(std::move(variables));
+          return bound;
+        }) {}
+
+  std::shared_ptr<const Optimizer> bound_to(Trained variables) const { return bind_(std::move(variables)); }
+
+ private:
+  std::function<std::shared_ptr<const Optimizer>(Trained)> bind_;
 };
 
 struct SgdOptions {
@@ -88,7 +116,8 @@ struct SgdOptions {
 
 class Sgd : public Optimizer {
  public:
-  explicit Sgd(Trained variables, SgdOptions options = {});
+  explicit Sgd(SgdOptions options);
+  explicit Sgd(Trained variables, SgdOptions options = {}) : Sgd(options) { bind(std::move(variables)); }
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -105,7 +134,8 @@ struct AdagradOptions {
 
 class Adagrad : public Optimizer {
  public:
-  explicit Adagrad(Trained variables, AdagradOptions options = {});
+  explicit Adagrad(AdagradOptions options);
+  explicit Adagrad(Trained variables, AdagradOptions options = {}) : Adagrad(options) { bind(std::move(variables)); }
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -126,10 +156,11 @@ struct AdamOptions {
 // is added where Adam adds it: SparseAdam does so before the correction of the variance.
 class Adam : public Optimizer {
  public:
-  explicit Adam(Trained variables, AdamOptions options = {}) : Adam("adam", std::move(variables), options, false) {}
+  explicit Adam(AdamOptions options) : Adam("adam", options, false) {}
+  explicit Adam(Trained variables, AdamOptions options = {}) : Adam(options) { bind(std::move(variables)); }
 
  protected:
-  Adam(const std::string& name, Trained variables, AdamOptions options, bool decoupled);
+  Adam(const std::string& name, AdamOptions options, bool decoupled);
 
  private:
   void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
@@ -149,9 +180,10 @@ struct AdamWOptions {
 
 class AdamW : public Adam {
  public:
-  explicit AdamW(Trained variables, AdamWOptions options = {})
-      : Adam("adamw", std::move(variables),
-             {options.learning_rate, options.beta1, options.beta2, options.epsilon, options.weight_decay}, true) {}
+  explicit AdamW(AdamWOptions options)
+      : Adam("adamw", {options.learning_rate, options.beta1, options.beta2, options.epsilon, options.weight_decay},
+             true) {}
+  explicit AdamW(Trained variables, AdamWOptions options = {}) : AdamW(options) { bind(std::move(variables)); }
 };
 
 }  // namespace muster

@@ -151,7 +151,7 @@ TEST(Optimizer, TakesGradientsThatWereChanged) {
 }
 
 TEST(Optimizer, RefusesWhatCannotBeTrained) {
-  EXPECT_THROW(Sgd({}), Error);
+  EXPECT_THROW(Sgd(std::vector<Variable>{}), Error);
   Variable counter(torch::zeros({}, torch::kLong));
   EXPECT_THROW(Sgd({counter}), Error);
   Variable w(torch::zeros({2}));
