@@ -25,6 +25,8 @@
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/distribute/replica_ops.h"
+#include "muster/fit/callbacks.h"
+#include "muster/fit/model.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/dump.h"
 #include "muster/graph/serialize.h"

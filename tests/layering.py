@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "data": "base graph io runtime trace",
     "distribute": "base graph runtime trace collective rpc session cluster data",
     "train": "base graph runtime trace collective rpc session cluster data io distribute",
+    "fit": "base graph runtime trace cluster data io distribute train",
 }
 WITHOUT_TORCH = {"base", "graph", "io"}
 WITH_GRPC = {"rpc"}
@@ -35,7 +36,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 # The clock on the wall jumps. Nothing is timed by it; these show a date to somebody, or translate one that gRPC gave.
 WALL_CLOCK = re.compile(r"system_clock|high_resolution_clock|absl::Now\(|gettimeofday|CLOCK_REALTIME|\btime\(nullptr\)|WaitWith(?:Timeout|Deadline)|AwaitWith")
-MAY_SHOW_DATES = {"muster/base/log.cc", "muster/rpc/certificates.cc", "muster/rpc/certificates.h", "muster/rpc/rpc_server.cc"}
+MAY_SHOW_DATES = {"muster/base/log.cc", "muster/fit/event_file.cc", "muster/rpc/certificates.cc", "muster/rpc/certificates.h", "muster/rpc/rpc_server.cc"}
 GRPC = re.compile(r"(grpc|grpcpp)/|.*\.grpc\.pb\.h$")
 
 

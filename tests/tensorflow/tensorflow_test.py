@@ -267,5 +267,17 @@ class Layers(WithTensorFlow):
                 self.expect_same(ours[name], values, name, tolerance=1e-5 if name == "normalization" else 0.0)
 
 
+class EventsOfMuster(WithTensorFlow):
+    def test_scalars_are_what_tensorboard_shows(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        muster("events", self.folder / "train")
+
+        events = EventAccumulator(str(self.folder / "train")).Reload()
+
+        self.assertEqual(sorted(events.Tags()["scalars"]), ["epoch_auc", "epoch_loss"])
+        losses = [(event.step, event.value) for event in events.Scalars("epoch_loss")]
+        self.assertEqual(losses, [(0, 1.0), (1, 0.5), (2, np.float32(1 / 3))])
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)

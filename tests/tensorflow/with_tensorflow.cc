@@ -20,6 +20,7 @@
 #include "muster/data/files/tfrecord_writer.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
 #include "muster/data/source.h"
+#include "muster/fit/event_file.h"
 #include "muster/runtime/local_worker.h"
 
 namespace {
@@ -218,6 +219,9 @@ int main(int argc, char** argv) {
       images(words[1], words[2] == "fast");
     } else if (what == "layers" && words.size() == 2) {
       layers(words[1]);
+    } else if (what == "events" && words.size() == 2) {
+      EventFile events(words[1]);
+      for (int step = 0; step < 3; ++step) events.write(step, {{"epoch_loss", 1.0 / (step + 1)}, {"epoch_auc", 0.5}});
     } else {
       std::cerr << "with_tensorflow: see tests/tensorflow/with_tensorflow.cc\n";
       return 2;

@@ -1,0 +1,69 @@
+// What happens between the epochs of fit().
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "muster/fit/history.h"
+
+namespace muster {
+
+class Model;
+
+// What fit() is at, for callbacks, which may change some of it.
+struct Training {
+  Model& model;
+  int epochs;            // all of them
+  int epoch = 0;         // this one, from 0; in on_train_begin: the first
+  int64_t steps = 0;     // taken so far, by this call of fit()
+  int64_t examples = 0;  // that they have seen; of this epoch, only what this process knows of
+  bool stop = false;     // set: this epoch is the last
+};
+
+// Called by fit(), on its thread. Under a strategy of several processes each of them calls its own, with the same
+// numbers, but only the chief should print and write.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+  virtual void on_train_begin(Training&) {}
+  virtual void on_epoch_begin(Training&) {}
+  // After steps_per_execution steps, with what this process has seen of the epoch so far. Only if wants_steps(), which
+  // is an error on parameter servers, where nobody waits for a step.
+  virtual void on_steps(Training&, const Logs&) {}
+  virtual bool wants_steps() const { return false; }
+  virtual void on_epoch_end(Training&, const Logs&) {}
+  virtual void on_train_end(Training&, const Logs&) {}
+};
+
+// A list of them: {EarlyStopping({.patience = 3}), CsvLogger("log.csv")}.
+class Callbacks {
+ public:
+  class Any {
+   public:
+    template <std::derived_from<Callback> T>
+    Any(T callback) : callback_(std::make_shared<T>(std::move(callback))) {}  // NOLINT: a callback is any callback
+    template <std::derived_from<Callback> T>
+    Any(std::shared_ptr<T> callback) : callback_(std::move(callback)) {}  // NOLINT
+    Callback& operator*() const { return *callback_; }
+    Callback* operator->() const { return callback_.get(); }
+
+   private:
+    std::shared_ptr<Callback> callback_;
+  };
+
+  Callbacks() = default;
+  Callbacks(std::initializer_list<Any> callbacks) : all_(callbacks) {}
+  void add(Any callback) { all_.push_back(std::move(callback)); }
+
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
+
+ private:
+  std::vector<Any> all_;
+};
+
+}  // namespace muster

@@ -1,0 +1,157 @@
+#include "muster/fit/callbacks.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/fit/event_file.h"
+#include "muster/fit/model.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kEpochs = "fit.epochs";  // in a backup: how many have ended
+
+bool larger_is_better(const std::string& monitor, Better better) {
+  if (better != Better::kAuto) return better == Better::kLarger;
+  for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
+    if (monitor.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+double value_of(const Logs& logs, const std::string& name) {
+  const auto found = logs.find(name);
+  if (found != logs.end()) return found->second;
+  throw not_found("a callback asks for \"", name, "\", but an epoch has ",
+                  absl::StrJoin(logs, ", ", [](std::string* out, const auto& log) { *out += log.first; }),
+                  name.starts_with("val_") ? "; validation_data gives it" : "");
+}
+
+}  // namespace
+
+BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
+    : monitor_(std::move(monitor)), larger_(larger_is_better(monitor_, better)), min_delta_(min_delta) {}
+
+bool BestSoFar::improves(const Logs& logs) {
+  const double value = value_of(logs, monitor_);
+  if (std::isnan(value)) return false;
+  if (best_ && !(larger_ ? value > *best_ + min_delta_ : value < *best_ - min_delta_)) return false;
+  best_ = value;
+  return true;
+}
+
+EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
+    : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
+
+void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
+  if (best_.improves(logs)) {
+    waited_ = 0;
+  } else if (++waited_ >= options_.patience) {
+    training.stop = true;
+  }
+}
+
+ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
+  if (options_.directory.empty()) throw invalid_argument("ModelCheckpoint: no directory");
+  if (!options_.monitor.empty()) best_.emplace(options_.monitor, options_.better);
+}
+
+void ModelCheckpoint::on_train_begin(Training& training) {
+  checkpoints_ = std::make_shared<Checkpoints>(
+      training.model.strategy(), CheckpointsOptions{.directory = options_.directory, .keep = options_.keep});
+  // A job that goes on in a directory counts on, as the one who writes sees it.
+  const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();
+  const at::Tensor last = at::scalar_tensor(present.empty() ? 0 : present.back().step, at::kLong);
+  const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "ModelCheckpoint"};
+  first_step_ = training.model.strategy().across().make_one(as_chief, {last})[0].item<int64_t>();
+}
+
+void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
+  if (best_ && !best_->improves(logs)) return;
+  checkpoints_->save(first_step_ + training.steps);
+}
+
+void BackupAndRestore::on_train_begin(Training& training) {
+  checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
+                                               CheckpointsOptions{.directory = options_.directory, .keep = 1});
+  if (!checkpoints_->restore()) return;
+  const std::string epochs = checkpoints_->metadata(kEpochs);
+  if (epochs.empty()) {
+    throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
+                              " is no backup of fit(); expected a directory of its own");
+  }
+  training.epoch = std::stoi(epochs);
+  MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
+}
+
+void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
+  checkpoints_->save(training.epoch + 1, {{kEpochs, std::to_string(training.epoch + 1)}});
+}
+
+void BackupAndRestore::on_train_end(Training& training, const Logs&) {
+  if (training.model.strategy().is_chief()) std::filesystem::remove_all(options_.directory);
+}
+
+void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
+  if (!training.model.strategy().is_chief()) return;
+  std::ofstream out(path_, begun_ ? std::ios::app : std::ios::trunc);
+  if (!begun_) {
+    out << "epoch";
+    for (const auto& [name, value] : logs) out << "," << name;
+    out << "\n";
+  }
+  begun_ = true;
+  out << training.epoch;
+  for (const auto& [name, value] : logs) out << "," << absl::StrCat(value);
+  out << "\n" << std::flush;
+  if (!out) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
+}
+
+void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
+  if (!training.model.strategy().is_chief()) return;
+  std::map<std::string, double> of_training, of_validation;
+  for (const auto& [name, value] : logs) {
+    const bool validation = name.starts_with("val_");
+    (validation ? of_validation : of_training)["epoch_" + (validation ? name.substr(4) : name)] = value;
+  }
+  auto write = [&](std::shared_ptr<EventFile>& file, const char* folder, const std::map<std::string, double>& scalars) {
+    if (scalars.empty()) return;
+    if (!file) file = std::make_shared<EventFile>(options_.directory + "/" + folder);
+    file->write(training.epoch, scalars);
+  };
+  write(train_, "train", of_training);
+  write(validation_, "validation", of_validation);
+}
+
+void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
+  if (std::isfinite(value_of(logs, "loss"))) return;
+  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << value_of(logs, "loss")
+                      << ", so it ends";
+  training.stop = true;
+}
+
+void LambdaCallback::on_train_begin(Training& training) {
+  if (options_.on_train_begin) options_.on_train_begin(training);
+}
+void LambdaCallback::on_epoch_begin(Training& training) {
+  if (options_.on_epoch_begin) options_.on_epoch_begin(training);
+}
+void LambdaCallback::on_steps(Training& training, const Logs& logs) {
+  if (options_.on_steps) options_.on_steps(training, logs);
+}
+void LambdaCallback::on_epoch_end(Training& training, const Logs& logs) {
+  if (options_.on_epoch_end) options_.on_epoch_end(training, logs);
+}
+void LambdaCallback::on_train_end(Training& training, const Logs& logs) {
+  if (options_.on_train_end) options_.on_train_end(training, logs);
+}
+
+}  // namespace muster

@@ -1,0 +1,143 @@
+// The callbacks that most training needs.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "muster/fit/callback.h"
+
+namespace muster {
+
+class Checkpoints;
+class EventFile;
+
+// Whether smaller or larger numbers are better. kAuto: larger for those whose names say accuracy, auc, precision,
+// recall, f1, r2 or iou; smaller for others.
+enum class Better { kAuto, kSmaller, kLarger };
+
+// Remembers the best of a number. Throws Error{kNotFound} that lists the names if an epoch has no such number.
+class BestSoFar {
+ public:
+  BestSoFar(std::string monitor, Better better, double min_delta = 0);
+  bool improves(const Logs& logs);
+  const std::string& monitor() const { return monitor_; }
+
+ private:
+  std::string monitor_;
+  bool larger_;
+  double min_delta_;
+  std::optional<double> best_{};
+};
+
+struct EarlyStoppingOptions {
+  std::string monitor = "val_loss";
+  Better better = Better::kAuto;
+  double min_delta = 0;  // what counts as better
+  int patience = 0;      // epochs that may be no better before the last one
+};
+class EarlyStopping : public Callback {
+ public:
+  explicit EarlyStopping(EarlyStoppingOptions options = {});
+  void on_epoch_end(Training& training, const Logs& logs) override;
+
+ private:
+  EarlyStoppingOptions options_;
+  BestSoFar best_;
+  int waited_ = 0;
+};
+
+struct ModelCheckpointOptions {
+  std::string directory;
+  int keep = 3;           // the newest ones
+  std::string monitor{};  // not empty: only epochs with a better one than all before are saved
+  Better better = Better::kAuto;
+};
+// Saves all variables of the model's strategy after an epoch, as Checkpoints does: the step is that of the training.
+class ModelCheckpoint : public Callback {
+ public:
+  explicit ModelCheckpoint(ModelCheckpointOptions options);
+  void on_train_begin(Training& training) override;
+  void on_epoch_end(Training& training, const Logs& logs) override;
+
+ private:
+  ModelCheckpointOptions options_;
+  std::optional<BestSoFar> best_;
+  std::shared_ptr<Checkpoints> checkpoints_;
+  int64_t first_step_ = 0;  // steps of earlier jobs
+};
+
+struct BackupAndRestoreOptions {
+  std::string directory;
+};
+// Saves after each epoch, and goes on after the last one saved when a job is started again. A job that ends takes its
+// backup away.
+class BackupAndRestore : public Callback {
+ public:
+  explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
+  void on_train_begin(Training& training) override;
+  void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_train_end(Training& training, const Logs& logs) override;
+
+ private:
+  BackupAndRestoreOptions options_;
+  std::shared_ptr<Checkpoints> checkpoints_;
+};
+
+// A line for each epoch, the names in the first one. Throws Error{kUnavailable} for a file that cannot be written.
+class CsvLogger : public Callback {
+ public:
+  explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  void on_epoch_end(Training& training, const Logs& logs) override;
+
+ private:
+  std::string path_;
+  bool begun_ = false;
+};
+
+struct TensorBoardOptions {
+  std::string directory = "logs";
+};
+// Scalars for TensorBoard after each epoch, under Keras' names: epoch_loss and so on in train/, those of the validation
+// data in validation/. Written by the chief.
+class TensorBoard : public Callback {
+ public:
+  explicit TensorBoard(TensorBoardOptions options = {}) : options_(std::move(options)) {}
+  void on_epoch_end(Training& training, const Logs& logs) override;
+
+ private:
+  TensorBoardOptions options_;
+  std::shared_ptr<EventFile> train_, validation_;
+};
+
+// Ends the training when the loss is no number any more.
+class TerminateOnNaN : public Callback {
+ public:
+  void on_epoch_end(Training& training, const Logs& logs) override;
+};
+
+struct LambdaCallbackOptions {
+  std::function<void(Training&)> on_train_begin{};
+  std::function<void(Training&)> on_epoch_begin{};
+  std::function<void(Training&, const Logs&)> on_steps{};
+  std::function<void(Training&, const Logs&)> on_epoch_end{};
+  std::function<void(Training&, const Logs&)> on_train_end{};
+};
+class LambdaCallback : public Callback {
+ public:
+  explicit LambdaCallback(LambdaCallbackOptions options) : options_(std::move(options)) {}
+  void on_train_begin(Training& training) override;
+  void on_epoch_begin(Training& training) override;
+  void on_steps(Training& training, const Logs& logs) override;
+  bool wants_steps() const override { return options_.on_steps != nullptr; }
+  void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_train_end(Training& training, const Logs& logs) override;
+
+ private:
+  LambdaCallbackOptions options_;
+};
+
+}  // namespace muster

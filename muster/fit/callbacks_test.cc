@@ -1,0 +1,152 @@
+#include "muster/fit/callbacks.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/log.h"
+#include "muster/cluster/test_environment.h"
+#include "muster/fit/model.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster::callbacks_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using testing_support::ScopedDirectory;
+
+class FitCallbacks : public ::testing::Test {
+ protected:
+  Model model(double learning_rate = 0.1) {
+    torch::manual_seed(1);
+    return compile(torch::nn::Linear(2, 1),
+                   {.optimizer = Adam({.learning_rate = learning_rate}), .loss = mean_squared_error});
+  }
+  std::string in(const std::string& name) const { return directory_.path() + "/" + name; }
+  static std::string read_file(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static double weight_of(const Model& model) { return model.variables().all()[0].value()[0][0].item<double>(); }
+
+  const ScopedDirectory directory_;
+  const at::Tensor x_ = (torch::manual_seed(2), torch::randn({32, 2})), y_ = x_.sum(1);
+  const Dataset data_ = Dataset::tensors({x_, y_}).batch(8);
+};
+
+// A job that is lost at the beginning of an epoch.
+LambdaCallback dies_in(int epoch) {
+  return LambdaCallback({.on_epoch_begin = [epoch](Training& training) {
+    if (training.epoch == epoch) throw aborted("lost");
+  }});
+}
+
+TEST_F(FitCallbacks, ModelCheckpointKeepsTheNewest) {
+  Model trained = model();
+  const ModelCheckpoint saves({.directory = in("checkpoints"), .keep = 2});
+  trained.fit(data_, {.epochs = 4, .callbacks = {saves}, .verbose = 0});
+
+  EXPECT_THAT(CheckpointDirectory(in("checkpoints")).all(), SizeIs(2));
+  trained.fit(data_, {.epochs = 1, .callbacks = {saves}, .verbose = 0});
+  EXPECT_EQ(CheckpointDirectory(in("checkpoints")).latest()->step, 20) << "it counts on";
+}
+
+TEST_F(FitCallbacks, ModelCheckpointSavesOnlyWhatIsBetter) {
+  Model trained = model(/*learning_rate=*/0);
+
+  trained.fit(
+      data_, {.epochs = 4, .callbacks = {ModelCheckpoint({.directory = in("best"), .monitor = "loss"})}, .verbose = 0});
+
+  EXPECT_THAT(CheckpointDirectory(in("best")).all(), SizeIs(1));
+}
+
+TEST_F(FitCallbacks, BackupAndRestoreGoesOnWhereAJobWasLost) {
+  const std::string backup = in("backup");
+  double whole = 0;
+  {
+    Model trained = model();
+    trained.fit(data_, {.epochs = 4, .verbose = 0});
+    whole = weight_of(trained);
+  }
+  {
+    Model trained = model();
+    EXPECT_THROW(trained.fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup}), dies_in(2)}, .verbose = 0}),
+                 Error);
+    EXPECT_TRUE(std::filesystem::exists(backup));
+  }
+  Model trained = model();
+  LogCapture log;
+
+  const History history = trained.fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup})}, .verbose = 0});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
+  EXPECT_NEAR(weight_of(trained), whole, 1e-6);
+  EXPECT_FALSE(std::filesystem::exists(backup));
+  EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitCallbacks, CsvLoggerWritesALineForEachEpoch) {
+  const std::string path = in("log.csv");
+  Model trained = model();
+
+  trained.fit(data_, {.epochs = 2, .validation_data = data_, .callbacks = {CsvLogger(path)}, .verbose = 0});
+
+  EXPECT_THAT(read_file(path), StartsWith("epoch,loss,val_loss\n0,"));
+  EXPECT_THAT(read_file(path), HasSubstr("\n1,"));
+  EXPECT_THROW(trained.fit(data_, {.callbacks = {CsvLogger("/nowhere/log.csv")}, .verbose = 0}), Error);
+}
+
+TEST_F(FitCallbacks, TensorBoardHasAFileForEachKindOfData) {
+  Model trained = model();
+
+  trained.fit(
+      data_,
+      {.epochs = 2, .validation_data = data_, .callbacks = {TensorBoard({.directory = in("logs")})}, .verbose = 0});
+
+  for (const char* folder : {"train", "validation"}) {
+    const auto files = std::filesystem::directory_iterator(in("logs") + "/" + folder);
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << folder;
+  }
+}
+
+TEST_F(FitCallbacks, TerminateOnNaNEndsWhatHasExploded) {
+  Model trained =
+      compile(torch::nn::Linear(2, 1), {.optimizer = Sgd({.learning_rate = 1e30}), .loss = mean_squared_error});
+  LogCapture log;
+
+  const History history = trained.fit(data_, {.epochs = 50, .callbacks = {TerminateOnNaN()}, .verbose = 0});
+
+  EXPECT_LT(history.epochs().size(), 50U);
+  EXPECT_TRUE(log.contains("so it ends"));
+}
+
+TEST_F(FitCallbacks, SeeEachExecution) {
+  std::vector<int64_t> steps;
+  Model trained = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error, .steps_per_execution = 3});
+
+  trained.fit(data_.repeat(),
+              {.steps_per_epoch = 7,
+               .callbacks = {LambdaCallback(
+                   {.on_steps = [&](Training& training, const Logs&) { steps.push_back(training.steps); }})},
+               .verbose = 0});
+
+  EXPECT_THAT(steps, ElementsAre(3, 6, 7));
+}
+
+TEST_F(FitCallbacks, SayWhichNumbersThereAre) {
+  Model trained = model();
+  try {
+    trained.fit(data_, {.callbacks = {EarlyStopping()}, .verbose = 0});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("asks for \"val_loss\", but an epoch has loss; validation_data gives it"));
+  }
+}
+
+}  // namespace
+}  // namespace muster::callbacks_test

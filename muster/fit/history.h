@@ -1,0 +1,28 @@
+// What fit() has seen, epoch by epoch.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// The numbers of an epoch by name: "loss", the metrics, and the same of the validation data as "val_loss", ….
+using Logs = std::map<std::string, double>;
+
+class History {
+ public:
+  void add(int epoch, const Logs& logs);
+
+  const std::vector<int>& epochs() const { return epochs_; }  // from 0
+  std::vector<std::string> names() const;
+  // A number for each epoch. Throws Error{kNotFound} that lists the names.
+  const std::vector<double>& operator[](const std::string& name) const;
+  bool contains(const std::string& name) const { return values_.contains(name); }
+
+ private:
+  std::vector<int> epochs_;
+  std::map<std::string, std::vector<double>> values_;
+};
+
+}  // namespace muster

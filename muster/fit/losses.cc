@@ -1,0 +1,173 @@
+#include "muster/fit/losses.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/binary_cross_entropy.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/huber_loss.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+constexpr double kEpsilon = 1e-7;  // of Keras: no logarithm of 0
+
+at::Tensor per_example(const at::Tensor& values) { return values.dim() <= 1 ? values : values.flatten(1).mean(1); }
+
+struct Pair {
+  at::Tensor output, target;
+};
+
+// Both of one shape, and the target of the output's type.
+Pair alike(const char* name, at::Tensor output, const at::Tensor& target) {
+  if (output.dim() == target.dim() + 1 && output.size(-1) == 1) output = output.squeeze(-1);
+  if (output.sizes() == target.sizes()) return {output, target.to(output.scalar_type())};
+  if (target.dim() == output.dim() + 1 && target.size(-1) == 1) {
+    const at::Tensor flat = target.squeeze(-1);
+    if (output.sizes() == flat.sizes()) return {output, flat.to(output.scalar_type())};
+  }
+  throw invalid_argument("loss ", name, ": the output is ", spec_of(output).to_string(), " and the target ",
+                         spec_of(target).to_string(), ", expected the same shape");
+}
+
+using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
+
+Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outputs::kValues) {
+  return {name,
+          [name, function](const at::Tensor& output, const at::Tensor& target) {
+            const Pair both = alike(name, output, target);
+            return per_example(function(both.output, both.target));
+          },
+          outputs};
+}
+
+// Keras takes 0 and 1 as well as -1 and 1.
+at::Tensor signs(const at::Tensor& target) {
+  return at::where(target > 0, at::ones_like(target), -at::ones_like(target));
+}
+
+at::Tensor log_probabilities(const at::Tensor& output, bool from_logits) {
+  if (from_logits) return at::log_softmax(output, -1);
+  const at::Tensor scaled = output / output.sum(-1, /*keepdim=*/true);
+  return scaled.clamp(kEpsilon, 1 - kEpsilon).log();
+}
+
+at::Tensor unit(const at::Tensor& x) { return x / x.square().sum(-1, /*keepdim=*/true).clamp_min(1e-12).sqrt(); }
+
+}  // namespace
+
+const Loss mean_squared_error =
+    elementwise("mean_squared_error",
+                [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square(); });
+const Loss mean_absolute_error = elementwise(
+    "mean_absolute_error", [](const at::Tensor& output, const at::Tensor& target) { return (output - target).abs(); });
+const Loss mean_squared_logarithmic_error =
+    elementwise("mean_squared_logarithmic_error", [](const at::Tensor& output, const at::Tensor& target) {
+      return (output.clamp_min(kEpsilon).log1p() - target.clamp_min(kEpsilon).log1p()).square();
+    });
+const Loss log_cosh = elementwise("log_cosh", [](const at::Tensor& output, const at::Tensor& target) {
+  const at::Tensor x = output - target;
+  return x + at::softplus(-2 * x) - std::log(2.0);
+});
+const Loss poisson = elementwise("poisson", [](const at::Tensor& output, const at::Tensor& target) {
+  return output - target * (output + kEpsilon).log();
+});
+const Loss hinge = elementwise("hinge", [](const at::Tensor& output, const at::Tensor& target) {
+  return (1 - signs(target) * output).clamp_min(0);
+});
+const Loss squared_hinge = elementwise("squared_hinge", [](const at::Tensor& output, const at::Tensor& target) {
+  return (1 - signs(target) * output).clamp_min(0).square();
+});
+const Loss binary_cross_entropy =
+    elementwise("binary_cross_entropy", [](const at::Tensor& output, const at::Tensor& target) {
+      return at::binary_cross_entropy(output.clamp(kEpsilon, 1 - kEpsilon), target, {}, at::Reduction::None);
+    });
+const Loss binary_cross_entropy_with_logits = elementwise(
+    "binary_cross_entropy_with_logits",
+    [](const at::Tensor& output, const at::Tensor& target) {
+      return at::binary_cross_entropy_with_logits(output, target, {}, {}, at::Reduction::None);
+    },
+    Outputs::kLogits);
+
+const Loss kl_divergence{"kl_divergence", [](const at::Tensor& output, const at::Tensor& target) {
+                           const Pair both = alike("kl_divergence", output, target);
+                           const at::Tensor wanted = both.target.clamp(kEpsilon, 1);
+                           const at::Tensor logs = (wanted / both.output.clamp(kEpsilon, 1)).log();
+                           return per_example((wanted * logs).sum(-1));
+                         }};
+const Loss cosine_similarity{"cosine_similarity", [](const at::Tensor& output, const at::Tensor& target) {
+                               const Pair both = alike("cosine_similarity", output, target);
+                               return per_example(-(unit(both.output) * unit(both.target)).sum(-1));
+                             }};
+const Loss categorical_cross_entropy = make_categorical_cross_entropy({});
+const Loss sparse_categorical_cross_entropy = make_sparse_categorical_cross_entropy({});
+
+Loss huber(double delta) {
+  return {"huber", [delta](const at::Tensor& output, const at::Tensor& target) {
+            const Pair both = alike("huber", output, target);
+            return per_example(at::huber_loss(both.output, both.target, at::Reduction::None, delta));
+          }};
+}
+
+Loss binary_focal_cross_entropy(double gamma, double alpha) {
+  return {"binary_focal_cross_entropy",
+          [gamma, alpha](const at::Tensor& output, const at::Tensor& target) {
+            const auto [logits, wanted] = alike("binary_focal_cross_entropy", output, target);
+            const at::Tensor entropy =
+                at::binary_cross_entropy_with_logits(logits, wanted, {}, {}, at::Reduction::None);
+            const at::Tensor p = at::sigmoid(logits);
+            const at::Tensor missed = wanted * (1 - p) + (1 - wanted) * p;
+            return per_example(missed.pow(gamma) * (wanted * alpha + (1 - wanted) * (1 - alpha)) * entropy);
+          },
+          Outputs::kLogits};
+}
+
+Loss make_categorical_cross_entropy(const ClassLossOptions& options) {
+  return {"categorical_cross_entropy",
+          [options](const at::Tensor& output, const at::Tensor& target) {
+            auto [scores, wanted] = alike("categorical_cross_entropy", output, target);
+            if (options.label_smoothing > 0) {
+              const double classes = static_cast<double>(scores.size(-1));
+              wanted = wanted * (1 - options.label_smoothing) + options.label_smoothing / classes;
+            }
+            return per_example(-(wanted * log_probabilities(scores, options.from_logits)).sum(-1));
+          },
+          options.from_logits ? Outputs::kClassLogits : Outputs::kValues};
+}
+
+Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
+  return {"sparse_categorical_cross_entropy",
+          [options](const at::Tensor& output, const at::Tensor& target) {
+            at::Tensor classes = target;
+            if (classes.dim() == output.dim() && classes.size(-1) == 1) classes = classes.squeeze(-1);
+            if (output.dim() < 1 || classes.sizes() != output.sizes().slice(0, static_cast<size_t>(output.dim()) - 1)) {
+              throw invalid_argument("loss sparse_categorical_cross_entropy: the output is ",
+                                     spec_of(output).to_string(), " and the target ", spec_of(target).to_string(),
+                                     ", expected the number of a class for each row of scores");
+            }
+            const at::Tensor logs = log_probabilities(output, options.from_logits);
+            const at::Tensor own = logs.gather(-1, classes.to(at::kLong).unsqueeze(-1)).squeeze(-1);
+            if (options.label_smoothing == 0) return per_example(-own);
+            return per_example(-(own * (1 - options.label_smoothing) + logs.mean(-1) * options.label_smoothing));
+          },
+          options.from_logits ? Outputs::kClassLogits : Outputs::kValues};
+}
+
+at::Tensor probabilities_of(const at::Tensor& output, Outputs kind) {
+  if (kind == Outputs::kLogits) return at::sigmoid(output);
+  if (kind == Outputs::kClassLogits) return at::softmax(output, -1);
+  return output;
+}
+
+}  // namespace muster

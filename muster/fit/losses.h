@@ -1,0 +1,69 @@
+// What training goes down: a number for each example of a batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace muster {
+
+// What the outputs of a model mean to its loss, so that metrics take them for the same.
+enum class Outputs {
+  kValues,       // what they are: numbers, or probabilities
+  kLogits,       // of one class or none each: sigmoid makes probabilities of them
+  kClassLogits,  // of one class of several: softmax does
+};
+
+// A function of the outputs of a model and of what they should be. It gives a number for each example, or one for the
+// batch; then there are no weights of examples. Traced: it may be any libtorch code.
+class Loss {
+ public:
+  using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+  Loss() = default;  // none
+  Loss(std::string name, Function function, Outputs outputs = Outputs::kValues)
+      : name_(std::move(name)), function_(std::move(function)), outputs_(outputs) {}
+  template <class F>
+    requires std::is_invocable_r_v<at::Tensor, F&, at::Tensor, at::Tensor>
+  Loss(F function) : Loss("loss", std::move(function)) {}  // NOLINT: a lambda is a loss
+
+  explicit operator bool() const { return function_ != nullptr; }
+  const std::string& name() const { return name_; }
+  Outputs outputs() const { return outputs_; }
+  at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const { return function_(output, target); }
+
+ private:
+  std::string name_;
+  Function function_;
+  Outputs outputs_ = Outputs::kValues;
+};
+
+// As Keras' of these names. Unless said otherwise a target looks like the output, or the output has one more dimension
+// of size 1 at its end; else Error{kInvalidArgument} names both shapes, where libtorch would broadcast. Losses of
+// outputs with several values are their mean for each example.
+extern const Loss mean_squared_error, mean_absolute_error, mean_squared_logarithmic_error, log_cosh, poisson;
+extern const Loss hinge, squared_hinge;  // of targets -1 and 1, or 0 and 1
+// Of distributions over the last dimension.
+extern const Loss kl_divergence, cosine_similarity;
+Loss huber(double delta = 1);
+
+// Of targets 0 and 1, and probabilities or logits.
+extern const Loss binary_cross_entropy, binary_cross_entropy_with_logits;
+Loss binary_focal_cross_entropy(double gamma = 2, double alpha = 0.25);  // of logits
+
+// One of several classes, whose logits are the last dimension of the output. The target is a distribution of that
+// shape, or, sparse, the number of the class.
+extern const Loss categorical_cross_entropy, sparse_categorical_cross_entropy;
+struct ClassLossOptions {
+  bool from_logits = true;  // else the outputs are probabilities
+  double label_smoothing = 0;
+};
+Loss make_categorical_cross_entropy(const ClassLossOptions& options);
+Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options);
+
+// The probabilities that outputs of a loss stand for.
+at::Tensor probabilities_of(const at::Tensor& output, Outputs kind);
+
+}  // namespace muster

@@ -1,0 +1,117 @@
+// compile and fit, as Keras has them, for any torch::nn module and under any strategy.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/distribute/strategy.h"
+#include "muster/fit/callback.h"
+#include "muster/fit/forward.h"
+#include "muster/fit/history.h"
+#include "muster/fit/losses.h"
+#include "muster/fit/metric.h"
+#include "muster/fit/model_input.h"
+#include "muster/train/optimizer.h"
+
+namespace muster {
+
+struct CompileOptions {
+  OptimizerRule optimizer = Sgd(SgdOptions{});
+  Loss loss{};
+  std::vector<Metric> metrics{};  // of the same outputs, as probabilities where the loss takes them for logits
+  // So many steps are one program, for steps that are short. Callbacks see them together.
+  int64_t steps_per_execution = 1;
+  // Where it is trained. None: the strategy that has made the module, that in whose scope this is, or none.
+  std::optional<Strategy> strategy{};
+};
+
+struct FitOptions {
+  int epochs = 1;         // up to this one
+  int initial_epoch = 0;  // from 0
+  // Without it an epoch is all of the data. With it epochs go on where those before have ended; needed for data that
+  // has no end.
+  std::optional<int64_t> steps_per_epoch{};
+  std::optional<ModelInput> validation_data{};
+  std::optional<int64_t> validation_steps{};  // the first ones; all without
+  std::map<int64_t, double> class_weight{};   // of examples whose target is that number; 1 for others
+  int64_t batch_size = 32;                    // of tensors
+  bool shuffle = true;                        // tensors
+  Callbacks callbacks{};
+  // 0: says nothing. 1: a bar on a terminal, else a line for each epoch. 2: a line for each epoch.
+  int verbose = 1;
+};
+
+struct EvaluateOptions {
+  std::optional<int64_t> steps{};  // the first ones; all without
+  int64_t batch_size = 32;         // of tensors
+};
+
+// What compile() takes of a module, whichever it is.
+struct ModelParts {
+  ModuleVariables variables;
+  Forward forward;
+  std::function<bool(bool)> set_training;  // returns what it was
+};
+
+// A handle, cheap to copy; for one thread at a time. Holds the module.
+class Model {
+ public:
+  Model(ModelParts parts, CompileOptions options);
+
+  // Trains, and returns the numbers of each epoch. Throws Error for data that does not fit, for what a step or a
+  // callback throws, and if the data ends before the first step.
+  History fit(const ModelInput& input, const FitOptions& options = {});
+  // The loss and the metrics of data, with the module in eval(). Each example counts once; on parameter servers, if a
+  // worker is lost meanwhile, those of the files or ranges that it had not ended count once more.
+  Logs evaluate(const ModelInput& input, const EvaluateOptions& options = {});
+  // The outputs of all examples, in their order. This process computes them, also under a strategy.
+  at::Tensor predict(const ModelInput& inputs, const EvaluateOptions& options = {});
+
+  // One step, or its numbers alone, in this process.
+  Logs train_on_batch(const at::Tensor& x, const at::Tensor& y);
+  Logs test_on_batch(const at::Tensor& x, const at::Tensor& y);
+
+  // The variables as a table: shapes, numbers, where they are.
+  std::string summary() const;
+
+  const ModuleVariables& variables() const;
+  const Strategy& strategy() const;
+  const Optimizer& optimizer() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// `auto model = muster::compile(net, {.optimizer = muster::Adam({.learning_rate = 0.001}),
+//                                     .loss = muster::sparse_categorical_cross_entropy,
+//                                     .metrics = {muster::Accuracy()}});`
+// The module's tensors become variables, if they are not yet; it has one output. Throws Error{kInvalidArgument} for no
+// loss.
+template <TorchModule Module>
+Model compile(Module module, CompileOptions options) {
+  auto variables_of_module = [&] { return adopt(module, {.keep = true}); };
+  auto in_scope = [&] {
+    const VariableScope scope = options.strategy->scope();
+    return variables_of_module();
+  };
+  ModuleVariables variables = options.strategy ? in_scope() : variables_of_module();
+  auto set_training = [module](bool training) mutable {
+    auto set = [&](auto& of) {
+      const bool before = of.is_training();
+      of.train(training);
+      return before;
+    };
+    if constexpr (requires { module->is_training(); }) {
+      return set(*module);
+    } else {
+      return set(module);
+    }
+  };
+  return Model({std::move(variables), forward_of(module), std::move(set_training)}, std::move(options));
+}
+
+}  // namespace muster

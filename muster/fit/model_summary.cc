@@ -1,0 +1,62 @@
+// What a model consists of, as a table.
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "muster/base/strings.h"
+#include "muster/fit/fit_display.h"
+#include "muster/fit/model.h"
+
+namespace muster {
+namespace {
+
+struct Row {
+  std::string name, shape, count, where;
+};
+
+int64_t numbers_in(const Variable& variable) {
+  const at::IntArrayRef sizes = variable.sizes();
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::string where_is(const Variable& variable) {
+  auto device = [](const Variable& part) { return part.device().empty() ? "here" : part.device(); };
+  if (!variable.shards().empty()) {
+    return str_cat(variable.shards().size(), " parts, from ", device(variable.shards().front()), " to ",
+                   device(variable.shards().back()));
+  }
+  if (!variable.copies().empty()) {
+    return absl::StrJoin(variable.copies(), ", ",
+                         [&](std::string* out, const Variable& copy) { *out += device(copy); });
+  }
+  return device(variable);
+}
+
+}  // namespace
+
+std::string Model::summary() const {
+  std::vector<Row> rows{{"variable", "shape", "numbers", "where"}};
+  int64_t trained = 0, others = 0;
+  for (const Variable& variable : variables().all()) {
+    rows.push_back({variable.name(), str_cat("[", absl::StrJoin(variable.sizes(), ", "), "]"),
+                    with_commas(numbers_in(variable)), where_is(variable)});
+    (variable.trainable() ? trained : others) += numbers_in(variable);
+  }
+  size_t name = 0, shape = 0, count = 0;
+  for (const Row& row : rows) {
+    name = std::max(name, row.name.size());
+    shape = std::max(shape, row.shape.size());
+    count = std::max(count, row.count.size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    str_append(text, absl::StrFormat("%-*s  %-*s  %*s  %s\n", static_cast<int>(name), row.name, static_cast<int>(shape),
+                                     row.shape, static_cast<int>(count), row.count, row.where));
+  }
+  str_append(text, with_commas(trained), " numbers are trained, ", with_commas(others), " others\n");
+  return text;
+}
+
+}  // namespace muster

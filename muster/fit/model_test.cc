@@ -1,0 +1,322 @@
+#include "muster/fit/model.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/fit/callbacks.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using testing_support::strategy_of;
+
+// Before anybody uses the devices of this process.
+[[maybe_unused]] const bool two_devices_to_fit_on = [] {
+  set_local_options({.devices = {.cpus = 2, .gpus = false}});
+  return true;
+}();
+
+constexpr int kQuiet = 0;
+
+struct Line {
+  at::Tensor x = (torch::manual_seed(3), torch::randn({70, 3}));
+  at::Tensor y = x.mm(torch::tensor({{1.F}, {-2.F}, {0.5F}})) + 0.25F;
+  Dataset batches(int64_t size = 16) const { return Dataset::tensors({x, y}).batch(size); }
+};
+
+torch::nn::Linear small_net() {
+  torch::manual_seed(1);
+  return torch::nn::Linear(3, 1);
+}
+
+std::vector<at::Tensor> values_of(const Model& model) {
+  std::vector<at::Tensor> values;
+  for (const Variable& variable : model.variables().all()) values.push_back(variable.value().clone());
+  return values;
+}
+
+// One batch of these, whose last column is the target.
+Dataset named(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& names) {
+  const Dataset rows = Dataset::tensors(tensors).map_native([](Columns row) { return row; }, {}, names);
+  return rows.label(names.back()).batch(tensors[0].size(0));
+}
+
+template <class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Fit, DoesWhatALoopOfStepsDoes) {
+  const Line line;
+  auto net = small_net(), other = small_net();
+  Model model = compile(net, {.optimizer = Adam({.learning_rate = 0.05}), .loss = mean_squared_error});
+
+  const History history = model.fit(line.batches(), {.epochs = 3, .verbose = kQuiet});
+
+  const auto variables = adopt(other);
+  const Adam adam(variables, {.learning_rate = 0.05});
+  auto step = function([&](at::Tensor x, at::Tensor y) { adam.minimize((other->forward(x) - y).square().mean()); });
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int64_t i = 0; i < 70; i += 16) step(line.x.slice(0, i, i + 16), line.y.slice(0, i, i + 16));
+  }
+  EXPECT_TRUE(torch::allclose(values_of(model)[0], variables.all()[0].value(), 1e-5, 1e-6));
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
+  EXPECT_LT(history["loss"][2], history["loss"][0]);
+  EXPECT_THAT(error_of([&] { history["accuracy"]; }), HasSubstr("there is no \"accuracy\"; there are loss"));
+}
+
+TEST(Fit, DoesTheSameWithSeveralStepsInOneProgram) {
+  const Line line;
+  std::vector<std::vector<at::Tensor>> values;
+  std::vector<double> losses;
+  for (const int64_t at_once : {1, 2, 3}) {
+    Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}),
+                                        .loss = mean_squared_error,
+                                        .steps_per_execution = at_once});
+    losses.push_back(model.fit(line.batches(), {.epochs = 4, .verbose = kQuiet})["loss"].back());
+    values.push_back(values_of(model));
+  }
+
+  for (const size_t i : {1, 2}) {
+    EXPECT_TRUE(torch::allclose(values[i][0], values[0][0], 1e-6, 1e-7));
+    EXPECT_NEAR(losses[i], losses[0], 1e-9);
+  }
+}
+
+TEST(Fit, GoesOnInADatasetThatHasNoEnd) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+
+  const History history = model.fit(line.batches().repeat(), {.epochs = 10, .steps_per_epoch = 10, .verbose = kQuiet});
+
+  EXPECT_THAT(history["loss"], SizeIs(10));
+  EXPECT_THAT(error_of([&] { model.fit(line.batches().repeat()); }), HasSubstr("steps_per_epoch"));
+}
+
+TEST(Fit, EndsWithTheDataAndSaysSo) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  LogCapture log;
+
+  const History history = model.fit(line.batches(), {.epochs = 10, .steps_per_epoch = 3, .verbose = kQuiet});
+
+  EXPECT_THAT(history["loss"], SizeIs(2));
+  EXPECT_TRUE(log.contains("the data has ended after 2 of 3 steps of epoch 2"));
+}
+
+TEST(Fit, CountsEveryExampleOnceInItsMetrics) {
+  const Line line;
+  Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0}),
+                                      .loss = mean_squared_error,
+                                      .metrics = {MeanAbsoluteError(), R2Score()}});
+  const at::Tensor said = model.predict({line.x, line.y});
+
+  const Logs logs = model.evaluate(line.batches());
+  const History history = model.fit(line.batches(), {.validation_data = line.batches(64), .verbose = kQuiet});
+
+  const double loss = (said - line.y).square().mean().item<double>();
+  EXPECT_NEAR(logs.at("loss"), loss, 1e-6);
+  EXPECT_NEAR(logs.at("mean_absolute_error"), (said - line.y).abs().mean().item<double>(), 1e-6);
+  for (const auto& [name, value] : logs) {
+    EXPECT_NEAR(history[name][0], value, 1e-6) << name;
+    EXPECT_NEAR(history["val_" + name][0], value, 1e-6) << name;
+  }
+}
+
+TEST(Fit, WeighsExamplesAndClasses) {
+  const at::Tensor x = torch::randn({8, 2}), y = torch::tensor({0, 1, 0, 1, 1, 1, 0, 2});
+  const at::Tensor weights = torch::tensor({1.F, 3.F, 1.F, 3.F, 3.F, 3.F, 1.F, 1.F});
+  auto trained = [&](const ModelInput& input, const std::map<int64_t, double>& by_class) {
+    torch::manual_seed(5);
+    Model model = compile(torch::nn::Linear(2, 3),
+                          {.optimizer = Sgd({.learning_rate = 0.5}), .loss = sparse_categorical_cross_entropy});
+    const History history = model.fit(input, {.class_weight = by_class, .batch_size = 8, .verbose = kQuiet});
+    return std::pair(values_of(model)[0], history["loss"][0]);
+  };
+
+  const auto by_class = trained({x, y}, {{1, 3.0}});
+  const auto by_example = trained(Dataset::tensors({x, y, weights}).batch(8), {});
+  const auto by_name = trained(named({x, weights, y}, {"x", "sample_weight", "y"}), {});
+
+  EXPECT_TRUE(torch::allclose(by_class.first, by_example.first));
+  EXPECT_NEAR(by_class.second, by_example.second, 1e-6);
+  EXPECT_TRUE(torch::allclose(by_class.first, by_name.first));
+}
+
+struct TwoInputsImpl : torch::nn::Module {
+  TwoInputsImpl() { register_module("top", top); }
+  at::Tensor forward(at::Tensor a, at::Tensor b) { return top->forward(torch::cat({a, b}, 1)); }
+  torch::nn::Linear top{4, 1};
+};
+TORCH_MODULE(TwoInputs);
+
+struct NamedInputsImpl : torch::nn::Module {
+  NamedInputsImpl() { register_module("top", top); }
+  at::Tensor forward(const Features& features) { return top->forward(features["b"] - features["a"]); }
+  torch::nn::Linear top{2, 1};
+};
+TORCH_MODULE(NamedInputs);
+
+TEST(Fit, GivesAModelItsInputsByPlaceOrByName) {
+  const at::Tensor a = torch::randn({20, 2}), b = torch::randn({20, 2}), y = b.sum(1);
+  const Dataset data = named({a, b, y}, {"a", "b", "y"});
+
+  for (Model model :
+       {compile(TwoInputs(), {.loss = mean_squared_error}), compile(NamedInputs(), {.loss = mean_squared_error})}) {
+    const History history = model.fit(data, {.epochs = 5, .verbose = kQuiet});
+    EXPECT_LT(history["loss"].back(), history["loss"].front());
+    EXPECT_EQ(model.predict(data).sizes(), at::IntArrayRef({20, 1}));
+  }
+  Model one = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  EXPECT_THAT(error_of([&] { one.fit(data); }),
+              HasSubstr("forward() of the model takes 1 tensors, but an example has 2 inputs"));
+}
+
+TEST(Fit, EvaluatesInEvalModeAndTrainsInTrainMode) {
+  torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Dropout(0.5),
+                            torch::nn::Linear(4, 1));
+  const Line line;
+  Model model = compile(net, {.loss = mean_squared_error});
+  model.fit(line.batches(), {.verbose = kQuiet});
+
+  const Logs once = model.evaluate(line.batches()), again = model.evaluate(line.batches(7));
+
+  EXPECT_NEAR(once.at("loss"), again.at("loss"), 1e-6);
+  EXPECT_TRUE(net->is_training());
+}
+
+TEST(Fit, TakesSingleBatches) {
+  const Line line;
+  Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0.1}), .loss = mean_squared_error});
+
+  const double before = model.test_on_batch(line.x, line.y).at("loss");
+  EXPECT_NEAR(model.train_on_batch(line.x, line.y).at("loss"), before, 1e-6);
+  EXPECT_LT(model.test_on_batch(line.x, line.y).at("loss"), before);
+}
+
+TEST(Fit, StopsEarly) {
+  const Line line;
+  Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0}), .loss = mean_squared_error});
+
+  const History history = model.fit(line.batches(), {.epochs = 50,
+                                                     .validation_data = line.batches(),
+                                                     .callbacks = {EarlyStopping({.patience = 2})},
+                                                     .verbose = kQuiet});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
+}
+
+TEST(Fit, RefusesWhatCannotBeTrained) {
+  const Line line;
+  EXPECT_THAT(error_of([] { compile(small_net(), {}); }), HasSubstr("compile: no loss"));
+  EXPECT_THAT(error_of([] { compile(small_net(), {.loss = hinge, .steps_per_execution = 0}); }),
+              HasSubstr("steps_per_execution 0"));
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  EXPECT_THAT(error_of([&] { model.fit(Dataset::tensors({line.x}).batch(4)); }),
+              HasSubstr("elements (inputs, target)"));
+  EXPECT_THAT(error_of([&] { model.fit(line.batches().take(0)); }), HasSubstr("empty"));
+  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
+}
+
+TEST(Fit, ShowsWhatAModelConsistsOf) {
+  const Model model = compile(torch::nn::Linear(300, 10), {.loss = mean_squared_error});
+  EXPECT_THAT(model.summary(),
+              AllOf(HasSubstr("[10, 300]"), HasSubstr("3,000"), HasSubstr("3,010 numbers are trained")));
+}
+
+// ---- Under strategies
+TEST(FitUnderStrategies, LearnsTheSameOnTwoDevices) {
+  const Line line;
+  auto trained = [&](const Strategy& strategy) {
+    torch::manual_seed(1);
+    Model model =
+        compile(strategy.make<torch::nn::Linear>(3, 1),
+                {.optimizer = Adam({.learning_rate = 0.05}), .loss = mean_squared_error, .metrics = {R2Score()}});
+    const History history = model.fit(line.batches(14), {.epochs = 3, .verbose = kQuiet});
+    const Logs logs = model.evaluate(line.batches());
+    return std::tuple(values_of(model)[0], history["loss"], logs.at("r2_score"));
+  };
+
+  const auto [alone, losses, r2] = trained(Strategy());
+  for (const Strategy& strategy : {Strategy(OneDeviceStrategy("/device:CPU:1")), Strategy(MirroredStrategy()),
+                                   Strategy(CentralStorageStrategy())}) {
+    const auto [values, own_losses, own_r2] = trained(strategy);
+    EXPECT_TRUE(torch::allclose(values, alone, 1e-4, 1e-5));
+    EXPECT_NEAR(own_losses.back(), losses.back(), 1e-5);
+    EXPECT_NEAR(own_r2, r2, 1e-5);
+  }
+}
+
+class FitOnParameterServers : public ::testing::Test {
+ protected:
+  InProcessCluster cluster_{{.workers = 2, .ps = 2, .transport = Transport::kLocal}};
+  ParameterServerStrategy strategy_ = strategy_of(cluster_, Transport::kLocal);
+};
+
+TEST_F(FitOnParameterServers, HasALossForEachEpoch) {
+  const Line line;
+  Model model = compile(strategy_.make<torch::nn::Linear>(3, 10),
+                        {.optimizer = Sgd({.learning_rate = 0.05}), .loss = mean_squared_error});
+  const at::Tensor y = line.y.expand({70, 10}).contiguous();
+
+  const History history =
+      model.fit([&](InputContext input) { return Dataset::tensors({line.x, y}).shard(input).batch(8).repeat(); },
+                {.epochs = 10, .steps_per_epoch = 10, .verbose = kQuiet});
+
+  EXPECT_THAT(history["loss"], SizeIs(10));
+  EXPECT_LT(history["loss"].back(), history["loss"].front());
+  EXPECT_THAT(model.summary(), HasSubstr("/job:ps"));
+}
+
+TEST_F(FitOnParameterServers, SeesEveryExampleOnceInAnEpoch) {
+  const Line line;
+  Model model =
+      compile(strategy_.make<torch::nn::Linear>(3, 1),
+              {.optimizer = Sgd({.learning_rate = 0}), .loss = mean_squared_error, .metrics = {MeanAbsoluteError()}});
+  const at::Tensor said = model.predict({line.x, line.y});
+  const double loss = (said - line.y).square().mean().item<double>();
+  int64_t examples = 0;
+
+  const History history = model.fit(
+      line.batches(8),
+      {.epochs = 2,
+       .validation_data = line.batches(),
+       .callbacks = {LambdaCallback({.on_epoch_end = [&](Training& now, const Logs&) { examples = now.examples; }})},
+       .verbose = kQuiet});
+
+  EXPECT_EQ(examples, 140);
+  for (const double seen : history["loss"]) EXPECT_NEAR(seen, loss, 1e-6);
+  EXPECT_NEAR(history["val_loss"][1], loss, 1e-6);
+  EXPECT_NEAR(model.evaluate(line.batches()).at("mean_absolute_error"), (said - line.y).abs().mean().item<double>(),
+              1e-6);
+}
+
+TEST_F(FitOnParameterServers, HasNoCallbacksOfSteps) {
+  const Line line;
+  Model model = compile(strategy_.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error});
+  const LambdaCallback each({.on_steps = [](Training&, const Logs&) {}});
+
+  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.callbacks = {each}}); }),
+              HasSubstr("Batch-level `Callback`s are not supported"));
+}
+
+TEST_F(FitOnParameterServers, ThrowsWhatAStepThrows) {
+  const Line line;
+  Model model = compile(strategy_.make<torch::nn::Linear>(4, 1), {.loss = mean_squared_error});
+
+  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("16x3 and 4x1"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,135 @@
+#include "muster/fit/step_loop.h"
+
+#include <deque>
+#include <utility>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/data/auto_shard.h"
+#include "muster/distribute/cluster_coordinator.h"
+
+namespace muster {
+namespace {
+
+using Input = std::variant<Dataset, ModelInput::Make>;
+
+// All replicas take each step together, in this process or in several.
+class LoopInStep : public StepLoop {
+ public:
+  LoopInStep(Strategy strategy, Input input) : strategy_(std::move(strategy)), input_(std::move(input)) {}
+
+  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+    if (!count || !iterator_) iterator_ = begin();
+    if (!count) count = length_;
+    int64_t done = 0;
+    while (!count || done < *count) {
+      // How many are left is not known before an epoch was seen; one that ends in the middle of several has lost them.
+      const bool several = steps.count > 1 && count && *count - done >= steps.count;
+      const int64_t taken = several ? steps.count : 1;
+      at::Tensor sums;
+      try {
+        sums = several ? steps.several(*iterator_) : steps.one(*iterator_);
+      } catch (const Error& error) {
+        if (error.code() != StatusCode::kOutOfRange) throw;
+        iterator_.reset();
+        if (!count) length_ = done;
+        return done;
+      }
+      done += taken;
+      each(sums, taken);
+    }
+    return done;
+  }
+
+ private:
+  Iterator begin() const {
+    if (const auto* dataset = std::get_if<Dataset>(&input_)) return strategy_.distribute(*dataset);
+    return strategy_.distribute(std::get<ModelInput::Make>(input_));
+  }
+
+  const Strategy strategy_;
+  const Input input_;
+  std::optional<Iterator> iterator_;
+  std::optional<int64_t> length_;  // of an epoch, once one was seen
+};
+
+// Whichever worker is free takes the next step.
+class LoopOnWorkers : public StepLoop {
+ public:
+  LoopOnWorkers(const Strategy& strategy, Input input)
+      : strategy_(strategy), coordinator_(strategy_), input_(std::move(input)) {}
+
+  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+    if (!count || !data_) data_ = begin(count.has_value());
+    const size_t ahead = 4 * strategy_.workers().size();
+    std::deque<Scheduled> under_way;
+    int64_t scheduled = 0, done = 0;
+    bool ended = false;
+    auto take = [&](Scheduled& next) {
+      try {
+        const at::Tensor sums = next.sums.fetch();
+        done += next.steps;
+        each(sums, next.steps);
+      } catch (const Error& error) {
+        // Behind the end of the data, or behind a step that has failed, which join() will say.
+        if (error.code() != StatusCode::kOutOfRange && error.code() != StatusCode::kCancelled) throw;
+        ended = true;
+      }
+    };
+    while (!ended && (!count || scheduled < *count)) {
+      const bool several = steps.count > 1 && count && *count - scheduled >= steps.count;
+      const int64_t taken = several ? steps.count : 1;
+      try {
+        under_way.push_back({coordinator_.schedule(several ? steps.several : steps.one, *data_), taken});
+        scheduled += taken;
+      } catch (const Error& error) {
+        if (error.code() != StatusCode::kOutOfRange) throw;
+        ended = true;
+      }
+      if (under_way.size() >= ahead) {
+        take(under_way.front());
+        under_way.pop_front();
+      }
+    }
+    for (Scheduled& next : under_way) take(next);
+    try {
+      coordinator_.join();
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kOutOfRange) throw;
+      ended = true;
+    }
+    if (ended) data_.reset();
+    return done;
+  }
+
+ private:
+  struct Scheduled {
+    RemoteValue<at::Tensor> sums;
+    int64_t steps;
+  };
+
+  PerWorkerDataset begin(bool counted) {
+    if (const auto* make = std::get_if<ModelInput::Make>(&input_)) {
+      return coordinator_.create_per_worker_dataset([make](InputContext context) { return (*make)(context); });
+    }
+    const auto& dataset = std::get<Dataset>(input_);
+    // Each element by one worker, and all of them even if one dies.
+    const bool shared = !counted || !is_endless(dataset);
+    if (!shared || dataset.handed_out()) return coordinator_.create_per_worker_dataset(dataset);
+    return coordinator_.create_per_worker_dataset(dataset.shard({}, ShardPolicy::kDynamic));
+  }
+
+  const ParameterServerStrategy strategy_;
+  ClusterCoordinator coordinator_;
+  const Input input_;
+  std::optional<PerWorkerDataset> data_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, Input input) {
+  if (strategy.servers()) return std::make_unique<LoopOnWorkers>(strategy, std::move(input));
+  return std::make_unique<LoopInStep>(strategy, std::move(input));
+}
+
+}  // namespace muster

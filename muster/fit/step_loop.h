@@ -1,0 +1,38 @@
+// Takes steps over a dataset, under whichever strategy.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "muster/distribute/strategy.h"
+#include "muster/fit/model_input.h"
+#include "muster/trace/function.h"
+
+namespace muster {
+
+using StepFunction = Function<std::function<at::Tensor(Iterator&)>>;
+
+// One step, and several as one program. Both return what their examples add up to.
+struct Steps {
+  StepFunction one, several;
+  int64_t count = 1;  // of the latter
+};
+
+// Goes through a dataset, epoch by epoch. For one thread.
+class StepLoop {
+ public:
+  // What steps have returned, and how many they were.
+  using Each = std::function<void(const at::Tensor& sums, int64_t steps)>;
+
+  virtual ~StepLoop() = default;
+  // Takes `steps` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
+  // how many there were: fewer if the data has ended.
+  virtual int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) = 0;
+};
+
+// Throws Error{kInvalidArgument} for a dataset that cannot be read where the strategy needs it. What is shared by
+// several workers is read once by all of them together.
+std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, std::variant<Dataset, ModelInput::Make> input);
+
+}  // namespace muster

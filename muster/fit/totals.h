@@ -1,0 +1,29 @@
+// What the steps of an epoch add up to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "muster/fit/history.h"
+#include "muster/fit/metric.h"
+#include "muster/trace/across_workers.h"
+
+namespace muster {
+
+class Totals {
+ public:
+  static constexpr size_t kExamples = 0, kLoss = 1, kMetrics = 2;  // where they begin in what a step returns
+
+  explicit Totals(size_t length) : sums_(length) {}
+  void add(const at::Tensor& step);
+  void add_others(const AcrossWorkers& across);  // what other processes have
+
+  double examples() const { return sums_[kExamples]; }
+  Logs logs(const std::vector<Metric>& metrics) const;
+
+ private:
+  std::vector<double> sums_;
+};
+
+}  // namespace muster
