@@ -49,6 +49,8 @@ void data_tfrecord(const Part& part, Bench& bench);
 void data_csv(const Part& part, Bench& bench);
 void data_images(const Part& part, Bench& bench);
 void data_memory(const Part& part, Bench& bench);
+void fit_local(const Part& part, Bench& bench);
+void fit_dense10(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
