@@ -60,5 +60,13 @@ TEST(DatasetIterator, TrainsOnTheLastSmallerBatchAsOnAnyOther) {
   EXPECT_EQ(step.stats().misses, 2);
 }
 
+TEST(DatasetIterator, KeepsTheTensorsOfADatasetFromThoseWhoWriteToABatch) {
+  const Dataset batches = Dataset::tensors({torch::ones({4, 2})}).batch(2).repeat();
+  auto twice = function([](Iterator& it) { return it.next<1>()[0].mul_(2).sum(); });
+  Iterator it = batches.iterator();
+
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(twice(it).item<float>(), 8);
+}
+
 }  // namespace
 }  // namespace muster

@@ -73,6 +73,27 @@ TEST(Dataset, FromTensorsIsOneElement) {
   EXPECT_EQ(elements[0].size(), 2);
 }
 
+TEST(Dataset, BatchesOfTensorsAreTheirRowsInWhateverOrder) {
+  const at::Tensor x = torch::arange(40).view({20, 2}), y = torch::arange(20);
+  const Dataset rows = Dataset::tensors({x, y});
+
+  const std::vector<Element> plain = elements_of(rows.batch(8));
+  const std::vector<Element> mixed = elements_of(rows.shuffle(20, 7).skip(1).repeat(2).batch(8));
+
+  ASSERT_EQ(plain.size(), 3u);
+  EXPECT_TRUE(plain[1][0].equal(x.slice(0, 8, 16)));
+  EXPECT_EQ(plain[1][0].const_data_ptr(), elements_of(rows.batch(8))[1][0].const_data_ptr()) << "nothing is copied";
+  EXPECT_EQ(plain[2][0].sizes(), at::IntArrayRef({4, 2}));
+  const Numbers order =
+      numbers_of(rows.map([](at::Tensor, at::Tensor number) { return number; }).shuffle(20, 7).skip(1).repeat(2));
+  Numbers batched;
+  for (const Element& batch : mixed) {
+    EXPECT_TRUE(batch[0].equal(x.index_select(0, batch[1])));
+    for (const int64_t number : numbers_in(batch[1])) batched.push_back(number);
+  }
+  EXPECT_EQ(batched, order);
+}
+
 TEST(Dataset, GeneratorsBeginAnewForEveryIteratorAndRound) {
   const Dataset counting = counting_generator(3);
 

@@ -16,6 +16,7 @@
 #include "muster/data/source.h"
 #include "muster/data/user_code.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/splitmix.h"
 #include "muster/runtime/tensors.h"
@@ -353,18 +354,40 @@ bool may_come_late(const DatasetOp& op) {
   return std::holds_alternative<SelectOp>(op) || std::holds_alternative<ParseOp>(op);
 }
 
-// The steps before a batch that can be done after it, the last first.
+// The steps before a batch that can be done after it, the last first. Slices of tensors can, too: until then their
+// numbers stand for them.
 std::vector<const DatasetNode*> late_steps(const DatasetNode& batch) {
   std::vector<const DatasetNode*> late;
-  for (const DatasetNode* node = &batch.input(); passes_on(node->op()) || may_come_late(node->op());
-       node = &node->input()) {
+  const DatasetNode* node = &batch.input();
+  for (; passes_on(node->op()) || may_come_late(node->op()); node = &node->input()) {
     if (may_come_late(node->op())) late.push_back(node);
   }
+  if (std::holds_alternative<SlicesOp>(node->op())) late.push_back(node);
   return late;
+}
+
+// The slices with these numbers. Those that lie after each other are not copied.
+Columns slices_of(const SlicesOp& op, const at::Tensor& numbers) {
+  PlainTensors plain;
+  const MemoryPool::Use pool(true);
+  const int64_t count = numbers.numel();
+  const auto* number = numbers.const_data_ptr<int64_t>();
+  bool in_a_row = true;
+  for (int64_t i = 1; in_a_row && i < count; ++i) in_a_row = number[i] == number[0] + i;
+  Columns slices;
+  slices.reserve(op.tensors.size());
+  for (const at::Tensor& tensor : op.tensors) {
+    slices.emplace_back(in_a_row ? tensor.narrow(0, number[0], count) : tensor.index_select(0, numbers));
+  }
+  return slices;
 }
 
 std::unique_ptr<Source> open_step(const DatasetNode& node, std::unique_ptr<Source> input, const OpenContext& context) {
   if (const auto* parse = std::get_if<ParseOp>(&node.op())) return open_op(*parse, std::move(input), context);
+  if (const auto* slices = std::get_if<SlicesOp>(&node.op())) {
+    auto change = [op = *slices](const Columns& batch) { return slices_of(op, batch.at(0).tensor()); };
+    return open_change(std::move(change), {}, std::move(input), context);
+  }
   const std::vector<std::string>& names = node.input().names().names;
   auto place_of = [&](const std::string& name) {
     return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
@@ -484,6 +507,9 @@ std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& c
 
 std::unique_ptr<Source> open(const DatasetNode& node, const OpenContext& context) {
   if (context.left_out != nullptr && std::ranges::find(*context.left_out, &node) != context.left_out->end()) {
+    if (const auto* slices = std::get_if<SlicesOp>(&node.op())) {
+      return open_op(RangeOp{.begin = 0, .end = slices->tensors[0].size(0), .step = 1});
+    }
     std::unique_ptr<Source> input = open(node.input(), context);
     if (!std::holds_alternative<ParseOp>(node.op())) return input;
     const OpenContext own = contexts_of(node, context).own;

@@ -5,6 +5,7 @@
 #include <ATen/ops/binary_cross_entropy.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones_like.h>
@@ -155,6 +156,11 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
               throw invalid_argument("loss sparse_categorical_cross_entropy: the output is ",
                                      spec_of(output).to_string(), " and the target ", spec_of(target).to_string(),
                                      ", expected the number of a class for each row of scores");
+            }
+            if (options.from_logits && output.dim() == 2) {  // one op forth, and one back
+              constexpr int64_t kNone = -100;
+              return at::cross_entropy_loss(output, classes.to(at::kLong), {}, at::Reduction::None, kNone,
+                                            options.label_smoothing);
             }
             const at::Tensor logs = log_probabilities(output, options.from_logits);
             const at::Tensor own = logs.gather(-1, classes.to(at::kLong).unsqueeze(-1)).squeeze(-1);

@@ -92,6 +92,11 @@ at::Tensor weights_of(const Batch& batch, const at::Tensor& by_class, const at::
   return weights * by_class.to(output.options()).index_select(0, classes);
 }
 
+void refuse_endless(const std::variant<Dataset, ModelInput::Make>& data, const char* why) {
+  const auto* dataset = std::get_if<Dataset>(&data);
+  if (dataset != nullptr && is_endless(*dataset)) throw invalid_argument(why);
+}
+
 Logs named(const Logs& logs, const char* prefix) {
   Logs renamed;
   for (const auto& [name, value] : logs) renamed[prefix + name] = value;
@@ -120,7 +125,8 @@ struct Model::State {
       throw invalid_argument("loss ", options.loss.name(), ": it is ", spec_of(losses).to_string(),
                              ", expected a number for each of ", weights.size(0), " examples, or one");
     }
-    const at::Tensor sum = losses.dim() == 0 ? losses * examples : (losses * weights).sum();
+    const bool weighted = batch.weights.defined() || by_class.defined();
+    const at::Tensor sum = losses.dim() == 0 ? losses * examples : (weighted ? losses * weights : losses).sum();
     if (trains) optimizer->minimize(losses.dim() == 0 ? losses : sum / std::max(examples, 1.0));
 
     c10::AutoGradMode no_gradients(false);
@@ -132,15 +138,17 @@ struct Model::State {
   }
 
   Steps steps(bool trains, const at::Tensor& by_class = {}) const {
+    auto of_replica = function([this, trains, by_class](Iterator& it) { return step(it, trains, by_class); });
     auto made = [&](int64_t count) {
-      auto of_replica = function([this, trains, by_class, count](Iterator& it) {
-        at::Tensor all = step(it, trains, by_class);
-        for (int64_t i = 1; i < count; ++i) all = all + step(it, trains, by_class);
+      // What replicas write becomes one write when all of them have ended: each step is a run of its own.
+      std::function<at::Tensor(Iterator&)> of_all = [this, of_replica, count](Iterator& it) {
+        at::Tensor all;
+        for (int64_t i = 0; i < count; ++i) {
+          const PerReplica<at::Tensor> sums = strategy.run(of_replica, it);
+          const at::Tensor here = replicas_internal::reduce(ReduceOp::kSum, sums, {}, AcrossWorkers{});
+          all = all.defined() ? all + here : here;
+        }
         return all;
-      });
-      std::function<at::Tensor(Iterator&)> of_all = [this, of_replica](Iterator& it) {
-        const PerReplica<at::Tensor> sums = strategy.run(of_replica, it);
-        return replicas_internal::reduce(ReduceOp::kSum, sums, {}, AcrossWorkers{});
       };
       return function(std::move(of_all), {.name = trains ? "fit" : "evaluate", .many_shapes = true});
     };
@@ -152,7 +160,9 @@ struct Model::State {
     const bool was_training = parts.set_training(false);
     const absl::Cleanup as_it_was = [&] { parts.set_training(was_training); };
     Totals totals(length);
-    const auto loop = make_step_loop(strategy, input.batched(how.batch_size, /*shuffle=*/false));
+    const std::variant<Dataset, ModelInput::Make> data = input.batched(how.batch_size, /*shuffle=*/false);
+    if (!how.steps) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
+    const auto loop = make_step_loop(strategy, data);
     loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
     totals.add_others(strategy.across());
     if (totals.examples() == 0) throw out_of_range("evaluate: there are no examples");
@@ -188,10 +198,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                            options.steps_per_epoch.value_or(0), ", expected no negative ones, and at least one step");
   }
   std::variant<Dataset, ModelInput::Make> data = input.batched(options.batch_size, options.shuffle);
-  if (const auto* dataset = std::get_if<Dataset>(&data);
-      !options.steps_per_epoch && dataset != nullptr && is_endless(*dataset)) {
-    throw invalid_argument("fit: the dataset has no end, so steps_per_epoch has to say how long an epoch is");
-  }
+  if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
   Callbacks callbacks = options.callbacks;
   bool step_by_step = false;
   for (const Callbacks::Any& callback : callbacks) {
@@ -256,6 +263,7 @@ Logs Model::evaluate(const ModelInput& input, const EvaluateOptions& options) {
 
 at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& options) {
   const std::variant<Dataset, ModelInput::Make> data = inputs.batched(options.batch_size, /*shuffle=*/false);
+  if (!options.steps) refuse_endless(data, "predict: the dataset has no end, so a number of steps is needed");
   const auto* given = std::get_if<Dataset>(&data);
   const Dataset dataset = given != nullptr ? *given : std::get<ModelInput::Make>(data)(InputContext());
   const Iterator pattern = dataset.pattern();

@@ -227,6 +227,8 @@ TEST(Fit, RefusesWhatCannotBeTrained) {
               HasSubstr("elements (inputs, target)"));
   EXPECT_THAT(error_of([&] { model.fit(line.batches().take(0)); }), HasSubstr("empty"));
   EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
+  EXPECT_THAT(error_of([&] { model.evaluate(line.batches().repeat()); }), HasSubstr("number of steps"));
+  EXPECT_THAT(error_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
 }
 
 TEST(Fit, ShowsWhatAModelConsistsOf) {
@@ -238,23 +240,26 @@ TEST(Fit, ShowsWhatAModelConsistsOf) {
 // ---- Under strategies
 TEST(FitUnderStrategies, LearnsTheSameOnTwoDevices) {
   const Line line;
-  auto trained = [&](const Strategy& strategy) {
+  auto trained = [&](const Strategy& strategy, int64_t at_once) {
     torch::manual_seed(1);
-    Model model =
-        compile(strategy.make<torch::nn::Linear>(3, 1),
-                {.optimizer = Adam({.learning_rate = 0.05}), .loss = mean_squared_error, .metrics = {R2Score()}});
+    Model model = compile(strategy.make<torch::nn::Linear>(3, 1), {.optimizer = Adam({.learning_rate = 0.05}),
+                                                                   .loss = mean_squared_error,
+                                                                   .metrics = {R2Score()},
+                                                                   .steps_per_execution = at_once});
     const History history = model.fit(line.batches(14), {.epochs = 3, .verbose = kQuiet});
     const Logs logs = model.evaluate(line.batches());
     return std::tuple(values_of(model)[0], history["loss"], logs.at("r2_score"));
   };
 
-  const auto [alone, losses, r2] = trained(Strategy());
+  const auto [alone, losses, r2] = trained(Strategy(), 1);
   for (const Strategy& strategy : {Strategy(OneDeviceStrategy("/device:CPU:1")), Strategy(MirroredStrategy()),
                                    Strategy(CentralStorageStrategy())}) {
-    const auto [values, own_losses, own_r2] = trained(strategy);
-    EXPECT_TRUE(torch::allclose(values, alone, 1e-4, 1e-5));
-    EXPECT_NEAR(own_losses.back(), losses.back(), 1e-5);
-    EXPECT_NEAR(own_r2, r2, 1e-5);
+    for (const int64_t at_once : {1, 2}) {
+      const auto [values, own_losses, own_r2] = trained(strategy, at_once);
+      EXPECT_TRUE(torch::allclose(values, alone, 1e-4, 1e-5)) << at_once << " steps in one program";
+      EXPECT_NEAR(own_losses.back(), losses.back(), 1e-5);
+      EXPECT_NEAR(own_r2, r2, 1e-5);
+    }
   }
 }
 

@@ -15,15 +15,17 @@ class Totals {
  public:
   static constexpr size_t kExamples = 0, kLoss = 1, kMetrics = 2;  // where they begin in what a step returns
 
-  explicit Totals(size_t length) : sums_(length) {}
+  explicit Totals(size_t length);
   void add(const at::Tensor& step);
   void add_others(const AcrossWorkers& across);  // what other processes have
 
-  double examples() const { return sums_[kExamples]; }
+  double examples() const { return sums_.const_data_ptr<double>()[kExamples]; }
   Logs logs(const std::vector<Metric>& metrics) const;
 
  private:
-  std::vector<double> sums_;
+  std::vector<double> values() const;
+
+  at::Tensor sums_;  // float64
 };
 
 }  // namespace muster
