@@ -92,15 +92,15 @@ cut-hosts: build  ## Train across hosts whose packets vanish, for a minute each 
 	@MUSTER_CUT_SECONDS=$(CUT_SECONDS) ctest --preset release -R '^hosts$$'
 
 # Its own environment: TensorFlow is half a gigabyte, and nothing else of this tree needs it.
-TENSORFLOW ?= tensorflow==2.21.*
+TENSORFLOW ?= tensorflow==2.21.* tensorboard
 .PHONY: check-tensorflow
 check-tensorflow: setup  ## Hold what datasets read, write and make of columns against TensorFlow and Keras (installs them into build/tensorflow).
 	@$(call build,release,with_tensorflow)
-	@if [[ ! -e build/tensorflow/ready ]]; then \
+	@if [[ ! -e build/tensorflow/with-tensorboard ]]; then \
 	  echo "==> Installing $(TENSORFLOW) into build/tensorflow"; \
 	  python3 -m venv build/tensorflow; \
-	  build/tensorflow/bin/pip install --quiet --disable-pip-version-check '$(TENSORFLOW)'; \
-	  touch build/tensorflow/ready; \
+	  build/tensorflow/bin/pip install --quiet --disable-pip-version-check $(patsubst %,'%',$(TENSORFLOW)); \
+	  touch build/tensorflow/with-tensorboard; \
 	fi
 	@PYTHONDONTWRITEBYTECODE=1 build/tensorflow/bin/python tests/tensorflow/tensorflow_test.py build/bin/with_tensorflow
 
