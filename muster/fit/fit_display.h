@@ -27,6 +27,7 @@ class FitDisplay : public Callback {
   explicit FitDisplay(const FitDisplayOptions& options);
   void on_epoch_begin(Training& training) override;
   void on_steps(Training& training, const Logs& logs) override;
+  bool wants_steps() const override { return bar_; }
   void on_epoch_end(Training& training, const Logs& logs) override;
 
  private:

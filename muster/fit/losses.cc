@@ -17,6 +17,7 @@
 #include <cmath>
 
 #include "muster/base/status.h"
+#include "muster/fit/one_shape.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -26,20 +27,11 @@ constexpr double kEpsilon = 1e-7;  // of Keras: no logarithm of 0
 
 at::Tensor per_example(const at::Tensor& values) { return values.dim() <= 1 ? values : values.flatten(1).mean(1); }
 
-struct Pair {
-  at::Tensor output, target;
-};
-
 // Both of one shape, and the target of the output's type.
-Pair alike(const char* name, at::Tensor output, const at::Tensor& target) {
-  if (output.dim() == target.dim() + 1 && output.size(-1) == 1) output = output.squeeze(-1);
-  if (output.sizes() == target.sizes()) return {output, target.to(output.scalar_type())};
-  if (target.dim() == output.dim() + 1 && target.size(-1) == 1) {
-    const at::Tensor flat = target.squeeze(-1);
-    if (output.sizes() == flat.sizes()) return {output, flat.to(output.scalar_type())};
-  }
-  throw invalid_argument("loss ", name, ": the output is ", spec_of(output).to_string(), " and the target ",
-                         spec_of(target).to_string(), ", expected the same shape");
+OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tensor& target) {
+  OutputAndTarget both = in_one_shape(str_cat("loss ", name), output, target);
+  both.target = both.target.to(both.output.scalar_type());
+  return both;
 }
 
 using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
@@ -47,7 +39,7 @@ using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& t
 Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outputs::kValues) {
   return {name,
           [name, function](const at::Tensor& output, const at::Tensor& target) {
-            const Pair both = alike(name, output, target);
+            const OutputAndTarget both = alike(name, output, target);
             return per_example(function(both.output, both.target));
           },
           outputs};
@@ -102,13 +94,13 @@ const Loss binary_cross_entropy_with_logits = elementwise(
     Outputs::kLogits);
 
 const Loss kl_divergence{"kl_divergence", [](const at::Tensor& output, const at::Tensor& target) {
-                           const Pair both = alike("kl_divergence", output, target);
+                           const OutputAndTarget both = alike("kl_divergence", output, target);
                            const at::Tensor wanted = both.target.clamp(kEpsilon, 1);
                            const at::Tensor logs = (wanted / both.output.clamp(kEpsilon, 1)).log();
                            return per_example((wanted * logs).sum(-1));
                          }};
 const Loss cosine_similarity{"cosine_similarity", [](const at::Tensor& output, const at::Tensor& target) {
-                               const Pair both = alike("cosine_similarity", output, target);
+                               const OutputAndTarget both = alike("cosine_similarity", output, target);
                                return per_example(-(unit(both.output) * unit(both.target)).sum(-1));
                              }};
 const Loss categorical_cross_entropy = make_categorical_cross_entropy({});
@@ -116,7 +108,7 @@ const Loss sparse_categorical_cross_entropy = make_sparse_categorical_cross_entr
 
 Loss huber(double delta) {
   return {"huber", [delta](const at::Tensor& output, const at::Tensor& target) {
-            const Pair both = alike("huber", output, target);
+            const OutputAndTarget both = alike("huber", output, target);
             return per_example(at::huber_loss(both.output, both.target, at::Reduction::None, delta));
           }};
 }

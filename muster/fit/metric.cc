@@ -12,6 +12,7 @@
 
 #include "muster/base/status.h"
 #include "muster/fit/losses.h"
+#include "muster/fit/one_shape.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -32,13 +33,8 @@ struct Both {
 };
 
 // Of one shape, as float64, flat.
-Both flat(const std::string& name, at::Tensor output, at::Tensor target, const at::Tensor& weights) {
-  if (output.dim() == target.dim() + 1 && output.size(-1) == 1) output = output.squeeze(-1);
-  if (target.dim() == output.dim() + 1 && target.size(-1) == 1) target = target.squeeze(-1);
-  if (output.sizes() != target.sizes()) {
-    throw invalid_argument("metric ", name, ": the output is ", spec_of(output).to_string(), " and the target ",
-                           spec_of(target).to_string(), ", expected the same shape");
-  }
+Both flat(const std::string& name, const at::Tensor& given, const at::Tensor& wanted, const at::Tensor& weights) {
+  const auto [output, target] = in_one_shape(str_cat("metric ", name), given, wanted);
   return {output.to(at::kDouble).flatten(), target.to(at::kDouble).flatten(),
           for_values(weights, output).to(at::kDouble).flatten()};
 }

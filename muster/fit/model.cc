@@ -210,8 +210,11 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     }
     step_by_step = true;
   }
-  const bool shows = options.verbose > 0 && state.strategy.is_chief();
-  if (shows) callbacks.add(FitDisplay({.steps = options.steps_per_epoch, .bar = options.verbose == 1}));
+  if (options.verbose > 0 && state.strategy.is_chief()) {
+    const FitDisplay display({.steps = options.steps_per_epoch, .bar = options.verbose == 1});
+    step_by_step = step_by_step || display.wants_steps();
+    callbacks.add(display);
+  }
 
   std::optional<Steps> weighted;
   if (!options.class_weight.empty()) weighted = state.steps(/*trains=*/true, table_of(options.class_weight));
@@ -229,11 +232,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     Totals totals(state.length);
     const int64_t examples_before = training.examples;
     const int64_t taken = loop->run(steps, options.steps_per_epoch, [&](const at::Tensor& sums, int64_t count) {
-      const double before = totals.examples();
       totals.add(sums);
       training.steps += count;
-      training.examples += static_cast<int64_t>(totals.examples() - before);
-      if (!step_by_step && !shows) return;
+      training.examples = examples_before + static_cast<int64_t>(totals.examples());
+      if (!step_by_step) return;
       const Logs so_far = totals.logs(state.options.metrics);
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
     });

@@ -13,6 +13,10 @@ namespace {
 
 using Input = std::variant<Dataset, ModelInput::Make>;
 
+std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
+  return count ? std::optional(*count - done) : std::nullopt;
+}
+
 // All replicas take each step together, in this process or in several.
 class LoopInStep : public StepLoop {
  public:
@@ -23,12 +27,10 @@ class LoopInStep : public StepLoop {
     if (!count) count = length_;
     int64_t done = 0;
     while (!count || done < *count) {
-      // How many are left is not known before an epoch was seen; one that ends in the middle of several has lost them.
-      const bool several = steps.count > 1 && count && *count - done >= steps.count;
-      const int64_t taken = several ? steps.count : 1;
+      const int64_t taken = steps.next(left(count, done));
       at::Tensor sums;
       try {
-        sums = several ? steps.several(*iterator_) : steps.one(*iterator_);
+        sums = steps.of(taken)(*iterator_);
       } catch (const Error& error) {
         if (error.code() != StatusCode::kOutOfRange) throw;
         iterator_.reset();
@@ -77,10 +79,9 @@ class LoopOnWorkers : public StepLoop {
       }
     };
     while (!ended && (!count || scheduled < *count)) {
-      const bool several = steps.count > 1 && count && *count - scheduled >= steps.count;
-      const int64_t taken = several ? steps.count : 1;
+      const int64_t taken = steps.next(left(count, scheduled));
       try {
-        under_way.push_back({coordinator_.schedule(several ? steps.several : steps.one, *data_), taken});
+        under_way.push_back({coordinator_.schedule(steps.of(taken), *data_), taken});
         scheduled += taken;
       } catch (const Error& error) {
         if (error.code() != StatusCode::kOutOfRange) throw;

@@ -17,6 +17,11 @@ using StepFunction = Function<std::function<at::Tensor(Iterator&)>>;
 struct Steps {
   StepFunction one, several;
   int64_t count = 1;  // of the latter
+
+  // How many are taken next: several only if it is known that so many are left, since data that ends among them takes
+  // those before with it.
+  int64_t next(std::optional<int64_t> left) const { return count > 1 && left && *left >= count ? count : 1; }
+  const StepFunction& of(int64_t steps) const { return steps == 1 ? one : several; }
 };
 
 // Goes through a dataset, epoch by epoch. For one thread.

@@ -1,0 +1,18 @@
+// Outputs and targets that belong together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace muster {
+
+struct OutputAndTarget {
+  at::Tensor output, target;
+};
+
+// Both in one shape: a dimension of size 1 that only one of them has at its end is left out. Nothing is broadcast:
+// other shapes are Error{kInvalidArgument} in the name of `who`.
+OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tensor target);
+
+}  // namespace muster
