@@ -18,6 +18,8 @@
 
 namespace muster {
 
+inline constexpr int kMostThreads = 1024;  // of one step
+
 struct RangeOp {
   int64_t begin, end, step;
   uint64_t count() const;

@@ -10,7 +10,6 @@
 namespace muster {
 namespace {
 
-constexpr int kMostThreads = 1024;
 constexpr int kLinesToLookAt = 100;
 
 Dataset files_dataset(const char* what, FilesOp op) {

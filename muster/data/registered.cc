@@ -189,10 +189,7 @@ Dataset read_registered(const proto::Dataset::Registered& in, const std::vector<
   for (const auto& option : in.options()) options.emplace(option.name(), option.value());
   std::vector<std::string> columns(in.columns().begin(), in.columns().end());
   if (inputs.empty()) return Dataset::registered(in.name(), std::move(options), std::move(columns));
-  constexpr int kMost = 1024;
-  const int threads = in.threads() == kAutoThreads ? kAutoThreads : std::clamp(in.threads(), 1, kMost);
-  const Parallel parallel{.threads = threads, .deterministic = !in.unordered()};
-  return inputs.front().map_registered(in.name(), std::move(options), parallel, std::move(columns));
+  return inputs.front().map_registered(in.name(), std::move(options), read_within_bounds(in), std::move(columns));
 }
 
 }  // namespace muster

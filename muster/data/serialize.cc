@@ -15,7 +15,6 @@
 namespace muster {
 namespace {
 
-constexpr int kMostMappers = 1024;  // threads
 constexpr int kMostTraces = 2 * ElementTraces::kMostShapes;
 // Protobuf's, and some room for what is around the tensors.
 constexpr uint64_t kMostBytes = static_cast<uint64_t>(std::numeric_limits<int>::max()) - (16 << 20);
@@ -234,8 +233,7 @@ void check_least(const char* op, const ElementProgram& traced) {
 }
 
 Dataset read_function(bool filters, const proto::Dataset::Function& in, const Dataset& input) {
-  const int threads = in.threads() == kAutoThreads ? kAutoThreads : std::clamp(in.threads(), 1, kMostMappers);
-  FunctionOp op{.filters = filters, .parallel = {.threads = threads, .deterministic = !in.unordered()}};
+  FunctionOp op{.filters = filters, .parallel = read_within_bounds(in)};
   if (in.traces_size() > kMostTraces) {
     throw invalid_argument("dataset: a ", op.name(), " with ", in.traces_size(), " traces, expected at most ",
                            kMostTraces);

@@ -8,12 +8,10 @@ namespace {
 
 using Wire = proto::Dataset;
 
-constexpr int kMostParsers = 1024;  // threads
-
 template <class Message>
 Parallel read_parallel(const char* what, const Message& in) {
-  if (in.threads() != kAutoThreads && (in.threads() < 1 || in.threads() > kMostParsers)) {
-    throw invalid_argument("dataset: ", what, " by ", in.threads(), " threads, expected 1 to ", kMostParsers);
+  if (in.threads() != kAutoThreads && (in.threads() < 1 || in.threads() > kMostThreads)) {
+    throw invalid_argument("dataset: ", what, " by ", in.threads(), " threads, expected 1 to ", kMostThreads);
   }
   return {.threads = in.threads(), .deterministic = !in.unordered()};
 }

@@ -1,6 +1,8 @@
 // The steps of a description that read files, on the wire.
 #pragma once
 
+#include <algorithm>
+
 #include "muster/data/dataset.pb.h"
 #include "muster/data/dataset_node.h"
 
@@ -22,5 +24,12 @@ DecodeImagesOp read_op(const proto::Dataset::DecodeImages& in);
 ParseOp read_op(const proto::Dataset::Parse& in);
 SelectOp read_op(const proto::Dataset::Select& in);
 Dataset read_registered(const proto::Dataset::Registered& in, const std::vector<Dataset>& inputs);
+
+// How a function is called: by as many threads as a step may have, if more are asked for.
+template <class Message>
+Parallel read_within_bounds(const Message& in) {
+  const int threads = in.threads() == kAutoThreads ? kAutoThreads : std::clamp(in.threads(), 1, kMostThreads);
+  return {.threads = threads, .deterministic = !in.unordered()};
+}
 
 }  // namespace muster
