@@ -6,7 +6,7 @@
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/train/embedding.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster::bench {
 

@@ -9,7 +9,7 @@
 #include "muster/data/dataset.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/trace/control_flow.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster::bench {
 

@@ -15,6 +15,7 @@
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/fit/autocast.h"
 #include "muster/fit/fit_display.h"
 #include "muster/fit/step_loop.h"
 #include "muster/fit/totals.h"
@@ -113,11 +114,14 @@ struct Model::State {
     for (const Metric& metric : options.metrics) length += static_cast<size_t>(metric.length());
   }
 
-  // One step of one replica: what its examples add up to.
-  at::Tensor step(Iterator& it, bool trains, const at::Tensor& by_class) const {
+  // What a batch of one replica adds up to, and the mean of its losses.
+  struct Passed {
+    at::Tensor sums, loss;
+  };
+  Passed pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
     const Batch batch = batch_of(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true);
     c10::AutoGradMode gradients(trains);
-    const at::Tensor output = parts.forward(batch.inputs);
+    const at::Tensor output = forward(batch.inputs);
     const at::Tensor weights = weights_of(batch, by_class, output);
     const auto examples = static_cast<double>(weights.size(0));
     const at::Tensor losses = options.loss(output, batch.target);
@@ -127,14 +131,37 @@ struct Model::State {
     }
     const bool weighted = batch.weights.defined() || by_class.defined();
     const at::Tensor sum = losses.dim() == 0 ? losses * examples : (weighted ? losses * weights : losses).sum();
-    if (trains) optimizer->minimize(losses.dim() == 0 ? losses : sum / std::max(examples, 1.0));
+    const at::Tensor mean = losses.dim() == 0 ? losses : sum / std::max(examples, 1.0);
 
     c10::AutoGradMode no_gradients(false);
     const auto numbers = weights.options().dtype(at::kDouble);
     std::vector<at::Tensor> sums{at::full({1}, examples, numbers), sum.detach().to(at::kDouble).reshape({1})};
     const at::Tensor said = probabilities_of(output.detach(), options.loss.outputs());
     for (const Metric& metric : options.metrics) sums.push_back(metric.sums(said, batch.target, weights));
-    return at::cat(sums);
+    return {at::cat(sums), mean};
+  }
+
+  at::Tensor forward(const Features& inputs) const {
+    if (!options.mixed_precision) return parts.forward(inputs);
+    const Autocast autocast;
+    return parts.forward(inputs).to(at::kFloat);
+  }
+
+  // One step of one replica: what its examples add up to.
+  at::Tensor step(Iterator& it, bool trains, const at::Tensor& by_class) const {
+    if (!trains) return pass(it, trains, by_class).sums;
+    if (options.accumulate == 1) {
+      const Passed passed = pass(it, trains, by_class);
+      optimizer->minimize(passed.loss);
+      return passed.sums;
+    }
+    at::Tensor all;
+    optimizer->minimize_mean(options.accumulate, [&](int64_t) {
+      const Passed passed = pass(it, trains, by_class);
+      all = all.defined() ? all + passed.sums : passed.sums;
+      return passed.loss;
+    });
+    return all;
   }
 
   Steps steps(bool trains, const at::Tensor& by_class = {}) const {
@@ -180,12 +207,16 @@ struct Model::State {
 
 Model::Model(ModelParts parts, CompileOptions options) {
   if (!options.loss) throw invalid_argument("compile: no loss; such as muster::mean_squared_error");
-  if (options.steps_per_execution < 1) {
-    throw invalid_argument("compile: steps_per_execution ", options.steps_per_execution, ", expected at least 1");
+  for (const auto& [option, value] :
+       {std::pair("steps_per_execution", options.steps_per_execution), std::pair("accumulate", options.accumulate)}) {
+    if (value < 1) throw invalid_argument("compile: ", option, " ", value, ", expected at least 1");
   }
   state_ = std::make_shared<State>(std::move(parts), std::move(options));
   const VariableScope scope = state_->strategy.scope();  // of its slots
-  state_->optimizer = state_->options.optimizer.bound_to(state_->parts.variables);
+  const std::shared_ptr<Optimizer> optimizer = state_->options.optimizer.bound_to(state_->parts.variables);
+  const Clipping& clipping = state_->options.clipping;
+  if (clipping.value || clipping.norm || clipping.global_norm) optimizer->set_clipping(clipping);
+  state_->optimizer = optimizer;
   if (state_->strategy.servers()) {
     state_->coordinator = std::make_shared<ClusterCoordinator>(ParameterServerStrategy(state_->strategy));
   }
@@ -271,7 +302,7 @@ at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& optio
   const Iterator pattern = dataset.pattern();
   auto forward = function([this, &pattern](const std::vector<at::Tensor>& tensors) {
     c10::AutoGradMode no_gradients(false);
-    return state_->parts.forward(batch_of(pattern, tensors, /*labelled=*/false).inputs);
+    return state_->forward(batch_of(pattern, tensors, /*labelled=*/false).inputs);
   });
   const bool was_training = state_->parts.set_training(false);
   const absl::Cleanup as_it_was = [&] { state_->parts.set_training(was_training); };

@@ -14,7 +14,7 @@
 #include "muster/fit/losses.h"
 #include "muster/fit/metric.h"
 #include "muster/fit/model_input.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 
@@ -22,6 +22,13 @@ struct CompileOptions {
   OptimizerRule optimizer = Sgd(SgdOptions{});
   Loss loss{};
   std::vector<Metric> metrics{};  // of the same outputs, as probabilities where the loss takes them for logits
+  Clipping clipping{};            // of the gradients, in the place of the optimizer's own
+  // So many batches make one step of the optimizer: as one that is so many times as large, with the memory of one.
+  // Those at the end of the data that make no whole step are left out.
+  int64_t accumulate = 1;
+  // Matrix products and convolutions of the forward pass are in bfloat16, as torch.autocast has them; variables stay as
+  // they are, and the loss is computed in float32.
+  bool mixed_precision = false;
   // So many steps are one program, for steps that are short. Callbacks see them together.
   int64_t steps_per_execution = 1;
   // Where it is trained. None: the strategy that has made the module, that in whose scope this is, or none.

@@ -94,6 +94,41 @@ TEST(Fit, DoesTheSameWithSeveralStepsInOneProgram) {
   }
 }
 
+TEST(Fit, TakesOneStepForSeveralBatches) {
+  const Line line;
+  const at::Tensor x = line.x.slice(0, 0, 64), y = line.y.slice(0, 0, 64);
+  const Dataset small = Dataset::tensors({x, y}).batch(8), large = Dataset::tensors({x, y}).batch(32);
+  auto trained = [](const Dataset& data, int64_t accumulate) {
+    Model model = compile(small_net(), {.optimizer = Adam({.learning_rate = 0.05}),
+                                        .loss = mean_squared_error,
+                                        .clipping = {.global_norm = 0.5},
+                                        .accumulate = accumulate});
+    const double loss = model.fit(data, {.epochs = 2, .verbose = kQuiet})["loss"].back();
+    EXPECT_EQ(model.optimizer().iterations(), 4);
+    return std::pair(values_of(model)[0], loss);
+  };
+
+  const auto [in_parts, loss_of_parts] = trained(small, 4);
+  const auto [whole, loss_of_whole] = trained(large, 1);
+
+  EXPECT_TRUE(torch::allclose(in_parts, whole, 1e-4, 1e-5));
+  EXPECT_NEAR(loss_of_parts, loss_of_whole, 1e-5);
+}
+
+TEST(Fit, ComputesInLowerPrecisionIfWanted) {
+  const Line line;
+  Model exact = compile(small_net(), {.optimizer = Adam({.learning_rate = 0.05}), .loss = mean_squared_error}),
+        mixed =
+            compile(small_net(),
+                    {.optimizer = Adam({.learning_rate = 0.05}), .loss = mean_squared_error, .mixed_precision = true});
+  const double loss = exact.fit(line.batches(), {.epochs = 5, .verbose = kQuiet})["loss"].back();
+  EXPECT_NEAR(mixed.fit(line.batches(), {.epochs = 5, .verbose = kQuiet})["loss"].back(), loss, 0.1 * loss + 0.01);
+
+  EXPECT_FALSE(torch::equal(values_of(exact)[0], values_of(mixed)[0]));
+  EXPECT_EQ(values_of(mixed)[0].scalar_type(), torch::kFloat);
+  EXPECT_EQ(mixed.predict(line.batches()).scalar_type(), torch::kFloat);
+}
+
 TEST(Fit, GoesOnInADatasetThatHasNoEnd) {
   const Line line;
   Model model = compile(small_net(), {.loss = mean_squared_error});

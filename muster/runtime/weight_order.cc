@@ -25,8 +25,9 @@ std::vector<ValueId> values_at(const Instruction& instruction, size_t position) 
 // Calls `visit(target, term)` for each tensor that the instruction adds to another one, element by element.
 template <class Visit>
 void for_each_update(const Program& program, const Instruction& instruction, const Visit& visit) {
-  static const absl::flat_hash_set<std::string> updates = {"aten::add_.Tensor", "aten::sub_.Tensor",
-                                                           "aten::_foreach_add_.List", "aten::_foreach_sub_.List"};
+  static const absl::flat_hash_set<std::string> updates = {"aten::add_.Tensor",        "aten::sub_.Tensor",
+                                                           "aten::_foreach_add_.List", "aten::_foreach_sub_.List",
+                                                           "muster_step::descend_",    "muster_step::descend_all_"};
   if (!updates.contains(program.op_of(instruction).name)) return;
   const std::vector<ValueId> targets = values_at(instruction, 0), terms = values_at(instruction, 1);
   for (size_t i = 0; i < targets.size() && i < terms.size(); ++i) visit(targets[i], terms[i]);

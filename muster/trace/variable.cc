@@ -500,4 +500,30 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
   return made;
 }
 
+Variable make_beside_all(const std::vector<Variable>& others, const std::string& name, const InitialValue& row) {
+  const MakeInitial initial = [&](const std::vector<int64_t>&) { return row; };
+  const Variable& first = others[0];
+  const bool here = first.shards().empty() && !first.state()->home;  // devices of one process read each other's memory
+  if (here || !first.copies().empty()) return make_beside(first, name, initial);
+  std::vector<Variable> places;
+  auto add = [&](const Variable& place) {
+    auto there = [&](const Variable& known) { return known.device() == place.device(); };
+    if (std::none_of(places.begin(), places.end(), there)) places.push_back(place);
+  };
+  for (const Variable& other : others) {
+    if (other.shards().empty()) add(other);
+    for (const Variable& shard : other.shards()) add(shard);
+  }
+  if (places.size() == 1) return make_beside(places[0], name, initial);
+  std::vector<Variable> parts;
+  for (const Variable& place : places) {
+    parts.push_back(make_one_beside(place, str_cat(name, "/part_", parts.size()), initial));
+  }
+  Variable whole(
+      std::make_shared<Variable::State>(std::move(parts), VariableOptions{.name = name, .trainable = false}));
+  for (const Variable& part : whole.shards()) part.state()->part_of->alike = true;
+  fill(whole);
+  return whole;
+}
+
 }  // namespace muster

@@ -57,5 +57,8 @@ class [[nodiscard]] VariableScope {
 // `alike`: it is one row, the same for all parts, of which each keeps one, however many parts there are.
 Variable make_beside(const Variable& other, const std::string& name,
                      const std::function<InitialValue(const std::vector<int64_t>& sizes)>& initial, bool alike = false);
+// One row beside all of them, alike on each of their devices: what is read wherever one of them is changed.
+// REQUIRES: there are some.
+Variable make_beside_all(const std::vector<Variable>& others, const std::string& name, const InitialValue& row);
 
 }  // namespace muster

@@ -13,7 +13,7 @@
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/rows/test_huge_table.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 namespace {

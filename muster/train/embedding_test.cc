@@ -8,7 +8,7 @@
 
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 namespace {

@@ -1,12 +1,16 @@
 #include "muster/train/optimizer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/pow.h>
-#include <ATen/ops/sqrt.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -16,11 +20,59 @@
 #include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
+#include "muster/train/clipping.h"
 
 namespace muster {
 
+Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
+  auto expect = [&](const char* option, double value, bool holds, const char* expected) {
+    if (!holds) throw invalid_argument(rule_.name, ": ", option, " is ", value, ", expected ", expected);
+  };
+  const double rate = rule_.learning_rate.initial();
+  expect("learning_rate", rate, rate >= 0 && std::isfinite(rate), "0 or more");
+  expect("weight_decay", rule_.weight_decay, rule_.weight_decay >= 0, "0 or more");
+  const UpdateOptions& all = rule_.all;
+  check(all.clipping);
+  if (all.average) expect("average", *all.average, *all.average >= 0 && *all.average < 1, "0 or more and less than 1");
+  for (const ParameterGroup& group : all.groups) {
+    expect("rate_factor of a group", group.rate_factor, group.rate_factor >= 0, "0 or more");
+    if (group.weight_decay)
+      expect("weight_decay of a group", *group.weight_decay, *group.weight_decay >= 0, "0 or more");
+    try {
+      const std::regex pattern(group.names);
+    } catch (const std::regex_error& error) {
+      throw invalid_argument(rule_.name, ": group \"", group.names, "\" is no regular expression: ", error.what());
+    }
+  }
+}
+
+Optimizer::Own Optimizer::own_of(const Variable& variable) const {
+  Own own{.slots = {}, .average = {}, .rate_factor = 1, .weight_decay = rule_.weight_decay};
+  if (!rule_.all.decay_vectors && variable.sizes().size() < 2) own.weight_decay = 0;
+  for (const ParameterGroup& group : rule_.all.groups) {
+    if (!std::regex_search(variable.name(), std::regex(group.names))) continue;
+    own.rate_factor = group.rate_factor;
+    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    break;
+  }
+  auto beside = [&](const SlotRule& slot) {
+    const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
+    return make_beside(
+        variable, str_cat(variable.name(), "/", rule_.name, "/", slot.name),
+        [&](const std::vector<int64_t>& sizes) {
+          const InitialValue all =
+              InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
+          return variable.state()->on_demand && !slot.scalar ? all.on_demand() : all;
+        },
+        /*alike=*/slot.scalar);
+  };
+  for (const SlotRule& slot : rule_.slots) own.slots.push_back(beside(slot));
+  if (rule_.all.average) own.average = beside({.name = "average"});
+  return own;
+}
+
 void Optimizer::bind(Trained variables) {
-  const std::string& name = name_;
+  const std::string& name = rule_.name;
   if (bound()) throw invalid_argument(name, ": it has variables already, the first of which is ", variables_[0].name());
   std::vector<Variable> given = std::move(variables).take();
   if (given.empty()) throw invalid_argument(name, ": no variables to optimize");
@@ -30,7 +82,7 @@ void Optimizer::bind(Trained variables) {
                               "with every trace; make it outside and use it inside");
   }
   std::set<const Variable::State*> known;
-  std::vector<std::vector<Variable>> all_slots;
+  std::vector<Own> all;
   for (const Variable& variable : given) {
     if (!known.insert(variable.state().get()).second) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" is there twice");
@@ -39,42 +91,43 @@ void Optimizer::bind(Trained variables) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
                              ") is not trainable or not of a floating-point type");
     }
-    std::vector<Variable>& own = all_slots.emplace_back();
-    for (const SlotRule& slot : rules_) {
-      const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
-      own.push_back(make_beside(
-          variable, str_cat(variable.name(), "/", name, "/", slot.name),
-          [&](const std::vector<int64_t>& sizes) {
-            const InitialValue all =
-                InitialValue::constant(slot.scalar ? std::vector<int64_t>{1} : sizes, slot.initial, dtype);
-            return variable.state()->on_demand && !slot.scalar ? all.on_demand() : all;
-          },
-          /*alike=*/slot.scalar));
-    }
+    all.push_back(own_of(variable));
   }
+  auto beside_all = [&](const char* what, double initial, at::ScalarType dtype) {
+    return make_beside_all(given, str_cat(given[0].name(), "/", name, "/", what),
+                           InitialValue::constant({1}, initial, dtype));
+  };
+  rate_ = beside_all("learning_rate", rule_.learning_rate.initial(), at::kDouble);
+  iterations_ = beside_all("iterations", 0, at::kLong);
   variables_ = std::move(given);
-  slots_ = std::move(all_slots);
+  own_ = std::move(all);
 }
 
 std::vector<Variable> Optimizer::slots() const {
   std::vector<Variable> all;
-  for (const auto& own : slots_) all.insert(all.end(), own.begin(), own.end());
+  for (const Own& own : own_) {
+    all.insert(all.end(), own.slots.begin(), own.slots.end());
+    if (own.average) all.push_back(*own.average);
+  }
+  if (rate_) all.insert(all.end(), {*rate_, *iterations_});
   return all;
 }
 
-void Optimizer::minimize(const at::Tensor& loss) const {
-  if (!bound()) throw failed_precondition("minimize: ", name_, " has no variables yet; bind() gives it some");
+Gradients Optimizer::gradients_of(const at::Tensor& loss, double share) const {
+  if (!bound()) throw failed_precondition("minimize: ", rule_.name, " has no variables yet; bind() gives it some");
   // The mean over replicas is the sum of their shares: to weigh one loss costs nothing, to divide all gradients does.
   const ReplicaContext* replica = ReplicaContext::current();
-  const double share = replica == nullptr ? 1 : 1.0 / replica->num_replicas();
-  const Gradients gradients = gradients_by_rows(loss, variables_, share);
+  if (replica != nullptr) share /= replica->num_replicas();
+  Gradients gradients = gradients_by_rows(loss, variables_, share);
   auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
   if (gradients.rows.empty() && std::none_of(gradients.dense.begin(), gradients.dense.end(), defined)) {
     throw invalid_argument("minimize: the loss depends on none of the ", variables_.size(),
                            " variables of this optimizer, the first of which is \"", variables_[0].name(), "\"");
   }
-  apply(gradients, /*divisor=*/1);
+  return gradients;
 }
+
+void Optimizer::minimize(const at::Tensor& loss) const { apply(gradients_of(loss, 1), /*divisor=*/1); }
 
 namespace {
 
@@ -181,6 +234,16 @@ Gradients sum_of(const std::vector<Variable>& variables, const std::vector<Repli
 
 }  // namespace
 
+void Optimizer::minimize_mean(int64_t count, const std::function<at::Tensor(int64_t)>& loss) const {
+  if (count < 1) throw invalid_argument("minimize_mean: of ", count, " losses, expected at least one");
+  std::vector<ReplicaContext::Tensors> all;
+  for (int64_t i = 0; i < count; ++i) {
+    all.push_back(flat(variables_, gradients_of(loss(i), 1.0 / static_cast<double>(count))));
+  }
+  c10::AutoGradMode no_gradients(false);
+  apply(sum_of(variables_, all, AcrossWorkers{}, /*divisor=*/1), /*divisor=*/1);
+}
+
 void Optimizer::apply(const Gradients& gradients) const {
   const ReplicaContext* replica = ReplicaContext::current();
   apply(gradients, replica == nullptr ? 1 : replica->num_replicas());
@@ -223,9 +286,73 @@ std::vector<Gradients> Optimizer::sums_for_places(const std::vector<std::vector<
   return sums;
 }
 
-void Optimizer::apply_here(const std::vector<Gradients>& for_places) const {
+namespace {
+
+// What a variable that is beside all others has on that device, or the first of it.
+Variable part_on(const Variable& variable, const std::string& device) {
+  const std::vector<Variable>& parts = variable.copies().empty() ? variable.shards() : variable.copies();
+  if (parts.empty()) return variable;
+  const auto there = std::ranges::find(parts, device, [](const Variable& part) { return part.device(); });
+  return there == parts.end() ? parts[0] : *there;
+}
+
+}  // namespace
+
+class Optimizer::Rates {
+ public:
+  explicit Rates(const Optimizer& optimizer) : optimizer_(optimizer) {}
+
+  at::Tensor at(const std::string& device, double factor) {
+    at::Tensor& rate = rates_[{device, factor}];
+    if (rate.defined()) return rate;
+    if (factor != 1) return rate = at(device, 1).mul(factor);
+    rate = part_on(*optimizer_.rate_, device).memory().reshape({});
+    const Schedule& schedule = optimizer_.rule_.learning_rate;
+    if (!schedule.is_constant()) rate = schedule.factor(steps_at(device).to(at::kDouble)).mul(rate);
+    return rate;
+  }
+  // How much of its value a variable's mean takes. That of the first step is the value.
+  at::Tensor share_of_value(const std::string& device, double average) {
+    at::Tensor& share = shares_[device];
+    if (!share.defined()) share = at::where(steps_at(device).eq(0), 1.0, 1 - average);
+    return share;
+  }
+
+ private:
+  at::Tensor steps_at(const std::string& device) const {
+    return part_on(*optimizer_.iterations_, device).memory().reshape({});
+  }
+
+  const Optimizer& optimizer_;
+  std::map<std::pair<std::string, double>, at::Tensor> rates_;
+  std::map<std::string, at::Tensor> shares_;
+};
+
+namespace {
+
+// By rows, those alone.
+void add_to_average(at::Tensor average, const at::Tensor& value, const at::Tensor& share, const at::Tensor& ids) {
+  if (!ids.defined()) {
+    average.lerp_(value, share.to(value.scalar_type()));
+    return;
+  }
+  const at::Tensor some = rows::gather(average, ids);
+  rows::scatter_(average, ids, some.lerp(rows::gather(value, ids), share.to(value.scalar_type())), "update");
+}
+
+}  // namespace
+
+void Optimizer::apply_here(std::vector<Gradients> for_places) const {
+  for (size_t p = 0; p < for_places.size(); ++p) {
+    std::optional<DeviceScope> there;
+    if (for_places.size() > 1) there.emplace(place_of(variables_[0], p).device());
+    clip(rule_.all.clipping, for_places[p]);
+  }
+  Rates rates(*this);
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
+    const Own& mine = own_[i];
+    if (mine.rate_factor == 0) continue;
     at::Tensor dense;
     const RowGradient* rows = nullptr;
     const size_t parts = parts_of(variable), places = places_of(variable);
@@ -245,124 +372,87 @@ void Optimizer::apply_here(const std::vector<Gradients>& for_places) const {
           rows != nullptr ? rows->rows[part] : (parts == 1 ? dense : dense.narrow(0, first, count));
       first += count;
       DeviceScope there(own.device());
-      std::vector<at::Tensor> slots;
-      for (const Variable& slot : slots_[i]) slots.push_back(place_of(slot, p).memory());
-      rows != nullptr ? update_rows(own.memory(), std::move(slots), rows->ids[part], gradient)
-                      : update(own.memory(), std::move(slots), gradient);
+      Update step{.value = own.memory(),
+                  .slots = {},
+                  .gradient = gradient,
+                  .rate = rates.at(own.device(), mine.rate_factor),
+                  .weight_decay = mine.weight_decay};
+      for (const Variable& slot : mine.slots) step.slots.push_back(place_of(slot, p).memory());
+      const at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
+      rows != nullptr ? update_rows(step, ids) : update(step);
+      if (!mine.average) continue;
+      const at::Tensor share = rates.share_of_value(own.device(), *rule_.all.average);
+      add_to_average(place_of(*mine.average, p).memory(), step.value, share, ids);
     }
   }
+  // The last: what depends on it is of the steps before.
+  for (size_t p = 0; p < places_of(*iterations_); ++p) {
+    const Variable steps = place_of(*iterations_, p);
+    DeviceScope there(steps.device());
+    steps.memory().add_(1);
+  }
+}
+
+void Optimizer::update_rows(Update table, const at::Tensor& ids) const {
+  Update some = table;
+  some.value = rows::gather(table.value, ids);
+  for (size_t i = 0; i < some.slots.size(); ++i) {
+    if (!rule_.slots[i].scalar) some.slots[i] = rows::gather(table.slots[i], ids);
+  }
+  update(some);
+  rows::scatter_(table.value, ids, some.value, "update");
+  for (size_t i = 0; i < some.slots.size(); ++i) {
+    if (!rule_.slots[i].scalar) rows::scatter_(table.slots[i], ids, some.slots[i], "update");
+  }
+}
+
+at::Tensor Optimizer::Update::decayed_gradient() const {
+  return weight_decay == 0 ? gradient : gradient.add(value, weight_decay);
+}
+
+void Optimizer::Update::decay_value() {
+  if (weight_decay != 0) value.mul_(rate.mul(-weight_decay).add_(1));
 }
 
 namespace {
 
-// Of one option of a rule.
-void expect(const char* option, double value, bool holds, const char* expected) {
-  if (!holds) throw invalid_argument(option, " is ", value, ", expected ", expected);
-}
-
-void expect_not_negative(const char* option, double value) { expect(option, value, value >= 0, "0 or more"); }
+// What is the same in all places.
+at::Tensor one_of(const Variable& variable) { return place_of(variable, 0).value().reshape({}); }
 
 }  // namespace
 
-// ---- SGD
-Sgd::Sgd(SgdOptions options)
-    : Optimizer("sgd", options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}}),
-      options_(options) {
-  expect_not_negative("sgd: learning_rate", options.learning_rate);
-  expect_not_negative("sgd: momentum", options.momentum);
-  expect_not_negative("sgd: weight_decay", options.weight_decay);
-  if (options.nesterov && options.momentum <= 0) {
-    throw invalid_argument("sgd: nesterov needs a momentum, got ", options.momentum);
+double Optimizer::learning_rate() const {
+  if (!bound()) return rule_.learning_rate.initial();
+  c10::AutoGradMode no_gradients(false);
+  const auto base = one_of(*rate_).item<double>();
+  if (rule_.learning_rate.is_constant()) return base;
+  return base * rule_.learning_rate.factor(one_of(*iterations_).to(at::kDouble)).item<double>();
+}
+
+void Optimizer::set_learning_rate(double rate) const {
+  if (!bound()) throw failed_precondition("set_learning_rate: ", rule_.name, " has no variables yet");
+  if (Tracer::current() != nullptr) {
+    throw failed_precondition("set_learning_rate inside a traced function; a Schedule changes the rate there");
   }
-}
-
-void Sgd::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& given) const {
-  at::Tensor gradient = options_.weight_decay == 0 ? given : given.add(value, options_.weight_decay);
-  if (!slots.empty()) {
-    slots[0].mul_(options_.momentum).add_(gradient);
-    gradient = options_.nesterov ? gradient.add(slots[0], options_.momentum) : slots[0];
+  if (!(rate >= 0) || !std::isfinite(rate)) {
+    throw invalid_argument("set_learning_rate: ", rate, ", expected 0 or more");
   }
-  value.sub_(gradient, options_.learning_rate);
+  Variable(*rate_).assign(at::full(rate_->sizes(), rate, at::kDouble));
 }
 
-namespace {
+int64_t Optimizer::iterations() const { return bound() ? one_of(*iterations_).item<int64_t>() : 0; }
 
-// The gradient of rows with that of their squares, as far as they decay.
-at::Tensor with_decay(const at::Tensor& value, const at::Tensor& ids, const at::Tensor& gradient, double weight_decay) {
-  return weight_decay == 0 ? gradient : gradient.add(rows::gather(value, ids), weight_decay);
+void Optimizer::set_clipping(const Clipping& clipping) {
+  check(clipping);
+  rule_.all.clipping = clipping;
 }
 
-}  // namespace
-
-void Sgd::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                      const at::Tensor& given) const {
-  at::Tensor gradient = with_decay(value, ids, given, options_.weight_decay);
-  if (!slots.empty()) {
-    const at::Tensor momentum = rows::gather(slots[0], ids).mul_(options_.momentum).add_(gradient);
-    rows::scatter_(slots[0], ids, momentum, "update");
-    gradient = options_.nesterov ? gradient.add(momentum, options_.momentum) : momentum;
+void Optimizer::take_averages() const {
+  if (!bound() || !rule_.all.average) {
+    throw failed_precondition("take_averages: ", rule_.name, " keeps none; UpdateOptions::average makes it keep some");
   }
-  rows::add_(value, ids, gradient, -options_.learning_rate);
-}
-
-// ---- Adagrad
-Adagrad::Adagrad(AdagradOptions options)
-    : Optimizer("adagrad", {{.name = "sums", .initial = options.initial_accumulator}}), options_(options) {
-  expect_not_negative("adagrad: learning_rate", options.learning_rate);
-  expect_not_negative("adagrad: initial_accumulator", options.initial_accumulator);
-  expect_not_negative("adagrad: epsilon", options.epsilon);
-}
-
-void Adagrad::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const {
-  slots[0].addcmul_(gradient, gradient);
-  value.addcdiv_(gradient, slots[0].sqrt().add_(options_.epsilon), -options_.learning_rate);
-}
-
-void Adagrad::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                          const at::Tensor& gradient) const {
-  rows::adagrad_(value, slots[0], ids, gradient, options_.learning_rate, options_.epsilon);
-}
-
-// ---- Adam
-Adam::Adam(const std::string& name, AdamOptions options, bool decoupled)
-    : Optimizer(name, {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}),
-      options_(options),
-      decoupled_(decoupled) {
-  expect_not_negative((name + ": learning_rate").c_str(), options.learning_rate);
-  expect_not_negative((name + ": epsilon").c_str(), options.epsilon);
-  expect_not_negative((name + ": weight_decay").c_str(), options.weight_decay);
-  for (const auto& [option, beta] : {std::pair(": beta1", options.beta1), std::pair(": beta2", options.beta2)}) {
-    expect((name + option).c_str(), beta, beta >= 0 && beta < 1, "0 or more and less than 1");
-  }
-}
-
-void Adam::update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& given) const {
-  const double rate = options_.learning_rate;
-  at::Tensor gradient = given;
-  if (options_.weight_decay != 0) {
-    if (decoupled_) {
-      value.mul_(1 - rate * options_.weight_decay);
-    } else {
-      gradient = given.add(value, options_.weight_decay);
-    }
-  }
-  slots[2].add_(1);
-  slots[0].lerp_(gradient, 1 - options_.beta1);
-  slots[1].mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
-  // The count of steps is a tensor, so what depends on it is, too.
-  const at::Tensor steps = slots[2].reshape({});
-  const at::Tensor correction1 = at::pow(options_.beta1, steps).neg_().add_(1);
-  const at::Tensor correction2 = at::pow(options_.beta2, steps).neg_().add_(1).sqrt_();
-  const at::Tensor denominator = slots[1].sqrt().div_(correction2).add_(options_.epsilon);
-  value.sub_(slots[0].div(denominator).mul_(correction1.reciprocal().mul_(rate)));
-}
-
-void Adam::update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                       const at::Tensor& given) const {
-  const at::Tensor gradient = with_decay(value, ids, given, decoupled_ ? 0.0 : options_.weight_decay);
-  slots[2].add_(1);
-  rows::adam_(value, slots[0], slots[1], slots[2], ids, gradient, options_.learning_rate, options_.beta1,
-              options_.beta2, options_.epsilon, decoupled_ ? options_.weight_decay : 0.0);
+  if (iterations() == 0) return;
+  for (size_t i = 0; i < variables_.size(); ++i) Variable(variables_[i]).assign(own_[i].average->value());
 }
 
 }  // namespace muster

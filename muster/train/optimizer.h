@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,17 +15,25 @@
 #include "muster/trace/module_variables.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"
+#include "muster/train/schedule.h"
 
 namespace muster {
+
+struct AcrossWorkers;
 
 // What an optimizer trains: a list of variables, those of a module that was adopted or made by a strategy (or of its
 // parameters()), or all that are trainable of a ModuleVariables.
 class Trained {
  public:
-  Trained(std::initializer_list<Variable> variables) : variables_(variables) {}
-  Trained(std::vector<Variable> variables) : variables_(std::move(variables)) {}                // NOLINT
-  Trained(const ModuleVariables& variables) : variables_(variables.trainable()) {}              // NOLINT
-  Trained(const std::vector<at::Tensor>& parameters) : variables_(variables_of(parameters)) {}  // NOLINT
+  // Templates, so that GCC does not take options in braces for one of these.
+  template <std::same_as<Variable> T>
+  Trained(std::initializer_list<T> variables) : variables_(variables) {}
+  template <std::same_as<std::vector<Variable>> T>
+  Trained(T variables) : variables_(std::move(variables)) {}  // NOLINT
+  template <std::same_as<ModuleVariables> T>
+  Trained(const T& variables) : variables_(variables.trainable()) {}  // NOLINT
+  template <std::same_as<std::vector<at::Tensor>> T>
+  Trained(const T& parameters) : variables_(variables_of(parameters)) {}  // NOLINT
   template <TorchModule Module>
   Trained(const Module& module) : variables_(adopted(module).trainable()) {}  // NOLINT
 
@@ -34,10 +43,32 @@ class Trained {
   std::vector<Variable> variables_;
 };
 
-// Keeps what a rule remembers of each variable (its slots) beside the variable, in the same parts. Made outside of
-// traced functions, used inside. The rules are PyTorch's. A table that the loss depends on by rows alone changes in
-// those rows alone, by the same rule: the momentum of a row goes on, and its weight decays, when it is looked up again.
-// A handle, cheap to copy; thread-safe.
+// Variables that are trained otherwise than the rest.
+struct ParameterGroup {
+  std::string names;       // a regular expression, found somewhere in the name: "bias$", "^tower\\."
+  double rate_factor = 1;  // of the learning rate; 0: they stay as they are
+  std::optional<double> weight_decay{};
+};
+
+// The most that gradients may be, those of all replicas together: their elements, each of them, all of them as one
+// vector.
+struct Clipping {
+  std::optional<double> value{}, norm{}, global_norm{};
+};
+
+// What all rules can do besides their own.
+struct UpdateOptions {
+  Clipping clipping{};
+  bool decay_vectors = true;             // false: weights of less than two dimensions (biases, scales) do not decay
+  std::vector<ParameterGroup> groups{};  // the first one that has a variable counts for it
+  // Keeps a mean of what each variable was, in which a step counts 1 - average: see take_averages().
+  std::optional<double> average{};
+};
+
+// Keeps what a rule remembers of each variable (its slots) beside the variable, in the same parts, and a learning rate
+// and a count of steps beside all of them. Made outside of traced functions, used inside. The rules are PyTorch's where
+// it has them. A table that the loss depends on by rows alone changes in those rows alone, by the same rule: the
+// momentum of a row goes on, and its weight decays, when it is looked up again. A handle, cheap to copy; thread-safe.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -53,11 +84,25 @@ class Optimizer {
   // the mean of what all of them have, as if `loss` were that of one batch, and is taken once, when all have ended; the
   // optimizer lives until then.
   void minimize(const at::Tensor& loss) const;
+  // The same for the mean of several losses, each of which is made when that before is done with: a batch that memory
+  // would not hold, a part at a time.
+  void minimize_mean(int64_t count, const std::function<at::Tensor(int64_t)>& loss) const;
   // The same with gradients of variables(), in their order; those of replicas are averaged, too.
   void apply(const Gradients& gradients) const;
 
+  // Of the next step. To set it changes the rate that a schedule begins with; no function is traced anew. Outside of
+  // traced functions; in each process of those that train in step.
+  double learning_rate() const;
+  void set_learning_rate(double rate) const;
+  int64_t iterations() const;  // steps that were taken
+  // In the place of UpdateOptions::clipping, before the first step: a function keeps what it was traced with.
+  void set_clipping(const Clipping& clipping);
+  // Gives each variable the mean of what it was. Throws Error{kFailedPrecondition} without UpdateOptions::average.
+  void take_averages() const;
+
   const std::vector<Variable>& variables() const { return variables_; }
-  // All slots, each with the name of its variable in its own: what a checkpoint has to keep besides the variables.
+  // All slots, each with the name of its variable in its own, the learning rate and the count of steps: what a
+  // checkpoint has to keep besides the variables.
   std::vector<Variable> slots() const;
 
  protected:
@@ -67,27 +112,59 @@ class Optimizer {
     double initial = 0;
     bool scalar = false;  // one number for a variable (or a part of one), such as a count of steps
   };
-  Optimizer(std::string name, std::vector<SlotRule> slots) : name_(std::move(name)), rules_(std::move(slots)) {}
+  // Tensors of one variable or part, where it lives: the value and its slots, to be written in place.
+  struct Update {
+    at::Tensor value;
+    std::vector<at::Tensor> slots;
+    at::Tensor gradient;
+    at::Tensor rate;  // float64, no dimension
+    double weight_decay;
+
+    // The gradient and that of half the sum of squares, as far as weights decay.
+    at::Tensor decayed_gradient() const;
+    // For rules that take the decay off the value instead.
+    void decay_value();
+  };
+  struct Rule {
+    std::string name;
+    std::vector<SlotRule> slots;
+    Schedule learning_rate;
+    double weight_decay = 0;
+    UpdateOptions all{};
+  };
+  // Throws Error{kInvalidArgument} for a negative rate or decay, and options that are no such.
+  explicit Optimizer(Rule rule);
+  void add_slot(SlotRule slot) { rule_.slots.push_back(std::move(slot)); }  // in constructors
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
+  virtual void update(Update step) const = 0;
+  // The same for some rows of a table and of its slots. By default they are taken out, updated and put back.
+  virtual void update_rows(Update table, const at::Tensor& ids) const;
+
  private:
+  // Of one variable.
+  struct Own {
+    std::vector<Variable> slots;
+    std::optional<Variable> average;
+    double rate_factor, weight_decay;
+  };
+  // The learning rate at a place, made once for all that is there.
+  class Rates;
+
+  Own own_of(const Variable& variable) const;
+  Gradients gradients_of(const at::Tensor& loss, double share) const;
   // What the replicas have is added up and divided by that.
   void apply(const Gradients& gradients, int divisor) const;
   // One for all places where the variables are, or one for each.
   std::vector<Gradients> sums_for_places(const std::vector<std::vector<at::Tensor>>& by_replica,
                                          const AcrossWorkers& across, int divisor) const;
-  void apply_here(const std::vector<Gradients>& for_places) const;
+  void apply_here(std::vector<Gradients> for_places) const;
 
-  // Tensors of one variable or part, where it lives: the value and its slots, to be written in place.
-  virtual void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const = 0;
-  virtual void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                           const at::Tensor& gradient) const = 0;
-
-  std::string name_;
-  std::vector<SlotRule> rules_;
+  Rule rule_;
   std::vector<Variable> variables_;
-  std::vector<std::vector<Variable>> slots_;  // by variable
+  std::vector<Own> own_;  // by variable
+  std::optional<Variable> rate_, iterations_;
 };
 
 // An optimizer that waits for its variables, whichever it is: what compile() takes.
@@ -95,95 +172,16 @@ class OptimizerRule {
  public:
   template <std::derived_from<Optimizer> Rule>
   OptimizerRule(Rule rule)  // NOLINT: an optimizer is a rule
-      : bind_([rule = std::move(rule)](Trained variables) -> std::shared_ptr<const Optimizer> {
+      : bind_([rule = std::move(rule)](Trained variables) -> std::shared_ptr<Optimizer> {
           auto bound = std::make_shared<Rule>(rule);
           if (!bound->bound()) bound->bind(std::move(variables));
           return bound;
         }) {}
 
-  std::shared_ptr<const Optimizer> bound_to(Trained variables) const { return bind_(std::move(variables)); }
+  std::shared_ptr<Optimizer> bound_to(Trained variables) const { return bind_(std::move(variables)); }
 
  private:
-  std::function<std::shared_ptr<const Optimizer>(Trained)> bind_;
-};
-
-struct SgdOptions {
-  double learning_rate = 0.01;
-  double momentum = 0;
-  bool nesterov = false;
-  double weight_decay = 0;
-};
-
-class Sgd : public Optimizer {
- public:
-  explicit Sgd(SgdOptions options);
-  explicit Sgd(Trained variables, SgdOptions options = {}) : Sgd(options) { bind(std::move(variables)); }
-
- private:
-  void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
-  void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                   const at::Tensor& gradient) const override;
-  SgdOptions options_;
-};
-
-struct AdagradOptions {
-  double learning_rate = 0.01;
-  double initial_accumulator = 0;
-  double epsilon = 1e-10;
-};
-
-class Adagrad : public Optimizer {
- public:
-  explicit Adagrad(AdagradOptions options);
-  explicit Adagrad(Trained variables, AdagradOptions options = {}) : Adagrad(options) { bind(std::move(variables)); }
-
- private:
-  void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
-  void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                   const at::Tensor& gradient) const override;
-  AdagradOptions options_;
-};
-
-struct AdamOptions {
-  double learning_rate = 0.001;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;  // added to the gradient
-};
-
-// By rows as PyTorch's SparseAdam: the steps that all rows of a table have seen count for each. But for epsilon, which
-// is added where Adam adds it: SparseAdam does so before the correction of the variance.
-class Adam : public Optimizer {
- public:
-  explicit Adam(AdamOptions options) : Adam("adam", options, false) {}
-  explicit Adam(Trained variables, AdamOptions options = {}) : Adam(options) { bind(std::move(variables)); }
-
- protected:
-  Adam(const std::string& name, AdamOptions options, bool decoupled);
-
- private:
-  void update(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& gradient) const override;
-  void update_rows(at::Tensor value, std::vector<at::Tensor> slots, const at::Tensor& ids,
-                   const at::Tensor& gradient) const override;
-  AdamOptions options_;
-  bool decoupled_;  // weight decay does not pass through the means
-};
-
-struct AdamWOptions {
-  double learning_rate = 0.001;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;  // taken off the value
-};
-
-class AdamW : public Adam {
- public:
-  explicit AdamW(AdamWOptions options)
-      : Adam("adamw", {options.learning_rate, options.beta1, options.beta2, options.epsilon, options.weight_decay},
-             true) {}
-  explicit AdamW(Trained variables, AdamWOptions options = {}) : AdamW(options) { bind(std::move(variables)); }
+  std::function<std::shared_ptr<Optimizer>(Trained)> bind_;
 };
 
 }  // namespace muster

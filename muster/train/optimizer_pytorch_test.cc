@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "muster/trace/function.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 namespace {
@@ -30,6 +30,7 @@ std::vector<Rule> rules() {
   using Adagrads = optim::AdagradOptions;
   using Adams = optim::AdamOptions;
   using AdamWs = optim::AdamWOptions;
+  using RmsProps = optim::RMSpropOptions;
   auto sgd = [](std::string name, SgdOptions ours, Sgds theirs) {
     return rule<Sgd, SgdOptions, optim::SGD>(std::move(name), ours, theirs);
   };
@@ -41,6 +42,9 @@ std::vector<Rule> rules() {
   };
   auto adamw = [](std::string name, AdamWOptions ours, AdamWs theirs) {
     return rule<AdamW, AdamWOptions, optim::AdamW>(std::move(name), ours, theirs);
+  };
+  auto rmsprop = [](std::string name, RmsPropOptions ours, RmsProps theirs) {
+    return rule<RmsProp, RmsPropOptions, optim::RMSprop>(std::move(name), ours, theirs);
   };
   return {
       sgd("Sgd", {}, Sgds(0.01)),
@@ -61,11 +65,22 @@ std::vector<Rule> rules() {
       adam("AdamWithRate", {.learning_rate = 0.1}, Adams(0.1)),
       adam("AdamWithAll", {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2},
            Adams(0.1).betas({0.8, 0.9}).eps(1e-3).weight_decay(0.2)),
+      adam("AdamWithAmsgrad", {.learning_rate = 0.1, .amsgrad = true}, Adams(0.1).amsgrad(true)),
       adamw("AdamW", {}, AdamWs()),
       adamw("AdamWWithRate", {.learning_rate = 0.1}, AdamWs(0.1)),
       adamw("AdamWWithAll", {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2},
             AdamWs(0.1).betas({0.8, 0.9}).eps(1e-3).weight_decay(0.2)),
       adamw("AdamWWithoutDecay", {.learning_rate = 0.1, .weight_decay = 0}, AdamWs(0.1).weight_decay(0)),
+      adamw("AdamWWithAmsgrad", {.learning_rate = 0.1, .amsgrad = true}, AdamWs(0.1).amsgrad(true)),
+      rmsprop("RmsProp", {}, RmsProps()),
+      rmsprop("RmsPropWithAll",
+              {.learning_rate = 0.02,
+               .alpha = 0.9,
+               .epsilon = 1e-4,
+               .momentum = 0.5,
+               .centered = true,
+               .weight_decay = 0.1},
+              RmsProps(0.02).alpha(0.9).eps(1e-4).momentum(0.5).centered(true).weight_decay(0.1)),
   };
 }
 

@@ -6,7 +6,7 @@
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/train/embedding.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ TEST(Optimizer, BringsNoTableIntoAStepThatDoesNotUseIt) {
 
   const Program program = step.program();
 
-  EXPECT_EQ(program.variables.size(), 4u) << "w, and what Adam keeps for it";
+  EXPECT_EQ(program.variables.size(), 6u) << "w, what Adam keeps for it, its rate and its count of steps";
 }
 
 TEST(Optimizer, TakesGradientsThatWereChanged) {

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/distribute/local_strategies.h"
-#include "muster/train/optimizer.h"
+#include "muster/train/optimizers.h"
 
 namespace muster {
 namespace {

@@ -27,6 +27,7 @@ constexpr std::array kRules = {
     Rule{"aten::sub_.Tensor", "aten::_foreach_sub_.List", true, 3},
     Rule{"aten::mul_.Tensor", "aten::_foreach_mul_.List", true, 2},
     Rule{"aten::mul_.Scalar", "aten::_foreach_mul_.Scalar", false, 2},
+    Rule{"muster_step::descend_", "muster_step::descend_all_", true, 3},
 };
 
 // A name alone is not enough: the schema came with the program.
@@ -91,6 +92,8 @@ class Fuser {
         add(*real);
       else if (auto* truth = std::get_if<bool>(&value))
         add(*truth);
+      else if (auto* shared = std::get_if<ValueRef>(&value))
+        add(shared->id);
       else
         return "";
     }

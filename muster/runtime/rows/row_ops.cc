@@ -324,6 +324,11 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
   }
 }
 
+double one_number(const char* op, const char* what, const at::Tensor& given) {
+  if (given.defined() && given.numel() == 1) return given.item().toDouble();
+  throw invalid_argument(op, ": the ", what, " is ", name_of(given), ", expected one number");
+}
+
 }  // namespace
 
 void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, double scale) {
@@ -339,17 +344,18 @@ void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, do
   });
 }
 
-void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, const at::Tensor& gradient, double rate,
-              double epsilon) {
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, const at::Tensor& gradient,
+              const at::Tensor& rate, double epsilon) {
   const at::Tensor ids = checked_ids("muster_rows::adagrad_", given);
   check_pair("muster_rows::adagrad_", table, ids, gradient);
   check_pair("muster_rows::adagrad_", sums, ids, gradient);
   const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
   checked_rows("muster_rows::adagrad_", ids, sums);
+  const double number = one_number("muster_rows::adagrad_", "rate", rate);
   AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adagrad_", [&] {
     auto* __restrict memory = table.mutable_data_ptr<scalar_t>();
     auto* __restrict square = sums.mutable_data_ptr<scalar_t>();
-    const auto by = static_cast<scalar_t>(rate), least = static_cast<scalar_t>(epsilon);
+    const auto by = static_cast<scalar_t>(number), least = static_cast<scalar_t>(epsilon);
     for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
       for (int64_t j = 0; j < width; ++j) {
         square[at + j] += from[j] * from[j];
@@ -360,15 +366,14 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, cons
 }
 
 void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& given,
-           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
+           const at::Tensor& gradient, const at::Tensor& given_rate, double beta1, double beta2, double epsilon,
+           double decay) {
   const at::Tensor ids = checked_ids("muster_rows::adam_", given);
   for (const at::Tensor& each : {table, mean, variance}) check_pair("muster_rows::adam_", each, ids, gradient);
-  if (!step.defined() || step.numel() != 1) {
-    throw invalid_argument("muster_rows::adam_: the count of steps is ", name_of(step), ", expected one number");
-  }
   const int64_t* row = checked_rows("muster_rows::adam_", ids, table);
   for (const at::Tensor& each : {mean, variance}) checked_rows("muster_rows::adam_", ids, each);
-  const double steps = step.item().toDouble();
+  const double steps = one_number("muster_rows::adam_", "count of steps", step);
+  const double rate = one_number("muster_rows::adam_", "rate", given_rate);
   const double correction1 = 1 - std::pow(beta1, steps), correction2 = std::sqrt(1 - std::pow(beta2, steps));
   AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adam_", [&] {
     auto* memory = table.mutable_data_ptr<scalar_t>();
@@ -478,17 +483,18 @@ void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, doub
   call<void(at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("muster_rows::add_", table, ids, rows, scale);
 }
 
-void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient, double rate,
-              double epsilon) {
-  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, double, double)>(
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient,
+              const at::Tensor& rate, double epsilon) {
+  call<void(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>(
       "muster_rows::adagrad_", table, sums, ids, gradient, rate, epsilon);
 }
 
 void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
-           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay) {
-  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-            double, double, double, double)>("muster_rows::adam_", table, mean, variance, step, ids, gradient, rate,
-                                             beta1, beta2, epsilon, decay);
+           const at::Tensor& gradient, const at::Tensor& rate, double beta1, double beta2, double epsilon,
+           double decay) {
+  call<void(at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+            const at::Tensor&, double, double, double, double)>("muster_rows::adam_", table, mean, variance, step, ids,
+                                                                gradient, rate, beta1, beta2, epsilon, decay);
 }
 
 void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row) {
@@ -509,10 +515,10 @@ TORCH_LIBRARY(muster_rows, library) {
   library.def("sum(Tensor gradient, Tensor places, Tensor[] ids) -> Tensor[]");
   library.def("add_(Tensor(a!) table, Tensor ids, Tensor rows, float scale) -> ()");
   library.def(
-      "adagrad_(Tensor(a!) table, Tensor(b!) sums, Tensor ids, Tensor gradient, float rate, float epsilon) -> ()");
+      "adagrad_(Tensor(a!) table, Tensor(b!) sums, Tensor ids, Tensor gradient, Tensor rate, float epsilon) -> ()");
   library.def(
       "adam_(Tensor(a!) table, Tensor(b!) mean, Tensor(c!) variance, Tensor step, Tensor ids, Tensor gradient, "
-      "float rate, float beta1, float beta2, float epsilon, float decay) -> ()");
+      "Tensor rate, float beta1, float beta2, float epsilon, float decay) -> ()");
   library.def("on_demand_(Tensor(a!) table, int kind, float a, float b, int seed, int first_row) -> ()");
   library.def("scatter_(Tensor(a!) table, Tensor ids, Tensor rows, str how) -> ()");
 }

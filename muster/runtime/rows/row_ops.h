@@ -29,12 +29,13 @@ at::Tensor expand(const at::Tensor& places, at::TensorList rows);
 // The sum of the gradients of each different row: the other way round. `ids` says how many rows a part has.
 std::vector<at::Tensor> sum(const at::Tensor& gradient, const at::Tensor& places, at::TensorList ids);
 
-// Updates of the rows `ids`, which are different from each other.
+// Updates of the rows `ids`, which are different from each other. `rate` is one number.
 void add_(at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows, double scale);
-void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient, double rate,
-              double epsilon);
+void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& ids, const at::Tensor& gradient,
+              const at::Tensor& rate, double epsilon);
 void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::Tensor& step, const at::Tensor& ids,
-           const at::Tensor& gradient, double rate, double beta1, double beta2, double epsilon, double decay);
+           const at::Tensor& gradient, const at::Tensor& rate, double beta1, double beta2, double epsilon,
+           double decay);
 
 // Gives the table new rows that look as the rule (RowRule, in row_table.h) says and are made when they are first
 // written.

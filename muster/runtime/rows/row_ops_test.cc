@@ -10,6 +10,8 @@
 namespace muster {
 namespace {
 
+const at::Tensor kRate = torch::scalar_tensor(0.1, torch::kDouble);
+
 TEST(RowOps, PutsTogetherWhatUniqueTookApart) {
   const at::Tensor table = torch::randn({10, 3});
   const at::Tensor ids = torch::tensor({7, 2, 7, -1, 9, 0, 2}, torch::kLong);
@@ -100,10 +102,10 @@ TEST(RowOps, RefusesOperandsThatDoNotFit) {
   const at::Tensor wide_ids = ids_of({0, 1}).reshape({1, 2}), step = torch::ones({1});
   using testing::HasSubstr;
   auto adagrad = [&](at::Tensor& t, at::Tensor& s, const at::Tensor& i, const at::Tensor& g) {
-    return refusal_of([&] { rows::adagrad_(t, s, i, g, 0.1, 1e-10); });
+    return refusal_of([&] { rows::adagrad_(t, s, i, g, kRate, 1e-10); });
   };
   auto adam = [&](at::Tensor& t, at::Tensor& m, at::Tensor& v, const at::Tensor& n) {
-    return refusal_of([&] { rows::adam_(t, m, v, n, ids, gradient, 0.1, 0.9, 0.999, 1e-8, 0); });
+    return refusal_of([&] { rows::adam_(t, m, v, n, ids, gradient, kRate, 0.9, 0.999, 1e-8, 0); });
   };
 
   for (const at::Tensor& wrong : {wide_ids, ids.to(torch::kInt), ids_of({1})[0]}) {
@@ -132,7 +134,7 @@ TEST(RowOps, RefusesOperandsThatDoNotFit) {
   EXPECT_THAT(adagrad(table, doubles, ids, gradient), HasSubstr("cannot take"));
   EXPECT_THAT(adam(table, table, narrow, step), HasSubstr("cannot take"));
   EXPECT_THAT(adam(table, table, table, torch::ones({2})), HasSubstr("one number"));
-  EXPECT_THROW(rows::adagrad_(table, short_one, ids, gradient, 0.1, 1e-10), Error) << "row 3 of 2";
+  EXPECT_THROW(rows::adagrad_(table, short_one, ids, gradient, kRate, 1e-10), Error) << "row 3 of 2";
   EXPECT_THROW(rows::scatter_(table, ids_of({4}), gradient, "update"), Error);
   EXPECT_THROW(rows::scatter_(table, ids_of({-1}), gradient, "max"), Error);
   for (const at::Tensor& wrong : {torch::zeros({1, 3}), torch::zeros({2}), torch::zeros({1, 2}, torch::kDouble),
@@ -161,8 +163,8 @@ TEST(RowOps, RefusesUndefinedOperands) {
   EXPECT_THROW(rows::sum(gradient, places, {none}), std::exception);
   EXPECT_THROW(rows::add_(table, none, gradient, 1), std::exception);
   EXPECT_THROW(rows::add_(table, ids, none, 1), std::exception);
-  EXPECT_THROW(rows::adagrad_(table, none, ids, gradient, 0.1, 1e-10), std::exception);
-  EXPECT_THROW(rows::adam_(table, table, table, none, ids, gradient, 0.1, 0.9, 0.999, 1e-8, 0), std::exception);
+  EXPECT_THROW(rows::adagrad_(table, none, ids, gradient, kRate, 1e-10), std::exception);
+  EXPECT_THROW(rows::adam_(table, table, table, none, ids, gradient, kRate, 0.9, 0.999, 1e-8, 0), std::exception);
   EXPECT_THROW(rows::scatter_(table, ids, none, "add"), std::exception);
   EXPECT_THROW(rows::on_demand_(none, RowRule::kNormal, 0, 1, 7, 0), std::exception);
 }
@@ -183,10 +185,11 @@ TEST(RowOps, UseATableOnDemandAsAWholeOrNotAtAll) {
     EXPECT_THAT(refusal_of([&] { rows::gather(view, ids); }), whole) << view.sizes();
     EXPECT_THAT(refusal_of([&] { rows::add_(view, ids, row, 1); }), whole) << view.sizes();
     EXPECT_THAT(refusal_of([&] { rows::scatter_(view, ids, row, "update"); }), whole) << view.sizes();
-    EXPECT_THAT(refusal_of([&] { rows::adagrad_(view, like, ids, row, 0.1, 1e-10); }), whole) << view.sizes();
-    EXPECT_THAT(refusal_of([&] { rows::adagrad_(like, view, ids, row, 0.1, 1e-10); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::adagrad_(view, like, ids, row, kRate, 1e-10); }), whole) << view.sizes();
+    EXPECT_THAT(refusal_of([&] { rows::adagrad_(like, view, ids, row, kRate, 1e-10); }), whole) << view.sizes();
     EXPECT_THAT(
-        refusal_of([&] { rows::adam_(like, like, view, torch::ones({1}), ids, row, 0.1, 0.9, 0.999, 1e-8, 0); }), whole)
+        refusal_of([&] { rows::adam_(like, like, view, torch::ones({1}), ids, row, kRate, 0.9, 0.999, 1e-8, 0); }),
+        whole)
         << view.sizes();
   }
   EXPECT_TRUE(torch::equal(rows::gather(table.view({6, 2}), ids), rows::gather(table, ids)));

@@ -63,7 +63,7 @@ TEST(RowTable, IsUpdatedAsAnOrdinaryTableIs) {
   const at::Tensor ids = row_numbers({5, 1}), gradient = torch::ones({2, 2});
 
   for (auto [values, squares] : {std::pair{&table, &sums}, std::pair{&plain, &plain_sums}}) {
-    rows::adagrad_(*values, *squares, ids, gradient, 0.1, 1e-10);
+    rows::adagrad_(*values, *squares, ids, gradient, torch::scalar_tensor(0.1), 1e-10);
     rows::add_(*values, row_numbers({0}), torch::ones({1, 2}), 0.5);
     rows::scatter_(*values, row_numbers({3, 3}), torch::ones({2, 2}), "sub");
   }

@@ -1,0 +1,50 @@
+#include "muster/fit/rate_callbacks.h"
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/fit/model.h"
+
+namespace muster {
+
+LearningRateScheduler::LearningRateScheduler(Rule rule) : rule_(std::move(rule)) {
+  if (!rule_) throw invalid_argument("LearningRateScheduler: no function, expected one from an epoch to a rate");
+}
+
+void LearningRateScheduler::on_epoch_begin(Training& training) {
+  const Optimizer& optimizer = training.model.optimizer();
+  optimizer.set_learning_rate(rule_(training.epoch, optimizer.learning_rate()));
+}
+
+ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
+    : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {
+  if (!(options_.factor >= 0 && options_.factor < 1)) {
+    throw invalid_argument("ReduceLrOnPlateau: factor ", options_.factor, ", expected less than 1");
+  }
+}
+
+void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
+  const bool cools = cooling_ > 0;
+  if (cools) {
+    --cooling_;
+    waited_ = 0;
+  }
+  if (best_.improves(logs)) {
+    waited_ = 0;
+    return;
+  }
+  if (cools || ++waited_ < options_.patience) return;
+  waited_ = 0;
+  const Optimizer& optimizer = training.model.optimizer();
+  const double before = optimizer.learning_rate(), after = std::max(before * options_.factor, options_.min_rate);
+  if (after >= before) return;
+  optimizer.set_learning_rate(after);
+  cooling_ = options_.cooldown;
+  if (training.model.strategy().is_chief()) {
+    MUSTER_LOG(info) << "epoch " << training.epoch + 1 << ": " << options_.monitor << " is no better for "
+                     << options_.patience << " epochs; the learning rate is " << after << " now";
+  }
+}
+
+}  // namespace muster

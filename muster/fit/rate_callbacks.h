@@ -1,0 +1,45 @@
+// Callbacks that change the learning rate, without a new trace.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "muster/fit/callbacks.h"
+
+namespace muster {
+
+// Sets the rate of each epoch (from 0) to what a function makes of the number and the rate so far. For rates that
+// change from step to step an optimizer takes a Schedule.
+class LearningRateScheduler : public Callback {
+ public:
+  using Rule = std::function<double(int epoch, double rate)>;
+  // Throws Error{kInvalidArgument} for no function.
+  explicit LearningRateScheduler(Rule rule);
+  void on_epoch_begin(Training& training) override;
+
+ private:
+  Rule rule_;
+};
+
+struct ReduceLrOnPlateauOptions {
+  std::string monitor = "val_loss";
+  Better better = Better::kAuto;
+  double factor = 0.1;      // that the rate is multiplied with
+  int patience = 10;        // epochs that may be no better before it is
+  double min_delta = 1e-4;  // less is no better
+  int cooldown = 0;         // epochs after it was that do not count
+  double min_rate = 0;
+};
+class ReduceLrOnPlateau : public Callback {
+ public:
+  // Throws Error{kInvalidArgument} for a factor that reduces nothing.
+  explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
+  void on_epoch_end(Training& training, const Logs& logs) override;
+
+ private:
+  ReduceLrOnPlateauOptions options_;
+  BestSoFar best_;
+  int waited_ = 0, cooling_ = 0;
+};
+
+}  // namespace muster

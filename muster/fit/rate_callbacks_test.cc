@@ -1,0 +1,70 @@
+#include "muster/fit/rate_callbacks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/status.h"
+#include "muster/fit/model.h"
+
+namespace muster::rate_callbacks_test {
+namespace {
+
+using ::testing::ElementsAre;
+
+Model small_model(OptimizerRule optimizer) {
+  torch::manual_seed(1);
+  return compile(torch::nn::Linear(2, 1), {.optimizer = std::move(optimizer), .loss = mean_squared_error});
+}
+
+ModelInput some_data() {
+  const at::Tensor x = torch::ones({8, 2});
+  return {x, x.sum(1, true)};
+}
+
+TEST(LearningRateScheduler, SetsTheRateOfEachEpoch) {
+  Model model = small_model(Sgd({.learning_rate = 0.4}));
+  std::vector<double> seen;
+  const LambdaCallback look({.on_epoch_end = [&](Training& training, const Logs&) {
+    seen.push_back(training.model.optimizer().learning_rate());
+  }});
+  model.fit(
+      some_data(),
+      {.epochs = 3,
+       .callbacks = {LearningRateScheduler([](int epoch, double rate) { return epoch == 0 ? rate : rate / 2; }), look},
+       .verbose = 0});
+  EXPECT_THAT(seen, ElementsAre(0.4, 0.2, 0.1));
+}
+
+TEST(LearningRateScheduler, NeedsAFunction) { EXPECT_THROW(LearningRateScheduler(nullptr), Error); }
+
+// The loss of each epoch, as if it had been trained, and the rate afterwards.
+std::vector<double> rates_after(ReduceLrOnPlateauOptions options, const std::vector<double>& losses) {
+  Model model = small_model(Sgd({.learning_rate = 1}));
+  Training training{.model = model, .epochs = 100};
+  ReduceLrOnPlateau callback(std::move(options));
+  std::vector<double> rates;
+  for (const double loss : losses) {
+    callback.on_epoch_end(training, {{"val_loss", loss}});
+    rates.push_back(model.optimizer().learning_rate());
+    ++training.epoch;
+  }
+  return rates;
+}
+
+TEST(ReduceLrOnPlateau, WaitsForEpochsThatAreNoBetter) {
+  EXPECT_THAT(rates_after({.factor = 0.5, .patience = 2}, {5, 4, 4, 4, 3, 3, 3, 3, 3}),
+              ElementsAre(1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125));
+}
+
+TEST(ReduceLrOnPlateau, CoolsDownAndStopsAtTheLeast) {
+  EXPECT_THAT(rates_after({.factor = 0.5, .patience = 1, .cooldown = 2}, {5, 5, 5, 5, 5, 5}),
+              ElementsAre(1, 0.5, 0.5, 0.5, 0.25, 0.25));
+  EXPECT_THAT(rates_after({.factor = 0.5, .patience = 1, .min_rate = 0.4}, {5, 5, 5, 5}),
+              ElementsAre(1, 0.5, 0.4, 0.4));
+}
+
+TEST(ReduceLrOnPlateau, ReducesNothingByAFactorOfOne) { EXPECT_THROW(ReduceLrOnPlateau({.factor = 1}), Error); }
+
+}  // namespace
+}  // namespace muster::rate_callbacks_test

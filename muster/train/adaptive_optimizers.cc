@@ -1,0 +1,172 @@
+#include "muster/train/adaptive_optimizers.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/where.h>
+
+#include "muster/runtime/step_ops.h"
+#include "muster/train/rule_options.h"
+
+namespace muster {
+
+using step_ops::descend_;
+
+// ---- Adadelta
+Adadelta::Adadelta(AdadeltaOptions options)
+    : Optimizer({.name = "adadelta",
+                 .slots = {{.name = "squares"}, {.name = "steps"}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("adadelta", "rho", options_.rho);
+  expect_not_negative("adadelta", "epsilon", options_.epsilon);
+}
+
+void Adadelta::update(Update step) const {
+  const at::Tensor gradient = step.decayed_gradient();
+  at::Tensor &squares = step.slots[0], &steps = step.slots[1];
+  squares.mul_(options_.rho).addcmul_(gradient, gradient, 1 - options_.rho);
+  const at::Tensor change =
+      steps.add(options_.epsilon).sqrt_().div_(squares.add(options_.epsilon).sqrt_()).mul_(gradient);
+  steps.mul_(options_.rho).addcmul_(change, change, 1 - options_.rho);
+  descend_(step.value, change, step.rate);
+}
+
+// ---- Adamax
+Adamax::Adamax(AdamaxOptions options)
+    : Optimizer({.name = "adamax",
+                 .slots = {{.name = "mean"}, {.name = "largest"}, {.name = "steps", .scalar = true}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("adamax", "beta1", options_.beta1);
+  expect_share("adamax", "beta2", options_.beta2);
+  expect_not_negative("adamax", "epsilon", options_.epsilon);
+}
+
+void Adamax::update(Update step) const {
+  const at::Tensor gradient = step.decayed_gradient();
+  at::Tensor &mean = step.slots[0], &largest = step.slots[1], &count = step.slots[2];
+  count.add_(1);
+  mean.lerp_(gradient, 1 - options_.beta1);
+  largest.copy_(at::maximum(largest.mul(options_.beta2), gradient.abs().add_(options_.epsilon)));
+  descend_(step.value, mean.div(largest), step.rate.div(one_minus_power(options_.beta1, count)));
+}
+
+// ---- Nadam
+Nadam::Nadam(NadamOptions options)
+    : Optimizer({.name = "nadam",
+                 .slots = {{.name = "mean"},
+                           {.name = "variance"},
+                           {.name = "steps", .scalar = true},
+                           {.name = "momentum_product", .initial = 1, .scalar = true}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("nadam", "beta1", options_.beta1);
+  expect_share("nadam", "beta2", options_.beta2);
+  expect_not_negative("nadam", "epsilon", options_.epsilon);
+  expect_not_negative("nadam", "momentum_decay", options_.momentum_decay);
+}
+
+void Nadam::update(Update step) const {
+  const at::Tensor gradient = step.decayed_gradient();
+  at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
+  count.add_(1);
+  auto momentum_at = [&](const at::Tensor& steps) {
+    return (at::pow(0.96, steps.reshape({}) * options_.momentum_decay) * -0.5 + 1) * options_.beta1;
+  };
+  const at::Tensor now = momentum_at(count), next = momentum_at(count + 1);
+  const at::Tensor product = step.slots[3].mul_(now).reshape({});
+  mean.lerp_(gradient, 1 - options_.beta1);
+  variance.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+  const at::Tensor divisor = variance.div(one_minus_power(options_.beta2, count)).sqrt_().add_(options_.epsilon);
+  const at::Tensor of_gradient = (1 - now) / (1 - product), of_mean = next / (1 - product * next);
+  descend_(step.value, (gradient * of_gradient + mean * of_mean).div_(divisor), step.rate);
+}
+
+// ---- FTRL
+Ftrl::Ftrl(FtrlOptions options)
+    : Optimizer({.name = "ftrl",
+                 .slots = {{.name = "sums", .initial = options.initial_accumulator}, {.name = "linear"}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = 0,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  if (options_.learning_rate.initial() == 0) throw invalid_argument("ftrl: learning_rate is 0, expected more");
+  if (!(options_.learning_rate_power <= 0)) {
+    throw invalid_argument("ftrl: learning_rate_power is ", options_.learning_rate_power, ", expected 0 or less");
+  }
+  for (const auto& [option, value] :
+       {std::pair("initial_accumulator", options_.initial_accumulator), std::pair("l1", options_.l1),
+        std::pair("l2", options_.l2), std::pair("l2_shrinkage", options_.l2_shrinkage),
+        std::pair("beta", options_.beta)}) {
+    expect_not_negative("ftrl", option, value);
+  }
+}
+
+void Ftrl::update(Update step) const {
+  const at::Tensor& gradient = step.gradient;
+  at::Tensor &sums = step.slots[0], &linear = step.slots[1];
+  const at::Tensor shrunk = gradient + step.value * (2 * options_.l2_shrinkage);
+  const at::Tensor more = sums + gradient * gradient;
+  const at::Tensor before = at::pow(sums, -options_.learning_rate_power);
+  const at::Tensor after = at::pow(more, -options_.learning_rate_power);
+  linear.add_(shrunk - (after - before) / step.rate * step.value);
+  // l2 + beta / (2 rate), twice.
+  const at::Tensor quadratic = after / step.rate + (options_.beta / step.rate + 2 * options_.l2);
+  step.value.copy_((linear.clamp(-options_.l1, options_.l1) - linear) / quadratic);
+  sums.copy_(more);
+}
+
+// ---- LAMB
+Lamb::Lamb(LambOptions options)
+    : Optimizer({.name = "lamb",
+                 .slots = {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("lamb", "beta1", options_.beta1);
+  expect_share("lamb", "beta2", options_.beta2);
+  expect_not_negative("lamb", "epsilon", options_.epsilon);
+}
+
+void Lamb::update(Update step) const {
+  at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
+  count.add_(1);
+  mean.lerp_(step.gradient, 1 - options_.beta1);
+  variance.mul_(options_.beta2).addcmul_(step.gradient, step.gradient, 1 - options_.beta2);
+  const at::Tensor divisor = variance.div(one_minus_power(options_.beta2, count)).sqrt_().add_(options_.epsilon);
+  at::Tensor direction = mean.div(one_minus_power(options_.beta1, count)).div_(divisor);
+  if (step.weight_decay != 0) direction = direction.add(step.value, step.weight_decay);
+  const at::Tensor weight = step.value.square().sum().sqrt(), length = direction.square().sum().sqrt();
+  const at::Tensor trust = at::where(weight.gt(0).logical_and(length.gt(0)), weight / length, 1.0);
+  descend_(step.value, direction, step.rate.mul(trust));
+}
+
+// ---- Lion
+Lion::Lion(LionOptions options)
+    : Optimizer({.name = "lion",
+                 .slots = {{.name = "mean"}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("lion", "beta1", options_.beta1);
+  expect_share("lion", "beta2", options_.beta2);
+}
+
+void Lion::update(Update step) const {
+  at::Tensor& mean = step.slots[0];
+  step.decay_value();
+  descend_(step.value, mean.lerp(step.gradient, 1 - options_.beta1).sign_(), step.rate);
+  mean.lerp_(step.gradient, 1 - options_.beta2);
+}
+
+}  // namespace muster

@@ -1,0 +1,155 @@
+// Each rule beside its formula, written once more for one number.
+#include "muster/train/adaptive_optimizers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/status.h"
+#include "muster/trace/function.h"
+
+namespace muster::adaptive_optimizers_test {
+namespace {
+
+// Changes a number by its gradient, and what it remembers.
+using Formula = std::function<void(double& w, double g, int step)>;
+
+// Takes steps down sum(weights * w^2 / 2), all of the table or some rows, and compares.
+void expect_follows(const Optimizer& optimizer, Variable w, const std::function<Formula()>& make,
+                    bool by_rows = false) {
+  const at::Tensor slopes = torch::linspace(-1, 2, w.value().numel(), torch::kDouble).reshape(w.sizes());
+  const at::Tensor ids = torch::arange(w.sizes()[0]);
+  auto step = function([&] {
+    const at::Tensor values = by_rows ? lookup(w, ids) : w.value();
+    optimizer.minimize((values.square() * slopes * 0.5 + values * 0.1).sum());
+  });
+  std::vector<Formula> formulas;
+  std::vector<double> expected;
+  const at::Tensor start = w.value().clone().flatten(), slope = slopes.flatten();
+  for (int64_t i = 0; i < start.numel(); ++i) {
+    formulas.push_back(make());
+    expected.push_back(start[i].item<double>());
+  }
+  for (int number = 1; number <= 5; ++number) {
+    step();
+    const at::Tensor now = w.value().flatten();
+    for (int64_t i = 0; i < now.numel(); ++i) {
+      double& value = expected[static_cast<size_t>(i)];
+      formulas[static_cast<size_t>(i)](value, slope[i].item<double>() * value + 0.1, number);
+      ASSERT_NEAR(now[i].item<double>(), value, 1e-10) << "number " << i << " after step " << number;
+    }
+  }
+}
+
+Variable table() {
+  torch::manual_seed(1);
+  return Variable(torch::randn({4, 3}, torch::kDouble));
+}
+
+template <class Rule, class Options>
+void expect_rule(Options options, const std::function<Formula()>& make) {
+  for (const bool by_rows : {false, true}) {
+    SCOPED_TRACE(by_rows ? "by rows" : "whole");
+    const Variable w = table();
+    const Rule rule({w}, options);
+    expect_follows(rule, w, make, by_rows);
+  }
+}
+
+TEST(Adadelta, FollowsItsFormula) {
+  expect_rule<Adadelta>(AdadeltaOptions{.learning_rate = 0.5, .weight_decay = 0.1}, [] {
+    return [s = 0.0, d = 0.0](double& w, double g, int) mutable {
+      g += 0.1 * w;
+      s = 0.9 * s + 0.1 * g * g;
+      const double change = std::sqrt(d + 1e-6) / std::sqrt(s + 1e-6) * g;
+      d = 0.9 * d + 0.1 * change * change;
+      w -= 0.5 * change;
+    };
+  });
+}
+
+TEST(Adamax, FollowsItsFormula) {
+  expect_rule<Adamax>(AdamaxOptions{.learning_rate = 0.1}, [] {
+    return [m = 0.0, u = 0.0](double& w, double g, int step) mutable {
+      m = 0.9 * m + 0.1 * g;
+      u = std::max(0.999 * u, std::abs(g) + 1e-8);
+      w -= 0.1 / (1 - std::pow(0.9, step)) * m / u;
+    };
+  });
+}
+
+TEST(Nadam, FollowsItsFormula) {
+  expect_rule<Nadam>(NadamOptions{.learning_rate = 0.1}, [] {
+    return [m = 0.0, v = 0.0, product = 1.0](double& w, double g, int step) mutable {
+      auto mu = [](int t) { return 0.9 * (1 - 0.5 * std::pow(0.96, t * 0.004)); };
+      product *= mu(step);
+      m = 0.9 * m + 0.1 * g;
+      v = 0.999 * v + 0.001 * g * g;
+      const double divisor = std::sqrt(v / (1 - std::pow(0.999, step))) + 1e-8;
+      w -= 0.1 * (1 - mu(step)) / (1 - product) * g / divisor;
+      w -= 0.1 * mu(step + 1) / (1 - product * mu(step + 1)) * m / divisor;
+    };
+  });
+}
+
+TEST(Ftrl, FollowsItsFormula) {
+  expect_rule<Ftrl>(FtrlOptions{.learning_rate = 0.2, .l1 = 0.05, .l2 = 0.1, .l2_shrinkage = 0.01, .beta = 0.3}, [] {
+    return [n = 0.1, z = 0.0](double& w, double g, int) mutable {
+      const double more = n + g * g;
+      z += g + 2 * 0.01 * w - (std::sqrt(more) - std::sqrt(n)) / 0.2 * w;
+      const double l2 = 0.1 + 0.3 / (2 * 0.2);
+      w = (std::clamp(z, -0.05, 0.05) - z) / (std::sqrt(more) / 0.2 + 2 * l2);
+      n = more;
+    };
+  });
+}
+
+TEST(Ftrl, KeepsWeightsOfSmallGradientsAtZero) {
+  Variable w(torch::zeros({2}, torch::kDouble));
+  const Ftrl ftrl({w}, {.learning_rate = 0.1, .l1 = 0.5});
+  auto step = function([&] { ftrl.minimize((w * torch::tensor({0.001, -3.0}, torch::kDouble)).sum()); });
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_EQ(w.value()[0].item<double>(), 0);
+  EXPECT_GT(w.value()[1].item<double>(), 0);
+}
+
+TEST(Lion, FollowsItsFormula) {
+  expect_rule<Lion>(LionOptions{.learning_rate = 0.01, .weight_decay = 0.1}, [] {
+    return [m = 0.0](double& w, double g, int) mutable {
+      const double mean = 0.9 * m + 0.1 * g;
+      w = w * (1 - 0.01 * 0.1) - 0.01 * (mean > 0 ? 1 : -1);
+      m = 0.99 * m + 0.01 * g;
+    };
+  });
+}
+
+TEST(Lamb, TakesStepsAsLongAsTheWeights) {
+  const Variable w = table();
+  const at::Tensor slopes = torch::linspace(-1, 2, 12, torch::kDouble).reshape({4, 3});
+  const Lamb lamb({w}, {.learning_rate = 0.1, .weight_decay = 0.2});
+  auto step = function([&] { lamb.minimize((w.value().square() * slopes * 0.5).sum()); });
+  at::Tensor expected = w.value().clone(), m = torch::zeros({4, 3}, torch::kDouble), v = m.clone();
+  for (int number = 1; number <= 5; ++number) {
+    step();
+    const at::Tensor g = expected * slopes;
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    const at::Tensor direction =
+        (m / (1 - std::pow(0.9, number))) / ((v / (1 - std::pow(0.999, number))).sqrt() + 1e-6) + 0.2 * expected;
+    expected = expected - 0.1 * expected.norm() / direction.norm() * direction;
+    ASSERT_TRUE(torch::allclose(w.value(), expected, 1e-10, 1e-10)) << "after step " << number;
+  }
+}
+
+TEST(AdaptiveOptimizers, RefuseOptionsThatAreNone) {
+  EXPECT_THROW(Adadelta({.rho = 1}), Error);
+  EXPECT_THROW(Adamax({.beta1 = -0.1}), Error);
+  EXPECT_THROW(Nadam({.momentum_decay = -1}), Error);
+  EXPECT_THROW(Ftrl({.learning_rate_power = 0.5}), Error);
+  EXPECT_THROW(Ftrl({.learning_rate = 0.0}), Error);
+  EXPECT_THROW(Lamb({.weight_decay = -1}), Error);
+  EXPECT_THROW(Lion({.beta2 = 1.5}), Error);
+}
+
+}  // namespace
+}  // namespace muster::adaptive_optimizers_test

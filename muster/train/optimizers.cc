@@ -1,0 +1,148 @@
+#include "muster/train/optimizers.h"
+
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sqrt.h>
+
+#include "muster/runtime/rows/row_ops.h"
+#include "muster/runtime/step_ops.h"
+#include "muster/train/rule_options.h"
+
+namespace muster {
+
+using step_ops::descend_;
+
+// ---- SGD
+Sgd::Sgd(SgdOptions options)
+    : Optimizer({.name = "sgd",
+                 .slots = options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_not_negative("sgd", "momentum", options_.momentum);
+  if (options_.nesterov && options_.momentum <= 0) {
+    throw invalid_argument("sgd: nesterov needs a momentum, got ", options_.momentum);
+  }
+}
+
+void Sgd::update(Update step) const {
+  at::Tensor gradient = step.decayed_gradient();
+  if (!step.slots.empty()) {
+    at::Tensor& momentum = step.slots[0];
+    momentum.mul_(options_.momentum).add_(gradient);
+    gradient = options_.nesterov ? gradient.add(momentum, options_.momentum) : momentum;
+  }
+  descend_(step.value, gradient, step.rate);
+}
+
+void Sgd::update_rows(Update table, const at::Tensor& ids) const {
+  if (!table.slots.empty() || table.weight_decay != 0) return Optimizer::update_rows(table, ids);
+  rows::add_(table.value, ids, table.gradient.mul(table.rate), -1);
+}
+
+// ---- Adagrad
+Adagrad::Adagrad(AdagradOptions options)
+    : Optimizer({.name = "adagrad",
+                 .slots = {{.name = "sums", .initial = options.initial_accumulator}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_not_negative("adagrad", "initial_accumulator", options_.initial_accumulator);
+  expect_not_negative("adagrad", "epsilon", options_.epsilon);
+}
+
+void Adagrad::update(Update step) const {
+  const at::Tensor gradient = step.decayed_gradient();
+  step.slots[0].addcmul_(gradient, gradient);
+  descend_(step.value, gradient.div(step.slots[0].sqrt().add_(options_.epsilon)), step.rate);
+}
+
+void Adagrad::update_rows(Update table, const at::Tensor& ids) const {
+  if (table.weight_decay != 0) return Optimizer::update_rows(table, ids);
+  rows::adagrad_(table.value, table.slots[0], ids, table.gradient, table.rate, options_.epsilon);
+}
+
+// ---- Adam
+Adam::Adam(const std::string& name, AdamOptions options, bool decoupled)
+    : Optimizer({.name = name,
+                 .slots = {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)),
+      decoupled_(decoupled) {
+  expect_not_negative(name, "epsilon", options_.epsilon);
+  expect_share(name, "beta1", options_.beta1);
+  expect_share(name, "beta2", options_.beta2);
+  if (options_.amsgrad) add_slot({.name = "largest_variance"});
+}
+
+void Adam::update(Update step) const {
+  if (decoupled_) step.decay_value();
+  const at::Tensor gradient = decoupled_ ? step.gradient : step.decayed_gradient();
+  at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
+  count.add_(1);
+  mean.lerp_(gradient, 1 - options_.beta1);
+  variance.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+  at::Tensor divisor = variance;
+  if (options_.amsgrad) {
+    step.slots[3].copy_(at::maximum(step.slots[3], variance));
+    divisor = step.slots[3];
+  }
+  // The count of steps is a tensor, so what depends on it is, too.
+  const at::Tensor correction1 = one_minus_power(options_.beta1, count);
+  const at::Tensor correction2 = one_minus_power(options_.beta2, count).sqrt_();
+  descend_(step.value, mean.div(divisor.sqrt().div_(correction2).add_(options_.epsilon)), step.rate.div(correction1));
+}
+
+void Adam::update_rows(Update table, const at::Tensor& ids) const {
+  if (options_.amsgrad || (!decoupled_ && table.weight_decay != 0)) return Optimizer::update_rows(table, ids);
+  table.slots[2].add_(1);
+  rows::adam_(table.value, table.slots[0], table.slots[1], table.slots[2], ids, table.gradient, table.rate,
+              options_.beta1, options_.beta2, options_.epsilon, table.weight_decay);
+}
+
+AdamW::AdamW(AdamWOptions options)
+    : Adam("adamw",
+           {.learning_rate = options.learning_rate,
+            .beta1 = options.beta1,
+            .beta2 = options.beta2,
+            .epsilon = options.epsilon,
+            .weight_decay = options.weight_decay,
+            .amsgrad = options.amsgrad,
+            .all = options.all},
+           /*decoupled=*/true) {}
+
+// ---- RMSprop
+RmsProp::RmsProp(RmsPropOptions options)
+    : Optimizer({.name = "rmsprop",
+                 .slots = {{.name = "squares"}},
+                 .learning_rate = options.learning_rate,
+                 .weight_decay = options.weight_decay,
+                 .all = options.all}),
+      options_(std::move(options)) {
+  expect_share("rmsprop", "alpha", options_.alpha);
+  expect_not_negative("rmsprop", "epsilon", options_.epsilon);
+  expect_not_negative("rmsprop", "momentum", options_.momentum);
+  if (options_.centered) add_slot({.name = "mean"});
+  if (options_.momentum > 0) add_slot({.name = "momentum"});
+}
+
+void RmsProp::update(Update step) const {
+  const at::Tensor gradient = step.decayed_gradient();
+  at::Tensor& squares = step.slots[0];
+  squares.mul_(options_.alpha).addcmul_(gradient, gradient, 1 - options_.alpha);
+  at::Tensor divisor = squares.sqrt();
+  if (options_.centered) {
+    at::Tensor& mean = step.slots[1];
+    mean.lerp_(gradient, 1 - options_.alpha);
+    divisor = squares.addcmul(mean, mean, -1).sqrt_();
+  }
+  at::Tensor direction = gradient.div(divisor.add_(options_.epsilon));
+  if (options_.momentum > 0) direction = step.slots.back().mul_(options_.momentum).add_(direction);
+  descend_(step.value, direction, step.rate);
+}
+
+}  // namespace muster

@@ -1,0 +1,27 @@
+// What the rules of optimizers have in common.
+#pragma once
+
+#include <ATen/ops/pow.h>
+
+#include <string>
+
+#include "muster/base/status.h"
+
+namespace muster {
+
+inline void expect_not_negative(const std::string& rule, const char* option, double value) {
+  if (!(value >= 0)) throw invalid_argument(rule, ": ", option, " is ", value, ", expected 0 or more");
+}
+
+// Of a mean: how much of it stays.
+inline void expect_share(const std::string& rule, const char* option, double value) {
+  if (value >= 0 && value < 1) return;
+  throw invalid_argument(rule, ": ", option, " is ", value, ", expected 0 or more and less than 1");
+}
+
+// 1 - base^steps, by which a mean that began with zeros is too small after so many steps (one number).
+inline at::Tensor one_minus_power(double base, const at::Tensor& steps) {
+  return at::pow(base, steps.reshape({})).neg_().add_(1);
+}
+
+}  // namespace muster
