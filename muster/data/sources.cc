@@ -223,7 +223,17 @@ class OpenedDataset : public ElementSource {
   std::string position_after(int64_t taken) const override {
     if (parts_ || !keeps_order(*node_)) return {};  // whoever hands them out knows; nobody does
     absl::MutexLock lock(&mu_);
+    if (begun_again_) return {};  // a place is in the first round
     return Place{begin_.seed, begin_.draws, begin_.taken + taken + failed_}.text();
+  }
+  bool begin_again() override {
+    if (parts_) return false;  // of all who read it together, this is one
+    Untraced untraced;
+    absl::MutexLock lock(&mu_);
+    begun_again_ = true;
+    to_leave_out_ = 0;
+    source_->restart();
+    return true;
   }
   void used(int64_t elements) override {
     if (parts_) parts_->used(elements);
@@ -303,6 +313,7 @@ class OpenedDataset : public ElementSource {
   const Place begin_;
   uint64_t next_seed_;
   int64_t to_leave_out_ ABSL_GUARDED_BY(mu_);
+  bool begun_again_ ABSL_GUARDED_BY(mu_) = false;
   int64_t failed_ ABSL_GUARDED_BY(mu_) = 0;  // elements that could not be made: they are over, too
   const std::optional<DataDirectories> directories_;
   const std::shared_ptr<PartQueue> parts_;  // if others read it, too

@@ -110,4 +110,14 @@ void WorkerShare::tell_others(const Status& failure) const {
   if (!options_.across.alone()) local_worker().group(options_.across.group)->fail(failure);
 }
 
+bool WorkerShare::begin_again() {
+  absl::MutexLock lock(&mu_);
+  if (!source_->begin_again()) return false;
+  rest_.clear();
+  step_ = 0;
+  in_step_ = 0;
+  ended_ = false;
+  return true;
+}
+
 }  // namespace muster

@@ -36,6 +36,7 @@ class WorkerShare : public ElementSource {
   WorkerShare(std::unique_ptr<ElementSource> source, WorkerShareOptions options);
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_);
+  bool begin_again() override ABSL_LOCKS_EXCLUDED(mu_);  // all workers do, or none
   void close() override { source_->close(); }
 
  private:

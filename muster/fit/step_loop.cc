@@ -23,7 +23,8 @@ class LoopInStep : public StepLoop {
   LoopInStep(Strategy strategy, Input input) : strategy_(std::move(strategy)), input_(std::move(input)) {}
 
   int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!count || !iterator_) iterator_ = begin();
+    const bool goes_on = iterator_ && (count || iterator_->begin_again());
+    if (!goes_on) iterator_ = begin();
     if (!count) count = length_;
     int64_t done = 0;
     while (!count || done < *count) {
@@ -33,8 +34,11 @@ class LoopInStep : public StepLoop {
         sums = steps.of(taken)(*iterator_);
       } catch (const Error& error) {
         if (error.code() != StatusCode::kOutOfRange) throw;
-        iterator_.reset();
-        if (!count) length_ = done;
+        if (count) {
+          iterator_.reset();
+        } else {
+          length_ = done;
+        }
         return done;
       }
       done += taken;

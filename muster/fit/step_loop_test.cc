@@ -40,6 +40,29 @@ TEST(StepLoop, BeginsAnewWithEachEpochOfAWholeDataset) {
   EXPECT_THAT(second.sums, ElementsAre(1, 5, 4));
 }
 
+TEST(StepLoop, ShufflesEachEpochAnewAndReadsWhatIsCachedOnce) {
+  int begun = 0;
+  const Dataset numbers = Dataset::generator([&begun] {
+    ++begun;
+    return [next = int64_t{0}]() mutable -> std::optional<Element> {
+      if (next == 20) return std::nullopt;
+      return Element{torch::tensor(next++)};
+    };
+  });
+  const auto loop = make_step_loop(Strategy(), numbers.cache().shuffle(20, 7));
+  std::vector<Taken> epochs(3);
+  const int before = begun;  // to see what an element looks like
+  for (Taken& epoch : epochs) EXPECT_EQ(loop->run(counting(4), {}, epoch.each), 20);
+
+  EXPECT_LE(begun, before + 2);
+  EXPECT_NE(epochs[1].sums, epochs[2].sums);
+  for (const Taken& epoch : epochs) {
+    int64_t sum = 0;
+    for (const int64_t some : epoch.sums) sum += some;
+    EXPECT_EQ(sum, 190);
+  }
+}
+
 TEST(StepLoop, GoesOnWhereItWasIfStepsAreCounted) {
   const auto loop = make_step_loop(Strategy(), Dataset::range(5));
   Taken first, second;

@@ -25,6 +25,9 @@ class ElementSource {
   virtual ~ElementSource() = default;
   // The next element; nothing after the last one. Throws Error.
   virtual std::optional<Element> next() = 0;
+  // Goes back to the beginning, as repeat() does: what was cached stays, what is shuffled comes in another order.
+  // False: it cannot, and has to be opened anew.
+  virtual bool begin_again() { return false; }
   // Nobody wants any more: who is in next(), however long that would look for one, gets Error{kCancelled}.
   virtual void close() {}
   // So many of its elements were used by runs that have ended.

@@ -55,4 +55,11 @@ int64_t SharedSource::taken() const {
   return taken_;
 }
 
+bool SharedSource::begin_again() {
+  if (!source_->begin_again()) return false;
+  absl::MutexLock lock(&mu_);
+  returned_.clear();
+  return true;
+}
+
 }  // namespace muster

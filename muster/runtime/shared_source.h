@@ -18,6 +18,7 @@ class SharedSource : public ElementSource {
   explicit SharedSource(std::shared_ptr<ElementSource> source) : source_(std::move(source)) {}
 
   std::optional<Element> next() override ABSL_LOCKS_EXCLUDED(mu_);
+  bool begin_again() override ABSL_LOCKS_EXCLUDED(mu_);
   void close() override { source_->close(); }
   void used(int64_t elements) override { source_->used(elements); }
   void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {

@@ -73,6 +73,11 @@ const at::Tensor& Features::operator[](std::string_view name) const {
   return tensors_[static_cast<size_t>(place - names_.begin())];
 }
 
+bool Iterator::begin_again() const {
+  if (!number.defined()) return false;
+  return local_worker().source(static_cast<uint64_t>(number.item().toLong()))->begin_again();
+}
+
 std::string Iterator::position() const {
   const Untraced untraced;
   std::string position = local_worker().source(static_cast<uint64_t>(number.item().toLong()))->position();

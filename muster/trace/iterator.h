@@ -72,6 +72,9 @@ struct Iterator {
   // Error{kNotFound}.
   std::string position() const;
 
+  // Back to the beginning, as repeat() does it. False: its sequence cannot, or is not of this process.
+  bool begin_again() const;
+
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);
 

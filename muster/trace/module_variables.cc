@@ -29,9 +29,14 @@ class Beside : public VariableCreator {
   const Variable other_;
 };
 
+std::shared_ptr<Variable::State> find(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  auto shown = Variable::State::find_shown(tensor);
+  return shown ? shown : Variable::State::find(tensor);
+}
+
 std::shared_ptr<Variable::State> adopted_state(const std::string& what, const at::Tensor& tensor) {
-  auto state = tensor.defined() && tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
-  if (state) return state;
+  if (auto state = find(tensor)) return state;
   throw failed_precondition(what, " (", tensor.defined() ? spec_of(tensor).to_string() : "undefined",
                             ") stands for no variable; adopt the module, or let a strategy make it: "
                             "strategy.make<torch::nn::Linear>(2, 3)");
@@ -46,7 +51,8 @@ std::string_view parent_of(std::string_view name) {
 
 void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool trainable, const AdoptOptions& options) {
   if (!tensor.defined() || known(name, tensor)) return;
-  if (options.keep && tensor.has_storage() && Variable::State::find(tensor)) {
+  if (!tensor.has_storage()) throw invalid_argument("\"", name, "\" of the module is sparse, expected a dense tensor");
+  if (Variable::State::find_shown(tensor) || (options.keep && Variable::State::find(tensor))) {
     return add_adopted(name, tensor);
   }
   VariableOptions variable{.name = options.prefix.empty() ? name : str_cat(options.prefix, ".", name),
@@ -69,7 +75,8 @@ void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool train
 // Whether the module has the tensor under another name, too.
 bool ModuleVariables::known(const std::string& name, const at::Tensor& tensor) {
   for (size_t i = 0; i < variables_.size(); ++i) {
-    if (!variables_[i].state()->adopted.is_same(tensor)) continue;
+    const Variable::State& state = *variables_[i].state();
+    if (!state.adopted.is_same(tensor) && !state.shown.is_same(tensor)) continue;
     names_.emplace_back(name, i);
     return true;
   }
@@ -89,8 +96,10 @@ std::vector<Variable> variables_of(const std::vector<at::Tensor>& tensors) {
 }
 
 bool ModuleVariables::module_is_gone() const {
-  return std::all_of(variables_.begin(), variables_.end(),
-                     [](const Variable& variable) { return variable.state()->adopted.use_count() == 1; });
+  return std::all_of(variables_.begin(), variables_.end(), [](const Variable& variable) {
+    const Variable::State& state = *variable.state();
+    return (state.adopted.defined() ? state.adopted : state.shown).use_count() == 1;
+  });
 }
 
 std::vector<Variable> ModuleVariables::trainable() const {
@@ -113,6 +122,7 @@ Variable ModuleVariables::at(const std::string& name) const {
 void ModuleVariables::write_back() const {
   PlainTensors plain;
   for (const Variable& variable : variables_) {
+    if (!variable.state()->adopted.defined()) continue;  // the module reads the variable itself
     variable.state()->adopted.copy_(variable.value());
     variable.state()->note_adopted_version();
   }
@@ -120,6 +130,7 @@ void ModuleVariables::write_back() const {
 
 void ModuleVariables::read_module() const {
   for (Variable variable : variables_) {
+    if (!variable.state()->adopted.defined()) continue;
     at::Tensor value;
     {
       PlainTensors plain;

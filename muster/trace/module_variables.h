@@ -97,6 +97,11 @@ class ModuleVariables {
   std::vector<std::pair<std::string, size_t>> names_;  // a tensor that the module has twice is one variable
 };
 
+// What a module registers as its parameter for a variable that it has made itself: a tensor of the variable's shape
+// without the memory for it, by which adopt(), adopted() and optimizers find the variable. Traced functions use the
+// variable; that tensor in the place of it is Error{kFailedPrecondition}.
+at::Tensor shown_parameter(const Variable& variable);
+
 // The variables that such tensors of modules stand for: variables_of(net->parameters()). Throws
 // Error{kFailedPrecondition} if one stands for none.
 std::vector<Variable> variables_of(const std::vector<at::Tensor>& tensors);

@@ -211,6 +211,10 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     throw invalid_argument(options_.name,
                            ": a sparse tensor from outside cannot be part of a program; pass a dense one");
   }
+  if (const auto shown = Variable::State::find_shown(tensor)) {
+    throw failed_precondition(options_.name, ": the tensor by which a module shows variable \"", shown->options.name,
+                              "\" has no values; use the variable, or the module's forward()");
+  }
   const at::Tensor whole = shows_whole_storage(tensor) ? tensor : whole_storage(tensor);
   const ValueId value = add_constant(whole);
   values_.bind(whole, value);

@@ -41,6 +41,7 @@ struct Adopted {
   // The variables hold their keys.
   absl::flat_hash_map<const c10::StorageImpl*, std::weak_ptr<Variable::State>> by_storage ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<const c10::TensorImpl*, std::weak_ptr<Variable::State>> by_tensor ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<const c10::StorageImpl*, std::weak_ptr<Variable::State>> shown ABSL_GUARDED_BY(mu);
 };
 
 // All that have a cell at the local worker.
@@ -196,9 +197,10 @@ Variable::State::~State() {
   } else if (shards.empty() && copies.empty() && !home) {
     give_back_remote_name(options.name);
   }
-  if (!adopted_memory) return;
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
+  if (shown.defined()) registry.shown.erase(shown.storage().unsafeGetStorageImpl());
+  if (!adopted_memory) return;
   registry.by_storage.erase(adopted_memory.unsafeGetStorageImpl());
   registry.by_tensor.erase(adopted.unsafeGetTensorImpl());
 }
@@ -263,6 +265,25 @@ std::shared_ptr<Variable::State> Variable::State::find(const at::Tensor& tensor)
                             state->spec.to_string(), ") has been replaced by another one (",
                             spec_of(state->adopted).to_string(),
                             "), as to() and torch::load do; convert or load a module before it is adopted");
+}
+
+std::shared_ptr<Variable::State> Variable::State::find_shown(const at::Tensor& tensor) {
+  Adopted& registry = adopted_registry();
+  absl::MutexLock lock(&registry.mu);
+  const auto known = registry.shown.find(tensor.storage().unsafeGetStorageImpl());
+  return known == registry.shown.end() ? nullptr : known->second.lock();
+}
+
+at::Tensor shown_parameter(const Variable& variable) {
+  const std::shared_ptr<Variable::State>& state = variable.state();
+  Adopted& registry = adopted_registry();
+  absl::MutexLock lock(&registry.mu);
+  if (!state->shown.defined()) {
+    PlainTensors plain;
+    state->shown = at::zeros({1}, variable.dtype()).expand(variable.sizes()).set_requires_grad(variable.trainable());
+    registry.shown[state->shown.storage().unsafeGetStorageImpl()] = state;
+  }
+  return state->shown;
 }
 
 bool Variable::State::is_adopted(const c10::StorageImpl* storage) {

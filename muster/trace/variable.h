@@ -112,6 +112,7 @@ struct Variable::State : std::enable_shared_from_this<State> {
   c10::Storage adopted_memory;    // which it had when it was adopted
   std::atomic<uint32_t> adopted_version{0};  // how often that had been written to when its value was the variable's
   std::shared_ptr<const ModuleModes> modes;  // of that module
+  at::Tensor shown;                          // as in shown_parameter()
 
   // What stands for the variable while a function is traced.
   at::Tensor tracing_value() const;
@@ -124,6 +125,8 @@ struct Variable::State : std::enable_shared_from_this<State> {
   // Error{kFailedPrecondition} if the module has got another tensor in its place since.
   static std::shared_ptr<State> find(const at::Tensor& tensor);
   static bool is_adopted(const c10::StorageImpl* storage);
+  // The variable that a module shows by this tensor; null if it shows none.
+  static std::shared_ptr<State> find_shown(const at::Tensor& tensor);
   // Whether somebody has written to the module's tensor, which is not the variable's value.
   bool adopted_was_changed() const;
   void note_adopted_version();

@@ -38,17 +38,9 @@ at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const 
   return sum;
 }
 
-namespace nn {
-namespace {
-
-InitialValue initial_value(const EmbeddingOptions& options) {
+Variable nn::make_table(const EmbeddingOptions& options) {
   InitialValue drawn = InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed);
-  return options.on_demand ? drawn.on_demand() : drawn;
+  return Variable(options.on_demand ? drawn.on_demand() : drawn, {.name = options.name});
 }
 
-}  // namespace
-
-Embedding::Embedding(EmbeddingOptions options) : table_(initial_value(options), {.name = options.name}) {}
-
-}  // namespace nn
 }  // namespace muster

@@ -3,12 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "muster/trace/initial_value.h"
+#include "muster/trace/module_variables.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"
+
+namespace torch::nn {
+template <class Derived>
+class Cloneable;
+template <class Contained>
+class ModuleHolder;
+}  // namespace torch::nn
 
 namespace muster {
 
@@ -44,19 +55,49 @@ struct EmbeddingOptions {
   bool on_demand = false;
 };
 
-// A table with its lookup. Made in the scope of a strategy, it lives where the strategy says.
-class Embedding {
- public:
-  explicit Embedding(EmbeddingOptions options);
+// The table of such options, named and placed as any variable: in the scope of a strategy it lives where that says.
+Variable make_table(const EmbeddingOptions& options);
 
-  at::Tensor operator()(const at::Tensor& ids, const LookupOptions& options = {}) const {
+// A table with its lookup, as a torch::nn module: forward(ids) gives a row for each. A template, so that this header
+// does without torch::nn; who uses it has included <torch/torch.h>.
+template <class Unused>
+class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>> {
+ public:
+  explicit EmbeddingImpl(EmbeddingOptions options) : options_(std::move(options)), table_(make_table(options_)) {
+    EmbeddingImpl::reset();
+  }
+  void reset() override { this->register_parameter("table", shown_parameter(table_), table_.trainable()); }
+
+  at::Tensor forward(const at::Tensor& ids) { return embedding_lookup(table_, ids); }
+  // With a combiner: one row for each bag of ids.
+  at::Tensor forward_bags(const at::Tensor& ids, const LookupOptions& options) {
     return embedding_lookup(table_, ids, options);
   }
   const Variable& table() const { return table_; }
 
  private:
+  EmbeddingOptions options_;
   Variable table_;
 };
+
+template <class Unused>
+class BasicEmbedding : public torch::nn::ModuleHolder<EmbeddingImpl<Unused>> {
+ public:
+  using Base = torch::nn::ModuleHolder<EmbeddingImpl<Unused>>;
+  BasicEmbedding(std::nullptr_t) : Base(nullptr) {}  // NOLINT: this and the next as TORCH_MODULE has them
+  BasicEmbedding(std::shared_ptr<EmbeddingImpl<Unused>> module) : Base(std::move(module)) {}  // NOLINT
+  explicit BasicEmbedding(EmbeddingOptions options)
+      : Base(std::make_shared<EmbeddingImpl<Unused>>(std::move(options))) {}
+
+  at::Tensor operator()(const at::Tensor& ids, const LookupOptions& options = {}) const {
+    return embedding_lookup(table(), ids, options);
+  }
+  const Variable& table() const { return (*this)->table(); }
+};
+
+// register_module("users", muster::nn::Embedding({.rows = 1'000'000, .dim = 16})), or one of the layers of a
+// torch::nn::Sequential.
+using Embedding = BasicEmbedding<void>;
 
 }  // namespace nn
 }  // namespace muster

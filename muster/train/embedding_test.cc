@@ -102,6 +102,70 @@ TEST(Embedding, BeginsWithValuesOfItsOwn) {
   EXPECT_FALSE(torch::equal(first.value(), second.value()));
 }
 
+struct BagOfWordsImpl : torch::nn::Module {
+  BagOfWordsImpl() {
+    words = register_module("words", nn::Embedding({.rows = 10, .dim = 4, .seed = 3}));
+    top = register_module("top", torch::nn::Linear(4, 1));
+  }
+  at::Tensor forward(const at::Tensor& ids) { return top->forward(words->forward(ids).mean(1)); }
+
+  nn::Embedding words{nullptr};
+  torch::nn::Linear top{nullptr};
+};
+TORCH_MODULE(BagOfWords);
+
+TEST(Embedding, IsAModuleWhoseTableIsAmongTheVariables) {
+  BagOfWords net;
+  const ModuleVariables variables = adopt(net);
+  ASSERT_EQ(variables.all().size(), 3u);
+  EXPECT_EQ(variables.at("words.table").state(), net->words.table().state());
+  EXPECT_EQ(adopted(net).trainable().size(), 3u);
+
+  const Sgd sgd(net, {.learning_rate = 0.5});
+  const at::Tensor before = net->words.table().value().clone();
+  auto step = function([&](at::Tensor ids) { sgd.minimize((net->forward(ids) - 1).square().mean()); });
+  step(torch::tensor({{2, 3}}));
+  const at::Tensor changed = (net->words.table().value() != before).any(1);
+  EXPECT_TRUE(torch::equal(changed.nonzero().flatten(), torch::tensor({2, 3})));
+  variables.write_back();  // of the others: the module reads the table itself
+}
+
+TEST(Embedding, StandsInASequential) {
+  torch::nn::Sequential net(nn::Embedding({.rows = 5, .dim = 3}), torch::nn::Linear(3, 2));
+  auto variables = adopt(net);
+  auto forward = function([&](at::Tensor ids) { return net->forward(ids); });
+  const at::Tensor table = variables.at("0.table").value();
+  const at::Tensor expected = torch::linear(table.index_select(0, torch::tensor({4, 0})),
+                                            variables.at("1.weight").value(), variables.at("1.bias").value());
+  EXPECT_TRUE(torch::allclose(forward(torch::tensor({4, 0})), expected));
+}
+
+TEST(Embedding, IsOneVariableUnderTwoNames) {
+  const nn::Embedding shared({.rows = 5, .dim = 3});
+  torch::nn::Sequential net(shared, torch::nn::Linear(3, 3));
+  net->register_module("again", shared.ptr());
+  EXPECT_EQ(adopt(net).all().size(), 3u);
+}
+
+TEST(Embedding, HasAParameterThatIsNoTensorToComputeWith) {
+  nn::Embedding table({.rows = 5, .dim = 3});
+  auto whole = function([&] { return table->parameters()[0] * 2; });
+  try {
+    whole();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("use the variable"));
+  }
+}
+
+TEST(Embedding, OfAModuleIsCutByTheStrategy) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2}});
+  auto net = strategy.make<BagOfWords>();
+  EXPECT_EQ(net->words.table().shards().size(), 2u);
+  EXPECT_EQ(adopted(net).at("words.table").shards().size(), 2u);
+}
+
 TEST(Embedding, NamesAnIdThatIsTooLarge) {
   Variable table(torch::zeros({3, 2}));
   auto find = function([&](const at::Tensor& ids) { return embedding_lookup(table, ids); });
