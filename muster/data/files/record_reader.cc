@@ -23,7 +23,8 @@ Number number_at(const char* bytes) {
 
 class TfRecordReader final : public RecordReader {
  public:
-  TfRecordReader(const std::string& path, Compression compression) : RecordReader(path, compression, "record", 0) {}
+  TfRecordReader(const std::string& path, const RecordFormat& format)
+      : RecordReader(path, format.compression, "record", 0), growing_(format.growing) {}
 
   std::optional<std::string_view> next() override {
     if (ended_) return std::nullopt;
@@ -43,11 +44,12 @@ class TfRecordReader final : public RecordReader {
   }
 
  private:
-  // With what stands around it. Empty at the end of the file.
+  // With what stands around it. Empty at the end of the file, and where a record of a file that grows is not whole.
   std::string_view whole_record() {
     std::string_view bytes = peek(kTfRecordHeadBytes);
     if (bytes.empty()) return bytes;
     if (bytes.size() < kTfRecordHeadBytes) {
+      if (growing_) return {};
       throw last_error("the file ends after ", bytes.size(), " of the ", kTfRecordHeadBytes, " bytes before a record");
     }
     const auto length = number_at<uint64_t>(bytes.data());
@@ -57,6 +59,7 @@ class TfRecordReader final : public RecordReader {
     constexpr uint64_t kAround = kTfRecordHeadBytes + kTfRecordTailBytes;
     const std::optional<int64_t> left = bytes_.left();
     if (left && (static_cast<uint64_t>(*left) < kAround || length > static_cast<uint64_t>(*left) - kAround)) {
+      if (growing_) return {};
       throw cut_short(length, static_cast<uint64_t>(*left));
     }
     if (!left && length > kMaxCompressedRecordBytes) {
@@ -64,7 +67,10 @@ class TfRecordReader final : public RecordReader {
                        " are allowed in a compressed file");
     }
     if (bytes.size() < length + kAround) bytes = peek(length + kAround);
-    if (bytes.size() < length + kAround) throw cut_short(length, bytes.size());
+    if (bytes.size() < length + kAround) {
+      if (growing_) return {};
+      throw cut_short(length, bytes.size());
+    }
     return bytes.substr(0, length + kAround);
   }
 
@@ -72,6 +78,8 @@ class TfRecordReader final : public RecordReader {
     return last_error("the file ends within it: ", length, " bytes and their CRC are to follow, it has ",
                       left - kTfRecordHeadBytes);
   }
+
+  const bool growing_;
 };
 
 // Whether the number of double quotes is odd, eight bytes at a time.
@@ -220,7 +228,7 @@ std::string_view RecordReader::peek(size_t count) {
 
 std::unique_ptr<RecordReader> open_records(const std::string& path, const RecordFormat& format) {
   switch (format.kind) {
-    case RecordFormat::Kind::kTfRecord: return std::make_unique<TfRecordReader>(path, format.compression);
+    case RecordFormat::Kind::kTfRecord: return std::make_unique<TfRecordReader>(path, format);
     case RecordFormat::Kind::kLines:
       check_range(path, "skip_lines", format.skip_lines, 0, std::numeric_limits<int64_t>::max());
       return std::make_unique<LineReader>(path, format);

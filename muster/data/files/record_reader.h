@@ -58,6 +58,9 @@ struct RecordFormat {
   enum class Kind { kTfRecord, kLines, kFixed } kind;
   Compression compression = Compression::kNone;
 
+  // kTfRecord: somebody is writing to the file, so that a last record that is not whole yet is none, and no error.
+  bool growing = false;
+
   // kFixed: the file is a header, any number of records, and a footer. At most 1 GiB each, and a record at least a
   // byte.
   int64_t record_bytes = 0, header_bytes = 0, footer_bytes = 0;

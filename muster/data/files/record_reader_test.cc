@@ -118,6 +118,20 @@ TEST(RecordReader, EndsAfterARecordWhoseLengthIsWrong) {
   EXPECT_EQ(reader->next(), std::nullopt);
 }
 
+TEST(RecordReader, EndsBeforeARecordThatIsBeingWritten) {
+  const std::string whole = framed("one") + framed("two");
+  for (size_t length = framed("one").size(); length < whole.size(); ++length) {
+    const RecordFile file(whole.substr(0, length));
+
+    EXPECT_THAT(records_of(*file.open({.kind = Kind::kTfRecord, .growing = true})), ElementsAre("one")) << length;
+  }
+  std::string damaged = framed("one");
+  damaged[3] ^= 1;
+  const RecordFile file(damaged);
+  const auto reader = file.open({.kind = Kind::kTfRecord, .growing = true});
+  EXPECT_EQ(caught([&] { reader->next(); }).code(), StatusCode::kDataLoss) << "a wrong length is no short file";
+}
+
 TEST(RecordReader, SaysThatAFileOfRecordsWasCutShort) {
   const std::string whole = framed("first") + framed("second");
 

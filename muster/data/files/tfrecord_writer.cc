@@ -3,7 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <new>
 #include <span>
 #include <utility>
@@ -17,9 +17,9 @@ namespace {
 
 constexpr size_t kWriterBlock = 256 << 10;
 
-template <class Number>
-std::string_view number_bytes(const Number& number) {
-  return {reinterpret_cast<const char*>(&number), sizeof(number)};
+template <size_t count>
+std::string_view text_of(const std::array<char, count>& bytes) {
+  return {bytes.data(), count};
 }
 
 }  // namespace
@@ -83,12 +83,10 @@ void TfRecordWriter::write(std::string_view record) {
     throw invalid_argument("file \"", path(), "\": record ", count_, ": has ", record.size(), " bytes, at most ",
                            kMaxCompressedRecordBytes, " are allowed in a compressed file");
   }
-  const uint64_t length = record.size();
   state_ = State::kBroken;
-  put(number_bytes(length));
-  put(number_bytes(tfrecord_sum(number_bytes(length))));
+  put(text_of(tfrecord_head(record)));
   put(record);
-  put(number_bytes(tfrecord_sum(record)));
+  put(text_of(tfrecord_tail(record)));
   state_ = State::kOpen;
   ++count_;
 }
