@@ -28,6 +28,7 @@
 #include "muster/fit/callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/fit/rate_callbacks.h"
+#include "muster/fit/summary_writer.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/dump.h"
 #include "muster/graph/serialize.h"

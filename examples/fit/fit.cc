@@ -1,5 +1,6 @@
 // Keras-style training of a small net on digits, under whatever strategy the processes around it ask for:
 //   fit                                   in this process
+//   fit logs/first                        the same; `tensorboard --logdir logs` and `muster plot logs` show how it goes
 //   muster run --workers 2 fit            two processes, which take each step together
 //   muster run --workers 2 --ps 1 fit     parameter servers and workers that come and go
 #include <torch/torch.h>
@@ -22,7 +23,7 @@ muster::Strategy strategy_here() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const muster::Strategy strategy = strategy_here();
   torch::manual_seed(1);
   auto net =
@@ -34,8 +35,13 @@ int main() {
 
   const auto digits = muster::Dataset::synthetic_digits(10'000).shuffle(10'000).batch(64);
   const auto others = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(64);
-  const muster::History history = model.fit(
-      digits, {.epochs = 5, .validation_data = others, .callbacks = {muster::EarlyStopping({.patience = 2})}});
+  muster::Callbacks callbacks{muster::EarlyStopping({.patience = 2})};
+  if (argc > 1) {
+    callbacks.add(muster::TensorBoard({.directory = argv[1],
+                                       .histogram_freq = 1,
+                                       .hparams = {{"optimizer", "adam"}, {"learning_rate", 0.001}, {"units", 128}}}));
+  }
+  const muster::History history = model.fit(digits, {.epochs = 5, .validation_data = others, .callbacks = callbacks});
 
   const double accuracy = history["val_accuracy"].back();
   if (strategy.is_chief()) std::cout << "recognizes " << 100 * accuracy << " % of digits that it has not seen\n";

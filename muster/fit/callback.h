@@ -3,12 +3,15 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "muster/fit/history.h"
+#include "muster/graph/program.h"
 
 namespace muster {
 
@@ -22,6 +25,8 @@ struct Training {
   int64_t steps = 0;     // taken so far, by this call of fit()
   int64_t examples = 0;  // that they have seen; of this epoch, only what this process knows of
   bool stop = false;     // set: this epoch is the last
+  // What a step does, as it was traced for the one before; nothing before the first.
+  std::function<std::optional<Program>()> program = [] { return std::nullopt; };
 };
 
 // Called by fit(), on its thread. Under a strategy of several processes each of them calls its own, with the same

@@ -10,8 +10,8 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/fit/event_file.h"
 #include "muster/fit/model.h"
+#include "muster/fit/summary_writer.h"
 #include "muster/train/checkpoints.h"
 
 namespace muster {
@@ -115,6 +115,24 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   if (!out) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
 }
 
+TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(options)) {
+  if (options_.histogram_freq < 0) {
+    throw invalid_argument("TensorBoard: histogram_freq ", options_.histogram_freq, ", expected a number of epochs");
+  }
+}
+
+void TensorBoard::on_train_begin(Training& training) {
+  if (options_.hparams.empty() || !training.model.strategy().is_chief()) return;
+  session_ = std::make_shared<SummaryWriter>(options_.directory);
+  session_->begin_session(options_.hparams);
+  session_->flush();
+}
+
+SummaryWriter& TensorBoard::train() {
+  if (!train_) train_ = std::make_shared<SummaryWriter>(options_.directory + "/train");
+  return *train_;
+}
+
 void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
   if (!training.model.strategy().is_chief()) return;
   std::map<std::string, double> of_training, of_validation;
@@ -122,13 +140,27 @@ void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
     const bool validation = name.starts_with("val_");
     (validation ? of_validation : of_training)["epoch_" + (validation ? name.substr(4) : name)] = value;
   }
-  auto write = [&](std::shared_ptr<EventFile>& file, const char* folder, const std::map<std::string, double>& scalars) {
-    if (scalars.empty()) return;
-    if (!file) file = std::make_shared<EventFile>(options_.directory + "/" + folder);
-    file->write(training.epoch, scalars);
-  };
-  write(train_, "train", of_training);
-  write(validation_, "validation", of_validation);
+  train().scalars(of_training, training.epoch);
+  if (options_.write_graph && !graph_written_) {
+    if (const std::optional<Program> program = training.program()) train().graph(*program);
+    graph_written_ = true;
+  }
+  if (options_.histogram_freq > 0 && training.epoch % options_.histogram_freq == 0) {
+    for (const Variable& variable : training.model.variables().all()) {
+      train().histogram("weights/" + variable.name(), variable.value(), training.epoch);
+    }
+  }
+  train().flush();
+  if (of_validation.empty()) return;
+  if (!validation_) validation_ = std::make_shared<SummaryWriter>(options_.directory + "/validation");
+  validation_->scalars(of_validation, training.epoch);
+  validation_->flush();
+}
+
+void TensorBoard::on_train_end(Training&, const Logs&) {
+  if (!session_) return;
+  session_->end_session();
+  session_->flush();
 }
 
 void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {

@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "muster/fit/callback.h"
+#include "muster/fit/hparams.h"
 
 namespace muster {
 
 class Checkpoints;
-class EventFile;
+class SummaryWriter;
 
 // Whether smaller or larger numbers are better. kAuto: larger for those whose names say accuracy, auc, precision,
 // recall, f1, r2 or iou; smaller for others.
@@ -100,17 +101,28 @@ class CsvLogger : public Callback {
 
 struct TensorBoardOptions {
   std::string directory = "logs";
+  int histogram_freq = 0;   // the model's variables after every so many epochs, from the first on; 0: never
+  bool write_graph = true;  // what a step does, after the first epoch
+  // Not empty: the directory is a session, a row in the table of hyperparameters. TensorBoard finds its metrics if it
+  // is shown a directory above: several sessions are logs/first, logs/second, and so on.
+  Hparams hparams{};
 };
-// Scalars for TensorBoard after each epoch, under Keras' names: epoch_loss and so on in train/, those of the validation
-// data in validation/. Written by the chief.
+// Events for TensorBoard, under Keras' names: after each epoch epoch_loss and so on in train/, those of the validation
+// data in validation/. Written by the chief; takes no time within epochs. The histogram of a variable is
+// weights/NAME; variables are fetched from wherever they are, one after the other: as much as a checkpoint.
 class TensorBoard : public Callback {
  public:
-  explicit TensorBoard(TensorBoardOptions options = {}) : options_(std::move(options)) {}
+  explicit TensorBoard(TensorBoardOptions options = {});
+  void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_train_end(Training& training, const Logs& logs) override;
 
  private:
+  SummaryWriter& train();
+
   TensorBoardOptions options_;
-  std::shared_ptr<EventFile> train_, validation_;
+  std::shared_ptr<SummaryWriter> session_, train_, validation_;
+  bool graph_written_ = false;
 };
 
 // Ends the training when the loss is no number any more.

@@ -9,6 +9,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/fit/model.h"
+#include "muster/fit/test_events.h"
 #include "muster/train/checkpoints.h"
 
 namespace muster::callbacks_test {
@@ -18,6 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+using testing_support::events_below;
 using testing_support::ScopedDirectory;
 
 class FitCallbacks : public ::testing::Test {
@@ -108,10 +110,43 @@ TEST_F(FitCallbacks, TensorBoardHasAFileForEachKindOfData) {
       data_,
       {.epochs = 2, .validation_data = data_, .callbacks = {TensorBoard({.directory = in("logs")})}, .verbose = 0});
 
-  for (const char* folder : {"train", "validation"}) {
-    const auto files = std::filesystem::directory_iterator(in("logs") + "/" + folder);
-    EXPECT_EQ(std::distance(begin(files), end(files)), 1) << folder;
+  const std::vector<proto::Event> train = events_below(in("logs/train"));
+  ASSERT_THAT(train, SizeIs(3));
+  EXPECT_EQ(train[0].summary().value(0).tag(), "epoch_loss");
+  EXPECT_THAT(train[1].graph_def(), HasSubstr("aten::")) << "the graph of a step, once";
+  EXPECT_EQ(train[2].step(), 1);
+  EXPECT_THAT(events_below(in("logs/validation")), SizeIs(2));
+}
+
+TEST_F(FitCallbacks, TensorBoardShowsTheVariablesOfSomeEpochs) {
+  Model trained = model();
+  const TensorBoard board({.directory = in("logs"), .histogram_freq = 2, .write_graph = false});
+
+  trained.fit(data_, {.epochs = 4, .callbacks = {board}, .verbose = 0});
+
+  std::vector<std::string> seen;
+  for (const proto::Event& event : events_below(in("logs/train"))) {
+    const auto& value = event.summary().value(0);
+    if (value.has_tensor()) seen.push_back(str_cat(value.tag(), " of ", event.step()));
   }
+  const std::vector<Variable>& variables = trained.variables().all();
+  EXPECT_THAT(seen, ElementsAre(str_cat("weights/", variables[0].name(), " of 0"),
+                                str_cat("weights/", variables[1].name(), " of 0"),
+                                str_cat("weights/", variables[0].name(), " of 2"),
+                                str_cat("weights/", variables[1].name(), " of 2")));
+  EXPECT_THROW(TensorBoard({.histogram_freq = -1}), Error);
+}
+
+TEST_F(FitCallbacks, TensorBoardHasASessionForHyperparameters) {
+  Model trained = model();
+  const TensorBoard board({.directory = in("logs"), .hparams = {{"learning_rate", 0.1}}});
+
+  trained.fit(data_, {.callbacks = {board}, .verbose = 0});
+
+  const std::vector<proto::Event> session = events_below(in("logs"));
+  ASSERT_THAT(session, SizeIs(2));
+  EXPECT_EQ(session[0].summary().value(0).tag(), "_hparams_/session_start_info");
+  EXPECT_EQ(session[1].summary().value(0).tag(), "_hparams_/session_end_info");
 }
 
 TEST_F(FitCallbacks, TerminateOnNaNEndsWhatHasExploded) {

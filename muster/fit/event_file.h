@@ -1,26 +1,31 @@
 // Files that TensorBoard reads.
 #pragma once
 
-#include <cstdint>
 #include <fstream>
-#include <map>
 #include <string>
 
 namespace muster {
 
-// A new file of events in a directory, which is made if need be. What was written is seen by who reads it meanwhile.
-// For one thread at a time.
+namespace proto {
+class Event;
+}
+
+// A new file of events in a directory, which is made if need be. For one thread at a time.
 class EventFile {
  public:
-  // Throws Error{kUnavailable} for a directory that cannot be written to.
+  // Throws Error{kUnavailable} for a directory that cannot be written to, and so do the others.
   explicit EventFile(const std::string& directory);
 
-  void write(int64_t step, const std::map<std::string, double>& scalars);  // throws as the constructor does
+  // Of this moment. Seen by who reads it meanwhile after flush(), or when the buffer is full.
+  void add(proto::Event event);
+  // All that was added.
+  void flush();
+
   const std::string& path() const { return path_; }
 
- private:
-  void put(const std::string& event);
+  static double now();  // in seconds since 1970, as events say it
 
+ private:
   std::string path_;
   std::ofstream out_;
 };

@@ -254,6 +254,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   const auto loop = make_step_loop(state.strategy, std::move(data));
 
   Training training{.model = *this, .epochs = options.epochs, .epoch = options.initial_epoch};
+  training.program = [&steps] {
+    std::optional<Program> one = steps.one.last_program();
+    return one ? std::move(one) : steps.several.last_program();
+  };
   state.parts.set_training(true);
   for (const Callbacks::Any& callback : callbacks) callback->on_train_begin(training);
   History history;

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/cluster/test_environment.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/callbacks.h"
+#include "muster/fit/test_events.h"
 
 namespace muster {
 namespace {
@@ -340,6 +342,25 @@ TEST_F(FitOnParameterServers, SeesEveryExampleOnceInAnEpoch) {
   EXPECT_NEAR(history["val_loss"][1], loss, 1e-6);
   EXPECT_NEAR(model.evaluate(line.batches()).at("mean_absolute_error"), (said - line.y).abs().mean().item<double>(),
               1e-6);
+}
+
+TEST_F(FitOnParameterServers, ShowsTensorBoardTheirVariablesAndTheStep) {
+  const Line line;
+  const testing_support::ScopedDirectory directory;
+  Model model = compile(strategy_.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error});
+  const TensorBoard board({.directory = directory.path(), .histogram_freq = 1});
+
+  model.fit(line.batches(), {.callbacks = {board}, .verbose = kQuiet});
+
+  std::vector<std::string> tags;
+  std::string graph;
+  for (const proto::Event& event : testing_support::events_below(directory.path() + "/train")) {
+    if (event.has_graph_def()) graph = event.graph_def();
+    for (const auto& value : event.summary().value()) tags.push_back(value.tag());
+  }
+  const std::vector<Variable>& variables = model.variables().all();
+  EXPECT_THAT(tags, ElementsAre("epoch_loss", "weights/" + variables[0].name(), "weights/" + variables[1].name()));
+  EXPECT_THAT(graph, AllOf(HasSubstr("/job:ps"), HasSubstr("aten::")));
 }
 
 TEST_F(FitOnParameterServers, HasNoCallbacksOfSteps) {

@@ -151,4 +151,19 @@ std::string describe_arguments(const Instruction& instruction, const OpSchema& s
   return out;
 }
 
+std::string describe_settings(const Instruction& instruction, const OpSchema& schema) {
+  Instruction plain;
+  OpSchema names;
+  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+    const Argument& argument = instruction.arguments[i];
+    bool has_value = false;
+    for_each_value(argument, [&](ValueId) { has_value = true; });
+    auto* list = std::get_if<ArgumentList>(&argument.value);
+    if (has_value || std::holds_alternative<None>(argument.value) || (list && list->empty())) continue;
+    plain.arguments.push_back(argument);
+    names.arguments.push_back(schema.arguments[i]);
+  }
+  return describe_arguments(plain, names);
+}
+
 }  // namespace muster

@@ -1,4 +1,4 @@
-// The words that dump() and dot() have in common.
+// The words that dump(), dot() and other pictures of a program have in common.
 #pragma once
 
 #include <string>
@@ -18,5 +18,7 @@ std::string describe_results(const Instruction& instruction);  // "%3, [%4, %5]"
 
 // "%3, %4, alpha=1": plain values carry their names, so that one need not know the schema by heart.
 std::string describe_arguments(const Instruction& instruction, const OpSchema& schema);
+// Of these the plain values alone, for pictures, where the tensors are edges.
+std::string describe_settings(const Instruction& instruction, const OpSchema& schema);
 
 }  // namespace muster

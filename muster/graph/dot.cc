@@ -29,22 +29,6 @@ std::string shortened(std::string text, size_t most) {
 // "aten::add_.Tensor" is long for a box; the namespace is nearly always the same.
 std::string short_op(const std::string& name) { return name.starts_with("aten::") ? name.substr(6) : name; }
 
-// The plain values among the arguments; the tensors are edges.
-std::string settings(const Instruction& instruction, const OpSchema& schema) {
-  Instruction plain;
-  OpSchema names;
-  for (size_t i = 0; i < instruction.arguments.size(); ++i) {
-    const Argument& argument = instruction.arguments[i];
-    bool has_value = false;
-    for_each_value(argument, [&](ValueId) { has_value = true; });
-    auto* list = std::get_if<ArgumentList>(&argument.value);
-    if (has_value || std::holds_alternative<None>(argument.value) || (list && list->empty())) continue;
-    plain.arguments.push_back(argument);
-    names.arguments.push_back(schema.arguments[i]);
-  }
-  return describe_arguments(plain, names);
-}
-
 // Draws one program; a body is a box inside of the box of its device.
 class Drawing {
  public:
@@ -94,7 +78,7 @@ class Drawing {
   void add_instruction(size_t number, const OpSchema& schema) {
     const Instruction& instruction = program_.instructions[number];
     const std::string name = str_cat(prefix_, "i", number);
-    const std::string more = shortened(settings(instruction, schema), 60);
+    const std::string more = shortened(describe_settings(instruction, schema), 60);
     const bool copy = schema.name == kCopy.name;
     const char* look = copy                          ? "shape=cds, style=filled, fillcolor=\"#f4cccc\""
                        : !instruction.bodies.empty() ? "shape=box3d"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <tuple>
@@ -109,6 +110,9 @@ class Function {
     std::vector<at::Tensor> tensors;
     return find(*function_, 0, {}, tensors, args...)->traced.program;
   }
+
+  // That of the call before, if there was one.
+  std::optional<Program> last_program() const { return traces_->last_program(); }
 
   const std::string& name() const { return traces_->name(); }
   FunctionStats stats() const { return traces_->stats(); }

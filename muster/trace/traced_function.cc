@@ -103,6 +103,17 @@ FunctionStats TracedFunction::stats() const {
   return stats_;
 }
 
+std::optional<Program> TracedFunction::last_program() const {
+  absl::MutexLock lock(&mu_);
+  const Known* last = nullptr;
+  for (const auto& [signature, known] : entries_) {
+    for (const Known& each : known) {
+      if (last == nullptr || each.last_use > last->last_use) last = &each;
+    }
+  }
+  return last == nullptr ? std::nullopt : std::optional(last->entry->traced.program);
+}
+
 std::vector<std::shared_ptr<TracedFunction::Entry>> TracedFunction::Entry::variants() {
   absl::MutexLock lock(&mu);
   return known_variants;

@@ -79,6 +79,8 @@ class TracedFunction {
 
   const std::string& name() const { return options_.name; }
   FunctionStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
+  // As it was traced for the call before; nothing before the first.
+  std::optional<Program> last_program() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // `tensors` are those of the call, and become the arguments of the program: tensors that share memory are one, if
   // that matters. `elements`: those that it takes first from sequences, if they are not as the sequences say; part of

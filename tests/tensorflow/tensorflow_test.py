@@ -268,15 +268,162 @@ class Layers(WithTensorFlow):
 
 
 class EventsOfMuster(WithTensorFlow):
+    """Events are read as TensorBoard's pages read them, and held against what tf.summary writes of the same values."""
+
+    def setUp(self):
+        super().setUp()
+        muster("events", self.folder)
+
+    def provider(self, folder):
+        from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+        multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
+        multiplexer.Reload()
+        return data_provider.MultiplexerDataProvider(multiplexer, str(folder))
+
+    def values(self, kind, plugin, tag, folder=None, run="train"):
+        """The values of a tag by step, as the pages of a plugin get them."""
+        from tensorboard import context
+        from tensorboard.data import provider
+        found = getattr(self.provider(folder or self.folder), f"read_{kind}")(
+            context.RequestContext(), experiment_id="", plugin_name=plugin, downsample=1000,
+            run_tag_filter=provider.RunTagFilter(runs=[run], tags=[tag]))
+        return found[run][tag]
+
+    def theirs(self, write):
+        folder = self.folder / "theirs"
+        with tf.summary.create_file_writer(str(folder / "train")).as_default():
+            write()
+        return folder
+
     def test_scalars_are_what_tensorboard_shows(self):
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        muster("events", self.folder / "train")
-
-        events = EventAccumulator(str(self.folder / "train")).Reload()
-
-        self.assertEqual(sorted(events.Tags()["scalars"]), ["epoch_auc", "epoch_loss"])
-        losses = [(event.step, event.value) for event in events.Scalars("epoch_loss")]
+        losses = [(point.step, point.value) for point in self.values("scalars", "scalars", "epoch_loss")]
         self.assertEqual(losses, [(0, 1.0), (1, 0.5), (2, np.float32(1 / 3))])
+
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        tags = EventAccumulator(str(self.folder / "train")).Reload().Tags()
+        self.assertEqual(sorted(tags["scalars"]), ["epoch_auc", "epoch_loss"])
+        self.assertTrue(tags["graph"])
+
+    def test_scalars_of_tensorflow_and_keras_are_read(self):
+        def write():
+            for step in range(3):
+                tf.summary.scalar("rate", 0.1 * step, step=10 * step)
+                tf.summary.histogram("spread", [1.0, 2.0], step=step)
+        folder = self.theirs(write)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.ones((8, 1))
+        history = model.fit(x, x, epochs=2, verbose=0, callbacks=[keras.callbacks.TensorBoard(str(folder / "keras"))])
+
+        ours = muster("scalars", folder)
+
+        self.expect_same(ours["train/rate"], np.array([[0, 10, 20], [0.0, 0.1, 0.2]], dtype=np.float32), "rate")
+        self.expect_same(ours["keras/train/epoch_loss"],
+                         np.array([[0, 1], history.history["loss"]], dtype=np.float32), "epoch_loss", tolerance=1e-6)
+
+    def test_histograms_are_those_of_tf_summary(self):
+        data = {"spread": np.sin(np.arange(1000) * 0.37), "one value": np.full(7, 0.25), "nothing": np.zeros(0)}
+
+        def write():
+            for tag, values in data.items():
+                tf.summary.histogram(tag, values, step=4)
+        folder = self.theirs(write)
+        for tag in data:
+            with self.subTest(tag):
+                ours, = self.values("tensors", "histograms", tag)
+                theirs, = self.values("tensors", "histograms", tag, folder)
+                self.assertEqual((ours.step, ours.numpy.shape), (4, (30, 3)))
+                self.assertEqual(ours.numpy[:, 2].tolist(), theirs.numpy[:, 2].tolist())
+                np.testing.assert_allclose(ours.numpy, theirs.numpy, rtol=0, atol=1e-14)
+
+    def test_images_are_those_of_tf_summary(self):
+        data = {f"bytes{channels}": (np.arange(60 * channels) * 37 % 256).astype(np.uint8).reshape(2, 5, 6, channels)
+                for channels in (1, 2, 3, 4)}
+        data["floats"] = np.linspace(-0.5, 1.5, 24, dtype=np.float32).reshape(1, 4, 6, 1)
+
+        def write():
+            for tag, pixels in data.items():
+                tf.summary.image(tag, pixels, step=1)
+        folder = self.theirs(write)
+        from tensorboard import context
+
+        def pictures(folder, tag):
+            data_provider = self.provider(folder)
+            point, = self.values("blob_sequences", "images", tag, folder)
+            return [data_provider.read_blob(context.RequestContext(), blob_key=value.blob_key) for value in point.values]
+        for tag, pixels in data.items():
+            with self.subTest(tag):
+                ours, theirs = pictures(self.folder, tag), pictures(folder, tag)
+                self.assertEqual(ours[:2], theirs[:2])
+                self.assertEqual(len(ours), len(theirs))
+                for our, their in zip(ours[2:], theirs[2:]):
+                    channels = 0 if tag == "bytes2" else pixels.shape[3]
+                    np.testing.assert_array_equal(tf.io.decode_png(our, channels), tf.io.decode_png(their, channels))
+
+    def test_text_is_that_of_tf_summary(self):
+        folder = self.theirs(lambda: tf.summary.text("notes", "# Größe\n*markdown*", step=3))
+        ours, = self.values("tensors", "text", "notes")
+        theirs, = self.values("tensors", "text", "notes", folder)
+        self.assertEqual((ours.step, ours.numpy.shape, ours.numpy), (3, theirs.numpy.shape, theirs.numpy))
+
+    def test_the_graph_is_one_that_tensorboard_draws(self):
+        from tensorboard import context
+        from tensorboard.plugins import base_plugin
+        from tensorboard.plugins.graph import graphs_plugin
+        plugin = graphs_plugin.GraphsPlugin(base_plugin.TBContext(data_provider=self.provider(self.folder)))
+
+        text, kind = plugin.graph_impl(context.RequestContext(), "train", None, False, experiment="",
+                                       limit_attr_size=1024, large_attrs_key="_too_large_attrs")
+
+        self.assertEqual(kind, "text/x-protobuf")
+        from google.protobuf import text_format
+        from tensorboard.compat.proto import graph_pb2
+        nodes = {node.name: node for node in text_format.Parse(text, graph_pb2.GraphDef()).node}
+        self.assertEqual(sorted(nodes), ["arguments/0", "mm", "outputs/0", "outputs/1", "relu", "topk", "variables/w"])
+        self.assertEqual((nodes["mm"].op, list(nodes["mm"].input)), ("aten::mm", ["arguments/0", "variables/w"]))
+        self.assertEqual(list(nodes["outputs/1"].input), ["topk:1"])
+        shape = nodes["arguments/0"].attr["_output_shapes"].list.shape[0]
+        self.assertEqual([dim.size for dim in shape.dim], [4, 2])
+        self.assertEqual(nodes["arguments/0"].attr["dtype"].type, tf.float32.as_datatype_enum)
+        self.assertIn(b"k=2", nodes["topk"].attr["settings"].s)
+
+    def hparams(self, folder):
+        """The columns of the table of hyperparameters, its metrics and its rows."""
+        from tensorboard import context
+        from tensorboard.plugins import base_plugin
+        from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+        board = backend_context.Context(base_plugin.TBContext(data_provider=self.provider(folder)))
+        request = context.RequestContext()
+        experiment = get_experiment.Handler(request, board, "", api_pb2.GetExperimentRequest(include_metrics=True)).run()
+        metrics = [api_pb2.ColParams(metric=metric.name) for metric in experiment.metric_infos]
+        rows = list_session_groups.Handler(request, board, "", api_pb2.ListSessionGroupsRequest(
+            start_index=0, slice_size=10, col_params=metrics, include_metrics=True,
+            allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE, api_pb2.STATUS_UNKNOWN])).run()
+        return experiment, rows.session_groups
+
+    def test_hyperparameters_are_a_table(self):
+        from tensorboard.plugins.hparams import api_pb2
+        experiment, rows = self.hparams(self.folder / "tuning")
+
+        self.assertEqual([(info.name, info.type) for info in experiment.hparam_infos],
+                         [("augment", api_pb2.DATA_TYPE_BOOL), ("rate", api_pb2.DATA_TYPE_FLOAT64),
+                          ("rule", api_pb2.DATA_TYPE_STRING)])
+        self.assertEqual([value.string_value for value in experiment.hparam_infos[2].domain_discrete.values], ["sgd", "adam"])
+        self.assertEqual([(info.name.group, info.name.tag) for info in experiment.metric_infos],
+                         [("", "accuracy"), ("validation", "epoch_loss")])
+        first, second = sorted(rows, key=lambda row: row.hparams["rate"].number_value)
+        self.assertEqual((first.hparams["rule"].string_value, first.hparams["augment"].bool_value), ("sgd", True))
+        self.assertEqual(first.sessions[0].status, api_pb2.STATUS_SUCCESS)
+        self.assertEqual([(value.name.tag, value.value) for value in first.metric_values], [("accuracy", 0.5)])
+        self.assertEqual(second.sessions[0].status, api_pb2.STATUS_FAILURE)
+        self.assertEqual([(value.name.group, value.value) for value in second.metric_values], [("validation", 0.25)])
+
+    def test_hyperparameters_of_a_session_alone_tell_the_columns(self):
+        experiment, rows = self.hparams(self.folder / "tuning" / "first")
+
+        self.assertEqual(sorted(info.name for info in experiment.hparam_infos), ["augment", "rate", "rule"])
+        self.assertEqual([info.name.tag for info in experiment.metric_infos], ["accuracy"])
+        self.assertEqual(len(rows), 1)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 //   with_tensorflow csv FILE
 //   with_tensorflow images FOLDER exact|fast
 //   with_tensorflow layers FOLDER                       of learn_*.txt and give_*.txt, one value a line
+//   with_tensorflow events FOLDER                       of every kind, as TensorBoard is to show them
+//   with_tensorflow scalars FOLDER                      of event files; steps and values
 // Prints a line of JSON for each column: its name, its shape and its values, strings in hexadecimal digits.
 #include <ATen/ATen.h>
 
@@ -20,7 +22,8 @@
 #include "muster/data/files/tfrecord_writer.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
 #include "muster/data/source.h"
-#include "muster/fit/event_file.h"
+#include "muster/fit/event_reader.h"
+#include "muster/fit/summary_writer.h"
 #include "muster/runtime/local_worker.h"
 
 namespace {
@@ -201,6 +204,48 @@ void layers(const std::string& folder) {
   print("text_vectorization", (*learned(text_vectorization_adapter(), texts("learn")))(texts("give")));
 }
 
+// Of numbers that tensorflow_test.py makes, too.
+void events(const std::string& folder) {
+  SummaryWriter train(folder + "/train");
+  for (int step = 0; step < 3; ++step) train.scalars({{"epoch_loss", 1.0 / (step + 1)}, {"epoch_auc", 0.5}}, step);
+  const at::Tensor numbers = at::arange(1'000, at::kDouble);
+  train.histogram("spread", (numbers * 0.37).sin(), 4);
+  train.histogram("one value", at::full({7}, 0.25), 4);
+  train.histogram("nothing", at::empty({0}), 4);
+  for (const int64_t channels : {1, 2, 3, 4}) {
+    const at::Tensor bytes = at::arange(2 * 5 * 6 * channels).mul(37).remainder(256).to(at::kByte);
+    train.image(str_cat("bytes", channels), bytes.reshape({2, 5, 6, channels}), 1);
+  }
+  train.image("floats", at::linspace(-0.5, 1.5, 24).reshape({4, 6, 1}), 2);
+  train.text("notes", "# Größe\n*markdown*", 3);
+  const Variable w(at::ones({2, 3}), {.name = "w"});
+  auto step = function([&](const at::Tensor& x) { return x.mm(w).relu().topk(2); }, {.name = "step"});
+  train.graph(step, at::ones({4, 2}));
+  train.flush();
+
+  SummaryWriter(folder + "/tuning")
+      .experiment({{"rate", {0.1, 0.2}}, {"rule", {"sgd", "adam"}}, {"augment", {true, false}}},
+                  {{.tag = "accuracy"}, {.tag = "epoch_loss", .group = "validation"}});
+  SummaryWriter(folder + "/tuning/first")
+      .hparams({{"rate", 0.1}, {"rule", "sgd"}, {"augment", true}}, {{"accuracy", 0.5}});
+  SummaryWriter second(folder + "/tuning/second");
+  second.begin_session({{"rate", 0.2}, {"rule", "adam"}, {"augment", false}});
+  SummaryWriter(folder + "/tuning/second/validation").scalar("epoch_loss", 0.25, 9);
+  second.end_session(/*success=*/false);
+}
+
+void scalars(const std::string& folder) {
+  for (const ScalarCurve& curve : scalars_below(folder).curves) {
+    std::vector<double> steps, values;
+    for (const ScalarEvent& point : curve.points) {
+      steps.push_back(static_cast<double>(point.step));
+      values.push_back(point.value);
+    }
+    print(str_cat(curve.run, "/", curve.tag),
+          at::stack({at::tensor(steps, at::kDouble), at::tensor(values, at::kDouble)}));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -220,8 +265,9 @@ int main(int argc, char** argv) {
     } else if (what == "layers" && words.size() == 2) {
       layers(words[1]);
     } else if (what == "events" && words.size() == 2) {
-      EventFile events(words[1]);
-      for (int step = 0; step < 3; ++step) events.write(step, {{"epoch_loss", 1.0 / (step + 1)}, {"epoch_auc", 0.5}});
+      events(words[1]);
+    } else if (what == "scalars" && words.size() == 2) {
+      scalars(words[1]);
     } else {
       std::cerr << "with_tensorflow: see tests/tensorflow/with_tensorflow.cc\n";
       return 2;
