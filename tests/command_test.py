@@ -1,12 +1,43 @@
 #!/usr/bin/env python3
 """Tests of the muster command: command_test.py MUSTER CONTROL_FLOW, the latter being the example that writes a program."""
+import os
 import pathlib
+import pty
+import re
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 MUSTER, CONTROL_FLOW = sys.argv[1:3]
+
+
+def crc32c(data):
+    total = 0xFFFFFFFF
+    for byte in data:
+        total ^= byte
+        for _ in range(8):
+            total = total >> 1 ^ (0x82F63B78 if total & 1 else 0)
+    return total ^ 0xFFFFFFFF
+
+
+def record(data):
+    """As it stands in a TFRecord file."""
+    def total(of):
+        crc = crc32c(of)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    length = struct.pack("<Q", len(data))
+    return length + total(length) + data + total(data)
+
+
+def scalar_event(tag, step, value):
+    """An event of TensorBoard, field by field: the time, the step, a summary of one value."""
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+    one = field(1, field(1, tag.encode()) + bytes([2 << 3 | 5]) + struct.pack("<f", value))
+    return record(bytes([1 << 3 | 1]) + struct.pack("<d", 1.7e9 + step) + bytes([2 << 3, step]) + field(5, one))
 
 
 def muster(*arguments):
@@ -54,7 +85,7 @@ class Command(unittest.TestCase):
         done = muster("nosuch", "--flag")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn('there is no command "nosuch", only dump, bench, certs, run, server, status', done.stderr)
+        self.assertIn('there is no command "nosuch", only dump, bench, certs, plot, run, server, status', done.stderr)
 
     def test_server_ends_its_help_with_an_example(self):
         done = muster("server", "--help")
@@ -131,6 +162,123 @@ class Command(unittest.TestCase):
 
         self.assertEqual(done.returncode, 0)
         self.assertIn("--placed", done.stdout)
+
+
+class Plot(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def write(self, run, tag, values, more=b""):
+        path = self.folder / run / "events.out.tfevents.1.host"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as out:
+            out.write(b"".join(scalar_event(tag, step, value) for step, value in enumerate(values)) + more)
+        return path
+
+    def test_draws_a_chart_for_each_tag_with_a_curve_for_each_run(self):
+        self.write("train", "loss", [2.0, 1.0, 0.5])
+        self.write("validation", "loss", [2.0, 1.5, 1.25])
+        self.write("train", "accuracy", [0.1, 0.8, 0.9])
+
+        done = muster("plot", self.folder)
+
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        accuracy, loss = done.stdout.split("\n\n")
+        self.assertTrue(accuracy.startswith("accuracy\n"), accuracy)
+        self.assertIn("train 0.9", accuracy)
+        self.assertNotIn("validation", accuracy)
+        self.assertLess(loss.index("validation 1.25"), loss.index("train 0.5"), "the end that is higher stands above")
+        self.assertRegex(loss, "[\u2801-\u28ff]")
+        self.assertNotIn("\x1b", done.stdout, "colours are for terminals")
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+
+    def test_a_rising_curve_rises(self):
+        self.write("run", "value", range(50))
+
+        picture = [line.split("│")[-1].split("┤")[-1] for line in muster("plot", self.folder).stdout.splitlines()[1:13]]
+
+        begins = [re.search("[\u2801-\u28ff]", line).start() for line in picture]
+        self.assertEqual(begins, sorted(begins, reverse=True))
+        self.assertEqual(begins[-1], 0)
+
+    def test_has_colours_and_the_width_of_the_terminal(self):
+        self.write("train", "loss", [2.0, 1.0, 0.5])
+        ours, theirs = pty.openpty()
+        subprocess.run(["stty", "cols", "57"], stdin=theirs, check=True)
+
+        done = subprocess.run([MUSTER, "plot", str(self.folder)], stdout=theirs, check=False,
+                              env={name: value for name, value in os.environ.items() if name != "NO_COLOR"})
+
+        os.close(theirs)
+        text = b""
+        try:
+            while some := os.read(ours, 65536):
+                text += some
+        except OSError:  # how a terminal says that nobody writes any more
+            pass
+        os.close(ours)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b"\x1b[38;5;", text)
+        widths = [len(line) for line in re.sub("\x1b[^m]*m", "", text.decode()).splitlines()]
+        self.assertTrue(50 <= max(widths) <= 57, widths)
+
+    def test_writes_a_picture(self):
+        self.write("a<b", "loss", [2.0, float("nan"), 1.0, 0.5])
+        self.write("c", "loss", [1.0])
+        picture = self.folder / "loss.svg"
+
+        done = muster("plot", self.folder, "--svg", picture)
+
+        self.assertEqual((done.returncode, done.stdout), (0, f"{picture}\n"), done.stderr)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        words = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("a<b", words)
+        self.assertIn("loss", words)
+        lines = [line.get("points").split() for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
+        self.assertEqual([len(line) for line in lines], [1, 2, 1], "a value that is no number breaks the line")
+
+    def test_draws_the_tags_that_were_asked_for(self):
+        for tag in ("loss", "accuracy", "rate"):
+            self.write("train", tag, [1.0, 2.0])
+
+        done = muster("plot", self.folder, "--tags", "rate,accuracy")
+
+        self.assertEqual([line for line in done.stdout.splitlines() if line.isalpha()], ["rate", "accuracy"])
+        done = muster("plot", self.folder, "--tags", "rate,los")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('tag "los": there is none in', done.stderr)
+        self.assertIn("only accuracy, loss, rate", done.stderr)
+
+    def test_an_event_that_is_being_written_is_no_error(self):
+        self.write("train", "loss", [2.0, 1.0], more=scalar_event("loss", 2, 0.5)[:-3])
+
+        done = muster("plot", self.folder)
+
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("train 1\n", done.stdout)
+
+    def test_says_what_is_damaged_and_draws_the_rest(self):
+        damaged = bytearray(scalar_event("loss", 2, 0.5))
+        damaged[-6] ^= 1
+        self.write("train", "loss", [2.0, 1.0], more=bytes(damaged) + scalar_event("loss", 3, 0.25))
+
+        done = muster("plot", self.folder)
+
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r'^muster: file "[^"]*tfevents[^"]*": record 2: ')
+        self.assertIn("train 0.25\n", done.stdout)
+
+    def test_says_what_is_missing(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for arguments, words in (([self.folder / "nowhere"], "nowhere\": there is none"),
+                                 ([empty], "there are no event files"),
+                                 ([self.write("nan", "loss", [float("nan")]).parent], "none of its scalars is a finite number"),
+                                 ([self.write("train", "loss", [1.0]).parent, "--svg", "/nowhere/a.svg"], "cannot be written")):
+            with self.subTest(words):
+                done = muster("plot", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

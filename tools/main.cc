@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   muster::tools::add_first_result(muster);
   muster::tools::add_in_step_member(muster);
   muster::tools::add_certs(muster);
+  muster::tools::add_plot(muster);
   muster::tools::add_run(muster);
   muster::tools::add_server(muster);
   muster::tools::add_simulated_workers(muster);

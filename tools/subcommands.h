@@ -11,6 +11,7 @@ void add_certs(CLI::App& muster);
 void add_dump(CLI::App& muster);
 void add_first_result(CLI::App& muster);
 void add_in_step_member(CLI::App& muster);
+void add_plot(CLI::App& muster);
 void add_run(CLI::App& muster);
 void add_server(CLI::App& muster);
 void add_simulate(CLI::App& bench);
