@@ -48,5 +48,6 @@
 #include "muster/train/adaptive_optimizers.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
+#include "muster/train/module_weights.h"
 #include "muster/train/optimizers.h"
 #include "muster/train/preemption.h"

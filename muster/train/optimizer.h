@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/trace/across_workers.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/rows.h"
 #include "muster/trace/variable.h"

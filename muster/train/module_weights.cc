@@ -1,0 +1,174 @@
+#include "muster/train/module_weights.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
+#include "muster/trace/variable.h"
+#include "muster/train/weights_file.h"
+
+namespace muster::weights_internal {
+namespace {
+
+std::string quoted_name(const std::string& name) { return str_cat("\"", name, "\""); }
+
+// What a tensor of the file is called in the module.
+std::optional<std::string> name_in_module(const std::string& name, const LoadWeightsOptions& options) {
+  std::string own = name;
+  for (const auto& [from, to] : options.prefixes) {
+    if (!name.starts_with(from)) continue;
+    own = to + name.substr(from.size());
+    break;
+  }
+  return options.rename ? options.rename(own) : own;
+}
+
+// From the names of the module to those of the file.
+std::map<std::string, std::string> names_of(const SafetensorsFile& file, const LoadWeightsOptions& options) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : file.names()) {
+    const std::optional<std::string> own = name_in_module(name, options);
+    if (!own) continue;
+    const auto [other, is_new] = names.emplace(*own, name);
+    if (!is_new) {
+      throw invalid_argument("file \"", file.path(), "\": \"", other->second, "\" and \"", name, "\" are both \"", *own,
+                             "\" of the module");
+    }
+  }
+  return names;
+}
+
+bool is_real_float(at::ScalarType type) { return at::isFloatingType(type); }
+
+// Why values of one type cannot become another; nothing: they can, if they have room.
+std::string refusal_of(at::ScalarType from, at::ScalarType to, bool cast) {
+  if (from == to) return {};
+  if (!cast) return "LoadWeightsOptions::cast is off";
+  if (at::isComplexType(from) && !at::isComplexType(to)) return "complex numbers cannot become real ones";
+  if (is_real_float(from) && at::isIntegralType(to, /*includeBool=*/true)) return "fractions cannot become integers";
+  if (to == at::kBool) return "numbers cannot become truth values";
+  return {};
+}
+
+// Whether all values are still there after the conversion, up to rounding.
+bool has_room(const at::Tensor& before, const at::Tensor& after) {
+  if (at::isIntegralType(after.scalar_type(), true)) return after.to(before.scalar_type()).equal(before);
+  if (at::isComplexType(before.scalar_type()) || !is_real_float(after.scalar_type())) return true;
+  return after.isfinite().equal(before.isfinite());
+}
+
+struct Target {
+  at::Tensor tensor;                       // of the module
+  std::shared_ptr<Variable::State> state;  // that it stands for, if it does
+  std::string name;                        // its last one that the file has; else its first
+  std::optional<std::string> in_file{};
+};
+
+// Tensors that the module has twice are one.
+std::vector<Target> targets_of(const std::vector<NamedTensor>& tensors,
+                               const std::map<std::string, std::string>& names) {
+  std::vector<Target> targets;
+  for (const auto& [name, tensor] : tensors) {
+    auto target = std::find_if(targets.begin(), targets.end(),
+                               [&](const Target& each) { return each.tensor.is_same(tensor); });
+    if (target == targets.end()) {
+      auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
+      target = targets.insert(targets.end(), {tensor, std::move(state), name});
+    }
+    if (const auto found = names.find(name); found != names.end()) {
+      target->name = name;
+      target->in_file = found->second;
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::string& path,
+                       const LoadWeightsOptions& options) {
+  const SafetensorsFile file(path);
+  const std::map<std::string, std::string> names = names_of(file, options);
+  const std::vector<Target> targets = targets_of(tensors, names);
+
+  LoadWeightsReport report;
+  std::vector<std::string> missing, unexpected, wrong;
+  std::set<std::string> known;
+  for (const NamedTensor& each : tensors) known.insert(each.name);
+  for (const auto& [own, name] : names) {
+    if (known.contains(own)) continue;
+    report.unexpected.push_back(name);
+    unexpected.push_back(own == name ? quoted_name(name) : str_cat("\"", name, "\" (as \"", own, "\")"));
+  }
+  std::vector<at::Tensor> values;  // all of them before the first is given; undefined for those that get none
+  for (const Target& target : targets) {
+    if (!target.in_file) {
+      report.missing.push_back(target.name);
+      missing.push_back(quoted_name(target.name));
+      values.emplace_back();
+      continue;
+    }
+    report.loaded.push_back(target.name);
+    const TensorSpec& there = file.spec(*target.in_file);
+    const TensorSpec here = target.state ? target.state->spec : spec_of(target.tensor);
+    const std::string about =
+        str_cat("\"", target.name, "\" is ", there.to_string(), ", expected ", here.to_string());
+    if (there.sizes != here.sizes) {
+      wrong.push_back(about);
+      continue;
+    }
+    const at::ScalarType type = scalar_type_of(here.dtype);
+    if (const auto refusal = refusal_of(scalar_type_of(there.dtype), type, options.cast); !refusal.empty()) {
+      wrong.push_back(str_cat(about, ": ", refusal));
+      continue;
+    }
+    const at::Tensor value = read_weight(file, *target.in_file);
+    PlainTensors plain;
+    values.push_back(value.to(type));
+    if (!has_room(value, values.back())) {
+      wrong.push_back(str_cat(about, ": it has values that are too large for ", name_of(here.dtype)));
+    }
+  }
+  const bool complete = !options.strict || (missing.empty() && unexpected.empty());
+  if (!complete || !wrong.empty()) {
+    std::string text;
+    if (options.strict && !missing.empty()) str_append(text, "; it has no ", first_ten(missing));
+    if (options.strict && !unexpected.empty()) str_append(text, "; the module has no ", first_ten(unexpected));
+    if (!wrong.empty()) str_append(text, "; ", first_ten(wrong));
+    if (!complete) str_append(text, "; nothing is loaded (LoadWeightsOptions has strict and names)");
+    throw invalid_argument("file \"", path, "\" does not fit the module", text);
+  }
+
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!values[i].defined()) continue;
+    at::Tensor tensor = targets[i].tensor;
+    if (targets[i].state) Variable(targets[i].state).assign(values[i]);
+    PlainTensors plain;
+    tensor.copy_(values[i]);
+    if (targets[i].state) targets[i].state->note_adopted_version();
+  }
+  return report;
+}
+
+void save(const std::vector<NamedTensor>& tensors, const std::string& file, const SaveWeightsOptions& options) {
+  if (options.dtype && !is_real_float(*options.dtype)) {
+    throw invalid_argument("save_safetensors: dtype ", name_of(dtype_of(*options.dtype)),
+                           ", expected a floating-point type");
+  }
+  NamedTensors values;
+  for (const auto& [name, tensor] : tensors) {
+    const auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
+    at::Tensor value = state ? Variable(state).value() : tensor;
+    PlainTensors plain;
+    value = value.detach();
+    if (options.dtype && is_real_float(value.scalar_type())) value = value.to(*options.dtype);
+    values.emplace_back(name, std::move(value));
+  }
+  std::map<std::string, std::string> metadata = options.metadata;
+  metadata.emplace("format", "pt");  // without it, some of those that read such files for PyTorch do not
+  write_weights(file, values, metadata);
+}
+
+}  // namespace muster::weights_internal

@@ -1,0 +1,275 @@
+#include "muster/train/module_weights.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/train/weights_file.h"
+
+namespace muster::module_weights_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing_support::ScopedDirectory;
+
+// What `act` throws; ok when it does not.
+template <class Act>
+Status caught(const Act& act) {
+  try {
+    act();
+    return {};
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
+std::string text_in(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_text(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+torch::nn::Sequential net_of(uint64_t seed) {
+  torch::manual_seed(seed);
+  return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 2));
+}
+
+class ModuleWeights : public ::testing::Test {
+ protected:
+  // What a file with these tensors is to a net of one layer, weight float32[2, 3] and bias float32[2].
+  Status status_of_loading(const NamedTensors& tensors, const LoadWeightsOptions& options = {}) {
+    write_weights(file_, tensors, {});
+    torch::nn::Linear layer(3, 2);
+    const at::Tensor weight = layer->weight.detach().clone(), bias = layer->bias.detach().clone();
+    const Status status = caught([&] { load_safetensors(layer, file_, options); });
+    if (!status.ok()) {
+      EXPECT_TRUE(torch::equal(layer->weight, weight));
+      EXPECT_TRUE(torch::equal(layer->bias, bias));
+    }
+    return status;
+  }
+
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  const ScopedDirectory folder_;
+  const std::string file_ = path("weights.safetensors");
+  const at::Tensor weight_ = torch::arange(6).reshape({2, 3}).to(torch::kFloat), bias_ = torch::tensor({0.5F, -1.F});
+};
+
+TEST_F(ModuleWeights, OfOneModuleAreThoseOfAnotherAfterSavingAndLoading) {
+  auto net = net_of(1), other = net_of(2);
+  net->forward(torch::randn({8, 3}));  // changes the running statistics
+
+  save_safetensors(net, file_);
+  const LoadWeightsReport report = load_safetensors(other, file_);
+
+  net->eval();
+  other->eval();
+  const at::Tensor x = torch::randn({5, 3});
+  EXPECT_TRUE(torch::equal(net->forward(x), other->forward(x)));
+  EXPECT_TRUE(torch::equal(*other->named_buffers().find("1.num_batches_tracked"), torch::ones({}, torch::kLong)));
+  EXPECT_EQ(report.loaded.size(), 9U);
+  EXPECT_THAT(report.missing, IsEmpty());
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    EXPECT_EQ(entry.path().string(), file_) << "it is left from writing";
+  }
+}
+
+TEST_F(ModuleWeights, GoToTheVariablesOfAnAdoptedModuleAndToItsTensors) {
+  auto net = net_of(1), other = net_of(2);
+  save_safetensors(net, file_);
+  const ModuleVariables variables = adopt(other);
+  auto forward = function([&](at::Tensor x) { return other->forward(x); });
+  const at::Tensor x = torch::randn({5, 3});
+  net->eval();
+  other->eval();
+  forward(x);
+
+  load_safetensors(other, file_);
+
+  EXPECT_TRUE(torch::allclose(forward(x), net->forward(x)));
+  EXPECT_TRUE(torch::equal(other->forward(x), net->forward(x)));
+  EXPECT_TRUE(torch::equal(variables.at("0.weight").value(), *net->named_parameters().find("0.weight")));
+}
+
+TEST_F(ModuleWeights, OfVariablesAreSavedWithTheValuesThatTheVariablesHave) {
+  torch::nn::Linear layer(3, 2), other(3, 2);
+  const ModuleVariables variables = adopt(layer);
+  variables.at("weight").assign(weight_);
+
+  save_safetensors(layer, file_);
+  load_safetensors(other, file_);
+
+  EXPECT_TRUE(torch::equal(other->weight, weight_));
+}
+
+TEST_F(ModuleWeights, GoToEveryCopyOfMirroredVariables) {
+  const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
+  auto layer = strategy.make<torch::nn::Linear>(3, 2);
+  write_weights(file_, {{"weight", weight_}, {"bias", bias_}}, {});
+
+  load_safetensors(layer, file_);
+
+  const Variable weight = adopted(layer).at("weight");
+  ASSERT_EQ(weight.copies().size(), 2U);
+  for (const Variable& copy : weight.copies()) EXPECT_TRUE(torch::equal(copy.value(), weight_));
+}
+
+TEST_F(ModuleWeights, GoToParameterServersAndComeBack) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2});
+  const ParameterServerStrategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  auto layer = strategy.make<torch::nn::Linear>(3, 2);
+  write_weights(file_, {{"weight", weight_}, {"bias", bias_}}, {});
+
+  load_safetensors(layer, file_);
+  save_safetensors(layer, path("again.safetensors"));
+
+  EXPECT_TRUE(torch::equal(adopted(layer).at("weight").value(), weight_));
+  EXPECT_TRUE(torch::equal(read_weight(SafetensorsFile(path("again.safetensors")), "bias"), bias_));
+}
+
+TEST_F(ModuleWeights, AreConvertedToTheTypesOfTheModule) {
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool}) {
+    torch::nn::Linear layer(3, 2);
+    write_weights(file_, {{"weight", weight_.to(type)}, {"bias", bias_.to(at::kHalf)}}, {});
+
+    load_safetensors(layer, file_);
+
+    EXPECT_TRUE(torch::equal(layer->weight, weight_.to(type).to(at::kFloat))) << type;
+    EXPECT_TRUE(torch::equal(layer->bias, bias_));
+  }
+}
+
+TEST_F(ModuleWeights, AreRefusedIfAConversionWouldLoseThem) {
+  EXPECT_THAT(status_of_loading({{"weight", weight_.to(at::kComplexFloat)}, {"bias", bias_}}).message(),
+              HasSubstr("\"weight\" is complex64[2, 3], expected float32[2, 3]: complex numbers cannot"));
+  EXPECT_THAT(status_of_loading({{"weight", weight_}, {"bias", bias_.to(at::kDouble) * 1e300}}).message(),
+              HasSubstr("\"bias\" is float64[2], expected float32[2]: it has values that are too large for float32"));
+  EXPECT_THAT(
+      status_of_loading({{"weight", weight_.to(at::kDouble)}, {"bias", bias_}}, {.cast = false}).message(),
+      HasSubstr("\"weight\" is float64[2, 3], expected float32[2, 3]: LoadWeightsOptions::cast is off"));
+
+  torch::nn::BatchNorm1d norm(2);
+  NamedTensors tensors;
+  for (const auto& each : norm->named_parameters()) tensors.emplace_back(each.key(), each.value());
+  for (const auto& each : norm->named_buffers()) tensors.emplace_back(each.key(), each.value().to(at::kFloat));
+  write_weights(file_, tensors, {});
+  EXPECT_THAT(caught([&] { load_safetensors(norm, file_); }).message(),
+              HasSubstr("\"num_batches_tracked\" is float32[], expected int64[]: fractions cannot become integers"));
+}
+
+TEST_F(ModuleWeights, ThatDoNotFitAreNamedAllAtOnceWithTheFile) {
+  const Status status = status_of_loading({{"weight", weight_.t()}, {"bais", bias_}});
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(file_), HasSubstr("it has no \"bias\""), HasSubstr("the module has no \"bais\""),
+                    HasSubstr("\"weight\" is float32[3, 2], expected float32[2, 3]")));
+}
+
+TEST_F(ModuleWeights, OfWhichManyAreMissingAreCounted) {
+  torch::nn::Sequential deep;
+  for (int i = 0; i < 8; ++i) deep->push_back(torch::nn::Linear(2, 2));
+  write_weights(file_, {}, {});
+
+  const Status status = caught([&] { load_safetensors(deep, file_); });
+
+  EXPECT_THAT(status.message(), HasSubstr("it has no \"0.weight\", \"0.bias\", \"1.weight\""));
+  EXPECT_THAT(status.message(), HasSubstr("\"4.bias\" and 6 more"));
+}
+
+TEST_F(ModuleWeights, ThatAreMissingOrTooManyAreReportedIfThatIsAllowed) {
+  torch::nn::Linear layer(3, 2);
+  const at::Tensor bias = layer->bias.detach().clone();
+  write_weights(file_, {{"weight", weight_}, {"head.bias", bias_}}, {});
+
+  const LoadWeightsReport report = load_safetensors(layer, file_, {.strict = false});
+
+  EXPECT_THAT(report.loaded, ElementsAre("weight"));
+  EXPECT_THAT(report.missing, ElementsAre("bias"));
+  EXPECT_THAT(report.unexpected, ElementsAre("head.bias"));
+  EXPECT_TRUE(torch::equal(layer->weight, weight_));
+  EXPECT_TRUE(torch::equal(layer->bias, bias));
+  EXPECT_EQ(status_of_loading({{"weight", weight_.t()}}, {.strict = false}).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModuleWeights, GetOtherNamesByPrefixesAndByAFunction) {
+  const NamedTensors tensors{{"module.fc.gamma", weight_}, {"module.fc.bias", bias_}, {"step", bias_}};
+  auto rename = [](const std::string& name) -> std::optional<std::string> {
+    if (name == "step") return std::nullopt;
+    return name == "gamma" ? "weight" : name;
+  };
+
+  EXPECT_TRUE(status_of_loading(tensors, {.prefixes = {{"module.fc.", ""}}, .rename = rename}).ok());
+
+  EXPECT_THAT(status_of_loading(tensors, {.prefixes = {{"module.", "m."}}}).message(),
+              HasSubstr("\"module.fc.bias\" (as \"m.fc.bias\")"));
+  auto all_alike = [](const std::string&) { return std::optional<std::string>("weight"); };
+  EXPECT_THAT(status_of_loading(tensors, {.rename = all_alike}).message(),
+              HasSubstr("are both \"weight\" of the module"));
+}
+
+// Two layers with one weight.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    register_parameter("in", weight);
+    register_parameter("out", weight);
+  }
+  at::Tensor weight = torch::zeros({2, 2});
+};
+TORCH_MODULE(Tied);
+
+TEST_F(ModuleWeights, ThatAModuleHasTwiceNeedOneOfTheirNamesInTheFileAndAreSavedUnderBoth) {
+  for (const char* name : {"in", "out"}) {
+    Tied tied;
+    write_weights(file_, {{name, torch::ones({2, 2})}}, {});
+
+    load_safetensors(tied, file_);
+    save_safetensors(tied, file_);
+
+    EXPECT_TRUE(torch::equal(tied->weight, torch::ones({2, 2}))) << name;
+    EXPECT_THAT(SafetensorsFile(file_).names(), ElementsAre("in", "out"));
+  }
+}
+
+TEST_F(ModuleWeights, InOtherElementTypesTakeLessRoom) {
+  auto net = net_of(1);
+
+  save_safetensors(net, file_, {.dtype = at::kHalf, .metadata = {{"epoch", "3"}}});
+
+  const SafetensorsFile file(file_);
+  EXPECT_EQ(file.spec("0.weight").dtype, DType::kHalf);
+  EXPECT_EQ(file.spec("1.num_batches_tracked").dtype, DType::kLong);
+  EXPECT_EQ(file.metadata().at("epoch"), "3");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  EXPECT_EQ(caught([&] { save_safetensors(net, file_, {.dtype = at::kInt}); }).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModuleWeights, OfFilesThatAreDamagedOrMissingAreAnErrorThatNamesTheFile) {
+  auto net = net_of(1);
+  save_safetensors(net, file_);
+  const std::string whole = text_in(file_);
+
+  for (const size_t bytes : {size_t{0}, size_t{7}, size_t{100}, whole.size() - 1}) {
+    write_text(file_, whole.substr(0, bytes));
+    const Status status = caught([&] { load_safetensors(net, file_); });
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << bytes;
+    EXPECT_THAT(status.message(), HasSubstr(file_));
+  }
+  write_text(file_, "PK\x03\x04 this is what torch.save writes, an archive");
+  EXPECT_EQ(caught([&] { load_safetensors(net, file_); }).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(caught([&] { load_safetensors(net, path("none")); }).code(), StatusCode::kNotFound);
+  EXPECT_FALSE(caught([&] { save_safetensors(net, path("none/file")); }).ok());
+  EXPECT_FALSE(caught([&] { save_safetensors(net, folder_.path()); }).ok());
+}
+
+}  // namespace
+}  // namespace muster::module_weights_test

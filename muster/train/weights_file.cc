@@ -1,0 +1,73 @@
+#include "muster/train/weights_file.h"
+
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <span>
+#include <system_error>
+
+#include "muster/base/status.h"
+#include "muster/io/output_file.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+namespace {
+
+std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())};
+}
+
+}  // namespace
+
+void write_weights(const std::string& path, const NamedTensors& tensors,
+                   const std::map<std::string, std::string>& metadata) {
+  if (path.empty()) throw invalid_argument("safetensors: expected a file name, got none");
+  if (std::filesystem::is_directory(path)) throw invalid_argument("file \"", path, "\": is a directory");
+  NamedTensors sorted = tensors;
+  // So that each of them begins at a multiple of its element size, for those who map the file.
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
+  std::vector<NamedSpec> specs;
+  for (const auto& [name, tensor] : sorted) specs.push_back({name, spec_of(tensor)});
+
+  static std::atomic<uint64_t> files{0};
+  const std::string temporary = str_cat(path, ".", getpid(), "-", files.fetch_add(1), ".tmp");
+  {
+    SafetensorsWriter writer(temporary, std::move(specs), metadata);
+    PlainTensors plain;
+    for (const auto& [name, tensor] : sorted) {
+      const at::Tensor here = tensor.detach().cpu().contiguous();
+      writer.write(name, bytes_in(here));
+    }
+    writer.finish();
+  }
+  std::error_code failed;
+  std::filesystem::rename(temporary, path, failed);
+  if (failed) {
+    std::filesystem::remove(temporary);
+    throw unavailable("file \"", path, "\": cannot be put in its place: ", failed.message());
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  sync_directory(folder.empty() ? "." : folder);
+}
+
+at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
+  const TensorSpec& spec = file.spec(name);
+  PlainTensors plain;
+  at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(scalar_type_of(spec.dtype)));
+  file.read(name, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<size_t>(tensor.nbytes())});
+  return tensor;
+}
+
+std::string first_ten(const std::vector<std::string>& texts) {
+  constexpr size_t kMost = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(texts.size(), kMost); ++i) str_append(text, i == 0 ? "" : ", ", texts[i]);
+  if (texts.size() > kMost) str_append(text, " and ", texts.size() - kMost, " more");
+  return text;
+}
+
+}  // namespace muster

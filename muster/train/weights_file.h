@@ -1,0 +1,28 @@
+// Tensors of libtorch in safetensors files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/io/safetensors.h"
+
+namespace muster {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Writes the tensors, wherever they are, to a file that appears all at once and takes the place of one that is there.
+// Throws as SafetensorsWriter.
+void write_weights(const std::string& path, const NamedTensors& tensors,
+                   const std::map<std::string, std::string>& metadata);
+
+// On the CPU, contiguous. Throws as SafetensorsFile::read.
+at::Tensor read_weight(const SafetensorsFile& file, const std::string& name);
+
+// The first ten texts, and how many more there are: "a, b and 3 more".
+std::string first_ten(const std::vector<std::string>& texts);
+
+}  // namespace muster
