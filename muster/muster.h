@@ -26,6 +26,8 @@
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/distribute/replica_ops.h"
 #include "muster/fit/callbacks.h"
+#include "muster/fit/export_model.h"
+#include "muster/fit/loaded_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/rate_callbacks.h"
 #include "muster/fit/summary_writer.h"

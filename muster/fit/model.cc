@@ -335,6 +335,7 @@ Logs Model::test_on_batch(const at::Tensor& x, const at::Tensor& y) {
   return state_->evaluate(Dataset::from_tensors({x, y}), {.steps = 1});
 }
 
+const ModelParts& Model::parts() const { return state_->parts; }
 const ModuleVariables& Model::variables() const { return state_->parts.variables; }
 const Strategy& Model::strategy() const { return state_->strategy; }
 const Optimizer& Model::optimizer() const { return *state_->optimizer; }

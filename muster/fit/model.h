@@ -84,6 +84,7 @@ class Model {
   // The variables as a table: shapes, numbers, where they are.
   std::string summary() const;
 
+  const ModelParts& parts() const;
   const ModuleVariables& variables() const;
   const Strategy& strategy() const;
   const Optimizer& optimizer() const;

@@ -97,11 +97,25 @@ class Analysis {
   const BodyEffects& effects(int body) const { return effects_[body]; }
 
  private:
+  // Whether it is told that this is no training.
+  static bool is_in_eval(const OpSchema& schema, const Instruction& instruction) {
+    for (size_t a = 0; a < schema.arguments.size(); ++a) {
+      if (schema.arguments[a].name != "training") continue;
+      const bool* training = std::get_if<bool>(&instruction.arguments[a].value);
+      return training != nullptr && !*training;
+    }
+    return false;
+  }
+
   void add_plain(size_t number) {
     const Instruction& instruction = program_.instructions[number];
     const OpSchema& schema = schemas_[instruction.op];
+    const bool keeps_statistics = is_in_eval(schema, instruction);
     for (size_t a = 0; a < schema.arguments.size(); ++a) {
-      if (schema.arguments[a].written) append(written_[number], values_in(instruction.arguments[a]));
+      const SchemaArgument& argument = schema.arguments[a];
+      // Those of batch norm are the writes that a schema does not mention.
+      if (!argument.written || (keeps_statistics && argument.aliases.empty())) continue;
+      append(written_[number], values_in(instruction.arguments[a]));
     }
     for (size_t r = 0; r < instruction.results.size(); ++r) {
       const std::string& letters = schema.results[r].aliases;

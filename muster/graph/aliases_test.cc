@@ -84,6 +84,18 @@ TEST(Aliases, KnowsThatBatchNormWritesItsStatistics) {
   EXPECT_FALSE(aliases.writes(0, aliases.group(x)));
 }
 
+TEST(Aliases, KnowsThatBatchNormKeepsItsStatisticsWhenNothingIsTrained) {
+  Builder b;
+  ValueId x = b.argument(), mean = b.variable("mean"), var = b.variable("var");
+  b.instruction("aten::native_batch_norm",
+                {ref(x), {None{}}, {None{}}, ref(mean), ref(var), {false}, number(0.1), number(1e-5)}, {1, 1, 1});
+
+  Aliases aliases(b.program);
+
+  EXPECT_FALSE(aliases.written(aliases.group(mean)));
+  EXPECT_FALSE(aliases.written(aliases.group(var)));
+}
+
 TEST(Aliases, SeesThroughALoop) {
   Program program = loop_program();
   ValueId x = program.arguments[0].value, w = program.arguments[1].value, counter = program.variables[0].value;

@@ -119,6 +119,12 @@ Variable ModuleVariables::at(const std::string& name) const {
   throw not_found("module has no parameter or buffer \"", name, "\"; it has ", absl::StrJoin(known, ", "));
 }
 
+std::vector<std::pair<std::string, Variable>> ModuleVariables::named() const {
+  std::vector<std::pair<std::string, Variable>> named;
+  for (const auto& [name, index] : names_) named.emplace_back(name, variables_[index]);
+  return named;
+}
+
 void ModuleVariables::write_back() const {
   PlainTensors plain;
   for (const Variable& variable : variables_) {

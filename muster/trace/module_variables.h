@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/trace/variable.h"
@@ -51,6 +52,7 @@ class ModuleVariables {
   std::vector<Variable> all() && { return std::move(variables_); }  // so that a loop over adopted(net).all() is one
   std::vector<Variable> trainable() const;
   Variable at(const std::string& name) const;  // as the module names it; Error{kNotFound} lists the names
+  std::vector<std::pair<std::string, Variable>> named() const;  // by the module's names, in its order
 
   // Copies the values of the variables into the module's tensors,
   void write_back() const;

@@ -1,0 +1,310 @@
+#include "muster/fit/export_model.h"
+
+#include <ATen/ops/arange.h>
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_join.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <set>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/fit/exported_model.h"
+#include "muster/fit/model.h"
+#include "muster/graph/serialize.h"
+#include "muster/runtime/tensors.h"
+#include "muster/train/weights_file.h"
+
+namespace muster {
+namespace {
+
+using export_internal::Exported;
+
+constexpr int64_t kLargeConstant = 1'024;  // bytes, from which on it is a tensor of the file
+
+struct TracedForward {
+  SizedProgram sized{};
+  std::vector<std::shared_ptr<Variable::State>> variables{};  // as in the program
+  std::vector<TensorSpec> outputs{};
+};
+
+// Wherever a trainer has put things, the model is on one device.
+void put_on_one_device(Program& program) {
+  program.devices = {""};
+  for (Instruction& instruction : program.instructions) instruction.device = 0;
+  for (ProgramArgument& argument : program.arguments) argument.device = 0;
+  for (VariableRef& variable : program.variables) variable.device = 0;
+  for (Program& body : program.bodies) put_on_one_device(body);
+}
+
+// Traces a forward for batches of several sizes, and makes one exported model of it.
+class Exporter {
+ public:
+  Exporter(const Exported& given, const ExportOptions& options) : given_(given), options_(options) {
+    if (given.examples.empty()) throw invalid_argument("export_model: no examples");
+    for (size_t i = 0; i < given.examples.size(); ++i) {
+      const at::Tensor& example = given.examples[i];
+      if (!example.defined()) throw invalid_argument("export_model: example ", i, " is not defined");
+      PlainTensors plain;
+      examples_.push_back(example.detach().cpu().contiguous());
+      batched_.push_back(example.dim() > 0 && given.examples[0].dim() > 0 &&
+                         example.size(0) == given.examples[0].size(0));
+    }
+    batch_ = batched_[0] ? examples_[0].size(0) : 1;
+    if (batch_ < 1) throw invalid_argument("export_model: the examples are a batch of ", batch_);
+    for (const int64_t size : options.batch_sizes) {
+      if (size < 1) throw invalid_argument("export_model: batch_sizes has ", size, ", expected at least 1");
+    }
+  }
+
+  // `constants`: large ones are weights, too.
+  ExportedModel run(bool constants) {
+    const TracedForward first = trace_for(batch_);
+    std::vector<TracedForward> traced;
+    if (!options_.batch_sizes.empty()) {
+      const std::set<int64_t> sizes(options_.batch_sizes.begin(), options_.batch_sizes.end());
+      for (const int64_t size : sizes) traced.push_back(trace_for(size));
+    } else if (batched_[0] && try_any(first, traced)) {
+      model_.signature.any_batch = true;
+    } else {
+      traced.push_back(first);
+    }
+    describe(traced);
+    for (TracedForward& each : traced) name_weights(each, constants);
+    for (size_t i = 0; i < traced.size(); ++i) {
+      if (model_.signature.any_batch && i < 2) continue;
+      model_.signature.batch_sizes.push_back(traced[i].sized.size);
+      model_.sized.push_back(traced[i].sized);
+    }
+    if (model_.signature.any_batch) model_.any = {traced[0].sized, traced[1].sized};
+    try {
+      check(model_);
+    } catch (const Error& error) {
+      throw Error(Status(error.code(), str_cat("export_model: model \"", options_.name, "\": ", error.status().message())));
+    }
+    return model_;
+  }
+
+  const NamedTensors& weights() const { return weights_; }
+  const std::string& why_not_any() const { return why_not_any_; }
+
+ private:
+  // Examples for a batch of another size: the same ones, again if need be.
+  std::vector<at::Tensor> examples_for(int64_t size) const {
+    PlainTensors plain;
+    std::vector<at::Tensor> examples = examples_;
+    for (size_t i = 0; i < examples.size(); ++i) {
+      if (!batched_[i] || size == batch_) continue;
+      examples[i] = examples[i].index_select(0, at::arange(size, at::kLong).remainder(batch_));
+    }
+    return examples;
+  }
+
+  TracedForward trace_for(int64_t size) const {
+    TracedForward made;
+    auto forward = [&](const std::vector<at::Tensor>& arguments) {
+      c10::AutoGradMode no_gradients(false);
+      std::vector<at::Tensor> outputs = given_.forward(arguments);
+      made.outputs.clear();
+      for (const at::Tensor& output : outputs) {
+        if (!output.defined()) throw invalid_argument("it returns a tensor that is not defined");
+        made.outputs.push_back(spec_of(output));
+      }
+      return outputs;
+    };
+    TracedProgram traced;
+    const std::string about = str_cat("export_model: the forward of model \"", options_.name, "\", with batches of ", size);
+    try {
+      traced = trace(forward, examples_for(size), {.name = options_.name, .portable = options_.portable});
+    } catch (const Error& error) {
+      throw Error(Status(error.code(), str_cat(about, ": ", error.status().message())));
+    } catch (const c10::Error& error) {
+      throw invalid_argument(about, ": ", error.what_without_backtrace());
+    }
+    put_on_one_device(traced.program);
+    made.sized = {size, std::move(traced.program)};
+    made.variables = std::move(traced.variables);
+    return made;
+  }
+
+  // Whether one program will do for batches of all sizes: the first two of `traced`, and perhaps one for single
+  // examples, which broadcasting may treat in another way.
+  bool try_any(const TracedForward& first, std::vector<TracedForward>& traced) {
+    try {
+      traced = {trace_for(2), trace_for(3)};
+      const std::vector<TracedForward> others{trace_for(5), first};
+      for (const TracedForward& other : others) {
+        if (other.sized.size == 1) continue;
+        const auto guess = resized(traced[0].sized, traced[1].sized, other.sized.size);
+        if (guess && serialize(*guess) == serialize(other.sized.program)) continue;
+        throw failed_precondition("what it does with batches of ", other.sized.size, " and of 2 differs in more than sizes");
+      }
+    } catch (const Error& error) {
+      why_not_any_ = error.status().message();
+      traced.clear();
+      return false;
+    }
+    try {
+      TracedForward single = first.sized.size == 1 ? first : trace_for(1);
+      const auto guess = resized(traced[0].sized, traced[1].sized, 1);
+      if (!guess || serialize(*guess) != serialize(single.sized.program)) traced.push_back(std::move(single));
+    } catch (const Error&) {
+      // The general program is for those who give it one example.
+    }
+    return true;
+  }
+
+  static std::vector<std::string> names_or(const std::vector<std::string>& names, const char* word, size_t count) {
+    if (!names.empty() && names.size() != count) {
+      throw invalid_argument("export_model: names for ", names.size(), " ", word, "s, but there are ", count);
+    }
+    std::vector<std::string> all = names;
+    for (size_t i = all.size(); i < count; ++i) all.push_back(count == 1 ? word : str_cat(word, "_", i));
+    return all;
+  }
+
+  void describe(const std::vector<TracedForward>& traced) {
+    ModelSignature& signature = model_.signature;
+    signature.name = options_.name;
+    const std::vector<std::string> inputs = names_or(options_.inputs, "input", examples_.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      TensorSpec spec = spec_of(examples_[i]);
+      if (batched_[i]) spec.sizes[0] = kBatchSize;
+      signature.inputs.push_back({inputs[i], std::move(spec)});
+    }
+    const TracedForward &one = traced.front(), &other = traced[traced.size() > 1 ? 1 : 0];
+    const std::vector<std::string> outputs = names_or(options_.outputs, "output", one.outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      TensorSpec spec = one.outputs[i];
+      const std::vector<int64_t>& sizes = other.outputs.at(i).sizes;
+      for (size_t j = 0; j < spec.sizes.size() && j < sizes.size(); ++j) {
+        const bool is_batch = batched_[0] && j == 0 && spec.sizes[0] == one.sized.size && sizes[0] == other.sized.size;
+        if (is_batch || sizes[j] != spec.sizes[j]) spec.sizes[j] = kBatchSize;
+      }
+      signature.outputs.push_back({outputs[i], std::move(spec)});
+    }
+  }
+
+  std::string name_of_state(const Variable::State& state) const {
+    const auto whole = state.copy_of.lock();
+    for (const auto& [name, variable] : given_.names) {
+      if (variable.state().get() == &state || (whole && variable.state() == whole)) return name;
+    }
+    return whole ? whole->options.name : state.options.name;
+  }
+
+  // The program's variables get the names of tensors in the file.
+  void name_weights(TracedForward& traced, bool constants) {
+    Program& program = traced.sized.program;
+    for (size_t i = 0; i < program.variables.size(); ++i) {
+      const std::shared_ptr<Variable::State>& state = traced.variables[i];
+      VariableRef& variable = program.variables[i];
+      const auto known = std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.first == state; });
+      if (known != states_.end()) {
+        variable.name = known->second;
+        continue;
+      }
+      const auto whole = state->copy_of.lock();
+      const auto& part = state->part_of;
+      variable.name = unused(name_of_state(*state));
+      states_.emplace_back(state, variable.name);
+      model_.weights.push_back({variable.name, variable.spec,
+                                part    ? part->name
+                                : whole ? whole->options.name
+                                        : state->options.name,
+                                part ? part->first_row : 0});
+      weights_.emplace_back(variable.name, Variable(state).value());
+    }
+    if (!constants) return;
+    std::erase_if(program.constants, [&](const Constant& constant) {
+      if (constant.is_number || !constant.bytes || static_cast<int64_t>(constant.bytes->size()) < kLargeConstant) {
+        return false;
+      }
+      program.variables.push_back({.value = constant.value, .name = name_of_constant(constant), .spec = constant.spec});
+      return true;
+    });
+  }
+
+  std::string name_of_constant(const Constant& constant) {
+    for (const auto& [known, name] : constants_) {
+      if (known.spec == constant.spec && *known.bytes == *constant.bytes) return name;
+    }
+    const std::string name = unused(str_cat("constant_", constants_.size()));
+    constants_.emplace_back(constant, name);
+    model_.weights.push_back({.name = name, .spec = constant.spec});
+    weights_.emplace_back(name, tensor_of(constant));
+    return name;
+  }
+
+  std::string unused(const std::string& wish) const {
+    std::string name = wish;
+    auto is_taken = [&] {
+      return std::any_of(weights_.begin(), weights_.end(), [&](const auto& each) { return each.first == name; });
+    };
+    for (int i = 1; is_taken(); ++i) name = str_cat(wish, "_", i);
+    return name;
+  }
+
+  const Exported& given_;
+  const ExportOptions& options_;
+  std::vector<at::Tensor> examples_;
+  std::vector<bool> batched_;
+  int64_t batch_ = 1;
+  ExportedModel model_;
+  NamedTensors weights_;
+  std::vector<std::pair<std::shared_ptr<Variable::State>, std::string>> states_;
+  std::vector<std::pair<Constant, std::string>> constants_;
+  std::string why_not_any_;
+};
+
+Exported exported_of(const Model& model, const std::vector<at::Tensor>& examples, const ExportOptions& options) {
+  std::vector<std::string> names = options.inputs;
+  names.resize(examples.size());
+  auto forward = [model, names](const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{model.parts().forward(Features(names, inputs))};
+  };
+  return {forward, examples, model.variables().named()};
+}
+
+template <class Act>
+auto in_eval(const Model& model, const Act& act) {
+  const bool was_training = model.parts().set_training(false);
+  const absl::Cleanup as_it_was = [&] { model.parts().set_training(was_training); };
+  return act();
+}
+
+}  // namespace
+
+ExportReport export_internal::write(const Exported& given, const std::string& file, const ExportOptions& options) {
+  Exporter exporter(given, options);
+  const ExportedModel model = exporter.run(/*constants=*/true);
+  std::map<std::string, std::string> metadata = options.metadata;
+  metadata.emplace("format", "pt");
+  metadata[kExportedModelKey] = to_text(model);
+  write_weights(file, exporter.weights(), metadata);
+  if (!exporter.why_not_any().empty()) {
+    MUSTER_LOG(warning) << "model \"" << options.name << "\" takes batches of "
+                        << absl::StrJoin(model.signature.batch_sizes, ", ")
+                        << " examples alone: " << exporter.why_not_any();
+  }
+  return {.any_batch = model.signature.any_batch,
+          .batch_sizes = model.signature.batch_sizes,
+          .why_not_any = exporter.why_not_any(),
+          .weights = exporter.weights().size()};
+}
+
+ExportReport export_model(const Model& model, const std::string& file, const std::vector<at::Tensor>& examples,
+                          const ExportOptions& options) {
+  return in_eval(model, [&] { return export_internal::write(exported_of(model, examples, options), file, options); });
+}
+
+std::string exported_text(const Model& model, const std::vector<at::Tensor>& examples, const ExportOptions& options) {
+  return in_eval(model, [&] {
+    const Exported exported = exported_of(model, examples, options);
+    return to_text(Exporter(exported, options).run(/*constants=*/false));
+  });
+}
+
+}  // namespace muster
