@@ -104,6 +104,22 @@ check-tensorflow: setup  ## Hold what datasets read, write and make of columns a
 	fi
 	@PYTHONDONTWRITEBYTECODE=1 build/tensorflow/bin/python tests/tensorflow/tensorflow_test.py build/bin/with_tensorflow
 
+# The torch of build/venv is there for its libraries; what its Python side needs besides is in an environment of its own.
+PYTORCH_NEEDS ?= safetensors numpy typing_extensions sympy networkx jinja2 filelock fsspec
+.PHONY: check-pytorch
+check-pytorch: setup  ## Hold weights and exported models against PyTorch and safetensors (installed into build/pytorch).
+	@$(call build,release,with_pytorch)
+	@$(call build,release,muster_cli)
+	@if [[ ! -e build/pytorch/ready ]]; then \
+	  echo "==> Installing $(PYTORCH_NEEDS) into build/pytorch"; \
+	  python3 -m venv build/pytorch; \
+	  torch=$$(echo "$$PWD"/build/venv/lib/python3*/site-packages); \
+	  if [[ -d $$torch/torch ]]; then echo "$$torch" >$$(echo build/pytorch/lib/python3*/site-packages)/torch.pth; fi; \
+	  build/pytorch/bin/pip install --quiet --disable-pip-version-check $(PYTORCH_NEEDS) $$([[ -d $$torch/torch ]] || echo torch); \
+	  touch build/pytorch/ready; \
+	fi
+	@PYTHONDONTWRITEBYTECODE=1 build/pytorch/bin/python tests/pytorch/pytorch_test.py build/bin/with_pytorch build/bin/muster
+
 .PHONY: thread-safety
 thread-safety:  ## Check the lock annotations with clang.
 	@scripts/setup clang

@@ -85,7 +85,7 @@ class Command(unittest.TestCase):
         done = muster("nosuch", "--flag")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn('there is no command "nosuch", only dump, bench, certs, plot, run, server, status', done.stderr)
+        self.assertIn('there is no command "nosuch", only dump, bench, certs, plot, run, export, run-model, server, status', done.stderr)
 
     def test_server_ends_its_help_with_an_example(self):
         done = muster("server", "--help")

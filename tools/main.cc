@@ -30,6 +30,8 @@ int main(int argc, char** argv) {
   muster::tools::add_certs(muster);
   muster::tools::add_plot(muster);
   muster::tools::add_run(muster);
+  muster::tools::add_export(muster);
+  muster::tools::add_run_model(muster);
   muster::tools::add_server(muster);
   muster::tools::add_simulated_workers(muster);
   muster::tools::add_status(muster);

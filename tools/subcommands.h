@@ -9,10 +9,12 @@ namespace muster::tools {
 void add_bench(CLI::App& muster);
 void add_certs(CLI::App& muster);
 void add_dump(CLI::App& muster);
+void add_export(CLI::App& muster);
 void add_first_result(CLI::App& muster);
 void add_in_step_member(CLI::App& muster);
 void add_plot(CLI::App& muster);
 void add_run(CLI::App& muster);
+void add_run_model(CLI::App& muster);
 void add_server(CLI::App& muster);
 void add_simulate(CLI::App& bench);
 void add_simulated_workers(CLI::App& muster);

@@ -10,6 +10,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/export_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/summary_writer.h"
 #include "muster/train/checkpoints.h"
@@ -67,6 +68,9 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
 void ModelCheckpoint::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(
       training.model.strategy(), CheckpointsOptions{.directory = options_.directory, .keep = options_.keep});
+  if (!options_.example_inputs.empty()) {
+    metadata_[kExportedModelKey] = exported_text(training.model, options_.example_inputs);
+  }
   // A job that goes on in a directory counts on, as the one who writes sees it.
   const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();
   const at::Tensor last = at::scalar_tensor(present.empty() ? 0 : present.back().step, at::kLong);
@@ -76,7 +80,7 @@ void ModelCheckpoint::on_train_begin(Training& training) {
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
   if (best_ && !best_->improves(logs)) return;
-  checkpoints_->save(first_step_ + training.steps);
+  checkpoints_->save(first_step_ + training.steps, metadata_);
 }
 
 void BackupAndRestore::on_train_begin(Training& training) {

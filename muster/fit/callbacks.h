@@ -1,12 +1,16 @@
 // The callbacks that most training needs.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/fit/callback.h"
 #include "muster/fit/hparams.h"
@@ -56,6 +60,9 @@ struct ModelCheckpointOptions {
   int keep = 3;           // the newest ones
   std::string monitor{};  // not empty: only epochs with a better one than all before are saved
   Better better = Better::kAuto;
+  // Inputs of the model. Not empty: its forward program is in the checkpoints, so that `muster export` can make a model
+  // of them.
+  std::vector<at::Tensor> example_inputs{};
 };
 // Saves all variables of the model's strategy after an epoch, as Checkpoints does: the step is that of the training.
 class ModelCheckpoint : public Callback {
@@ -69,6 +76,7 @@ class ModelCheckpoint : public Callback {
   std::optional<BestSoFar> best_;
   std::shared_ptr<Checkpoints> checkpoints_;
   int64_t first_step_ = 0;  // steps of earlier jobs
+  std::map<std::string, std::string> metadata_{};
 };
 
 struct BackupAndRestoreOptions {

@@ -210,11 +210,12 @@ class Exporter {
       const auto& part = state->part_of;
       variable.name = unused(name_of_state(*state));
       states_.emplace_back(state, variable.name);
-      model_.weights.push_back({variable.name, variable.spec,
-                                part    ? part->name
-                                : whole ? whole->options.name
-                                        : state->options.name,
-                                part ? part->first_row : 0});
+      const std::string& in_checkpoints = part ? part->name : whole ? whole->options.name : state->options.name;
+      model_.weights.push_back({.name = variable.name,
+                                .spec = variable.spec,
+                                .variable = in_checkpoints,
+                                .variable_sizes = part ? part->sizes : variable.spec.sizes,
+                                .first_row = part ? part->first_row : 0});
       weights_.emplace_back(variable.name, Variable(state).value());
     }
     if (!constants) return;

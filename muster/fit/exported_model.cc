@@ -129,7 +129,9 @@ ExportedModel model_from(const json& text) {
   model.signature.outputs = tensors_from(text.at("outputs"));
   for (const json& weight : text.at("weights")) {
     model.weights.push_back({weight.at("name").get<std::string>(), spec_from(weight, 0),
-                             weight.at("variable").get<std::string>(), weight.at("first_row").get<int64_t>()});
+                             weight.at("variable").get<std::string>(),
+                             weight.at("variable_shape").get<std::vector<int64_t>>(),
+                             weight.at("first_row").get<int64_t>()});
   }
   for (const json& program : text.at("sized")) model.sized.push_back(sized_from(program));
   if (const json& any = text.at("any"); !any.empty()) model.any = {sized_from(any.at(0)), sized_from(any.at(1))};
@@ -204,6 +206,7 @@ std::string to_text(const ExportedModel& model) {
                                {"dtype", name_of(weight.spec.dtype)},
                                {"shape", weight.spec.sizes},
                                {"variable", weight.variable},
+                               {"variable_shape", weight.variable_sizes},
                                {"first_row", weight.first_row}});
   }
   for (const SizedProgram& sized : model.sized) text["sized"].push_back(json_of(sized));

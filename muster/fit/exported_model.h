@@ -23,6 +23,7 @@ struct ExportedWeight {
   TensorSpec spec{};
   // Where checkpoints have its values: from this row of this variable on. No variable: it never changes.
   std::string variable{};
+  std::vector<int64_t> variable_sizes{};
   int64_t first_row = 0;
 };
 

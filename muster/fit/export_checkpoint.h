@@ -1,0 +1,23 @@
+// An exported model with other weights.
+#pragma once
+
+#include <string>
+
+namespace muster {
+
+struct ExportCheckpointOptions {
+  // A checkpoint, a directory of checkpoints, of which the newest is taken, or a safetensors file, such as
+  // save_safetensors writes.
+  std::string weights;
+  std::string out;
+  // An exported model, whose program is taken. None: that which is in the checkpoint, see
+  // ModelCheckpointOptions::example_inputs.
+  std::string model{};
+};
+
+// Writes an exported model of the program and the weights. Throws Error{kNotFound} for no file, checkpoint or program,
+// Error{kInvalidArgument} that names the weights (the first ten) which are not there, or are of another shape or element
+// type than the program expects, Error{kDataLoss} for what is damaged.
+void export_checkpoint(const ExportCheckpointOptions& options);
+
+}  // namespace muster

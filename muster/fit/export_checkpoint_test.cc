@@ -1,0 +1,107 @@
+#include "muster/fit/export_checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "muster/distribute/test_coordinator.h"
+#include "muster/fit/callbacks.h"
+#include "muster/fit/export_model.h"
+#include "muster/fit/loaded_model.h"
+#include "muster/fit/model.h"
+#include "muster/train/checkpoints.h"
+#include "muster/train/embedding.h"
+#include "muster/train/module_weights.h"
+
+namespace muster::export_checkpoint_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <class Act>
+std::string message_of(const Act& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+class ExportCheckpoint : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  const testing_support::ScopedDirectory folder_;
+  const at::Tensor x_ = torch::randn({8, 3}), y_ = torch::randn({8, 2});
+};
+
+TEST_F(ExportCheckpoint, MakesAModelOfTheNewestCheckpointThatHasTheProgram) {
+  Model model = compile(torch::nn::Linear(3, 2), {.loss = mean_squared_error});
+  const ModelCheckpoint checkpoints({.directory = path("checkpoints"), .example_inputs = {x_}});
+  model.fit({x_, y_}, {.epochs = 2, .callbacks = {checkpoints}, .verbose = 0});
+
+  export_checkpoint({.weights = path("checkpoints"), .out = path("model")});
+
+  EXPECT_TRUE(torch::allclose(LoadedModel::load(path("model"))(x_), model.predict(Dataset::from_tensors({x_})), 1e-5,
+                              1e-6));
+}
+
+TEST_F(ExportCheckpoint, GivesAnExportedModelTheWeightsOfALaterCheckpointOrFile) {
+  torch::nn::Linear net(3, 2);
+  Model model = compile(net, {.loss = mean_squared_error});
+  export_model(model, path("first"), {x_});
+  model.fit({x_, y_}, {.epochs = 2, .verbose = 0});
+  const std::string checkpoint = Checkpoints(model.strategy(), {.directory = path("checkpoints")}).save(7);
+  save_safetensors(net, path("weights"));
+
+  for (const std::string& weights : {checkpoint, path("checkpoints"), path("weights")}) {
+    export_checkpoint({.weights = weights, .out = path("second"), .model = path("first")});
+
+    const at::Tensor expected = model.predict(Dataset::from_tensors({x_}));
+    EXPECT_TRUE(torch::allclose(LoadedModel::load(path("second"))(x_), expected, 1e-5, 1e-6)) << weights;
+    EXPECT_FALSE(torch::allclose(LoadedModel::load(path("first"))(x_), expected, 1e-5, 1e-6));
+  }
+}
+
+TEST_F(ExportCheckpoint, FindsTheRowsOfVariablesThatAreKeptInParts) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2, .worker = {.storage = {folder_.path()}}});
+  const ParameterServerStrategy strategy =
+      testing_support::strategy_of(cluster, Transport::kLocal, {.partitioner = fixed_size_partitioner(2)});
+  Variable table = strategy.make<Variable>(torch::randn({7, 2}), VariableOptions{.name = "table"});
+  const at::Tensor ids = torch::tensor({0, 3, 6, 4});
+  auto look_up = [&](const at::Tensor& rows) { return table.value().index_select(0, rows); };
+  export_model(look_up, path("first"), {ids});
+  const at::Tensor later = torch::randn({7, 2});
+  table.assign(later);
+  Checkpoints(strategy, {.directory = path("checkpoints")}).save(1);
+
+  export_checkpoint({.weights = path("checkpoints"), .out = path("second"), .model = path("first")});
+
+  EXPECT_TRUE(torch::equal(LoadedModel::load(path("second"))(ids), later.index_select(0, ids)));
+}
+
+TEST_F(ExportCheckpoint, SaysWhatIsMissingOrDoesNotFit) {
+  torch::nn::Linear net(3, 2), wide(3, 4);
+  Model model = compile(net, {.loss = mean_squared_error});
+  export_model(model, path("first"), {x_});
+  save_safetensors(wide, path("wide"));
+  const std::string checkpoint = Checkpoints(model.strategy(), {.directory = path("checkpoints")}).save(1);
+  auto message = [&](const std::string& weights, const std::string& program) {
+    return message_of([&] { export_checkpoint({.weights = weights, .out = path("out"), .model = program}); });
+  };
+
+  EXPECT_THAT(message(path("wide"), path("first")),
+              AllOf(HasSubstr(path("wide")), HasSubstr("\"weight\" is float32[4, 3], expected float32[2, 3]"),
+                    HasSubstr("\"bias\" is float32[4]")));
+  EXPECT_THAT(message(checkpoint, ""), AllOf(HasSubstr(checkpoint), HasSubstr("has no program")));
+  EXPECT_THAT(message(checkpoint, path("wide")), HasSubstr("has no program: expected what export_model writes"));
+  EXPECT_THAT(message(path("none"), path("first")), HasSubstr("there is no such checkpoint or file"));
+  EXPECT_THAT(message(checkpoint, path("none")), HasSubstr(path("none")));
+  std::filesystem::create_directory(path("empty"));
+  EXPECT_THAT(message(path("empty"), path("first")), HasSubstr("is no checkpoint, and none is in it"));
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
+}
+
+}  // namespace
+}  // namespace muster::export_checkpoint_test

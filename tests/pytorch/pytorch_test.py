@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Weights and exported models beside PyTorch and safetensors: pytorch_test.py WITH_PYTORCH MUSTER. Needs both packages, so it is run
+by `make check-pytorch`, not by `make test`."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+PROGRAM, MUSTER = sys.argv[1:3]
+
+
+class Net(nn.Module):
+    """What with_pytorch has, under the same names."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(36, 5)
+
+    def forward(self, x):
+        return self.head(torch.max_pool2d(self.norm(self.conv(x)).relu(), 2).flatten(1))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Parameter(torch.randn(6, 3))
+        self.decode = self.encode
+
+    def forward(self, x):
+        return x @ self.encode @ self.decode.T
+
+
+class WithPyTorch(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="muster-pytorch-")
+        self.addCleanup(directory.cleanup)
+        self.folder = pathlib.Path(directory.name)
+
+    def run_program(self, *words, program=PROGRAM):
+        return subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False)
+
+    def expect_success(self, *words, program=PROGRAM):
+        done = self.run_program(*words, program=program)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def expect_same_forward(self, kind, net, weights, x, *more):
+        np.save(self.folder / "x.npy", x.numpy())
+        self.expect_success(kind, weights, self.folder / "x.npy", self.folder / "y.npy", *more)
+        with torch.no_grad():
+            np.testing.assert_allclose(np.load(self.folder / "y.npy"), net(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+class ReadByMuster(WithPyTorch):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(2)
+        self.net = Net()
+        self.net(torch.randn(16, 1, 8, 8))  # changes the statistics
+        self.net.eval()
+        self.weights = self.folder / "weights.safetensors"
+
+    def test_a_state_dict_gives_the_same_net(self):
+        safetensors.torch.save_file(self.net.state_dict(), self.weights)
+
+        self.expect_same_forward("forward", self.net, self.weights, torch.randn(3, 1, 8, 8))
+
+    def test_other_element_types_are_converted(self):
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            with self.subTest(dtype):
+                net = Net()
+                net.load_state_dict(self.net.state_dict())
+                net.to(dtype).eval()
+                safetensors.torch.save_file(net.state_dict(), self.weights)
+
+                self.expect_same_forward("forward", net.float(), self.weights, torch.randn(3, 1, 8, 8))
+
+    def test_prefixes_of_wrappers_are_taken_away(self):
+        safetensors.torch.save_file(nn.DataParallel(self.net).state_dict(), self.weights)
+
+        self.expect_same_forward("forward", self.net, self.weights, torch.randn(3, 1, 8, 8), "module.")
+
+    def test_tensors_that_are_shared_are_in_the_file_once(self):
+        net = Tied()
+        safetensors.torch.save_model(net, self.weights)
+
+        self.expect_same_forward("tied", net, self.weights, torch.randn(4, 6))
+
+    def test_what_does_not_fit_is_named(self):
+        state = self.net.state_dict()
+        state["tail.weight"] = state.pop("head.weight")
+        state["head.bias"] = torch.zeros(6)
+        safetensors.torch.save_file(state, self.weights)
+
+        done = self.run_program("forward", self.weights, self.folder / "x.npy", self.folder / "y.npy")
+
+        self.assertEqual(done.returncode, 1)
+        for words in (str(self.weights), 'it has no "head.weight"', 'the module has no "tail.weight"',
+                      '"head.bias" is float32[6], expected float32[5]'):
+            self.assertIn(words, done.stderr)
+
+    def test_what_torch_save_writes_is_refused(self):
+        torch.save(self.net.state_dict(), self.weights)
+
+        done = self.run_program("forward", self.weights, self.folder / "x.npy", self.folder / "y.npy")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("DATA_LOSS", done.stderr)
+
+
+class WrittenByMuster(WithPyTorch):
+    def setUp(self):
+        super().setUp()
+        self.expect_success("write", self.folder)
+        self.x = torch.from_numpy(np.load(self.folder / "x.npy"))
+        self.y = np.load(self.folder / "y.npy")
+
+    def expect_weights(self, name, tolerance):
+        net = Net().eval()
+        net.load_state_dict(safetensors.torch.load_file(self.folder / name))
+        with torch.no_grad():
+            np.testing.assert_allclose(net(self.x).numpy(), self.y, rtol=tolerance, atol=tolerance)
+
+    def test_weights_are_a_state_dict(self):
+        self.expect_weights("net.safetensors", 1e-5)
+        with safetensors.safe_open(self.folder / "net.safetensors", "pt") as file:
+            self.assertEqual(file.metadata(), {"epoch": "7", "format": "pt"})
+
+    def test_weights_of_half_the_size_are_a_state_dict(self):
+        state = safetensors.torch.load_file(self.folder / "half.safetensors")
+        self.assertEqual(state["head.weight"].dtype, torch.bfloat16)
+        self.assertEqual(state["norm.num_batches_tracked"].dtype, torch.int64)
+
+        self.expect_weights("half.safetensors", 5e-2)
+
+    def test_an_exported_model_gives_what_pytorch_gives_with_its_weights(self):
+        state = safetensors.torch.load_file(self.folder / "model.safetensors")
+        net = Net().eval()
+        self.assertEqual(set(net.state_dict()) - set(state), {"norm.num_batches_tracked"})
+        net.load_state_dict(state, strict=False)
+        for size in (1, 2, 9):
+            x = torch.randn(size, 1, 8, 8)
+            np.save(self.folder / "a.npy", x.numpy().astype(np.float64))
+
+            self.expect_success("run-model", self.folder / "model.safetensors", "--cast", "--input",
+                                self.folder / "a.npy", "--output", self.folder / "b.npy", program=MUSTER)
+
+            with torch.no_grad():
+                np.testing.assert_allclose(np.load(self.folder / "b.npy"), net(x).numpy(), rtol=1e-4, atol=1e-5)
+
+    def test_an_exported_model_is_served(self):
+        server = subprocess.Popen([MUSTER, "run-model", self.folder / "model.safetensors", "--serve", "0"],
+                                  stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        url = server.stdout.readline().split()[-1]
+
+        def post(body):
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+                return json.load(answer)
+
+        answer = post({"inputs": {"input": self.x.tolist()}})
+        np.testing.assert_allclose(np.array(answer["outputs"]["output"]), self.y, rtol=1e-4, atol=1e-5)
+        with urllib.request.urlopen(url.removesuffix("run")) as signature:
+            self.assertEqual(json.load(signature)["inputs"],
+                             [{"name": "input", "dtype": "float32", "shape": [-1, 1, 8, 8]}])
+        for wrong, words in (({"inputs": {"input": [[1, 2], [3]]}}, 'input "input": lists of 2 and of 1'),
+                             ({"inputs": {"input": [[1, 2]]}}, 'input "input" is float32[1, 2], expected'),
+                             ({"inputs": {"other": [[1, 2]]}}, 'there is no input "input"'), ([], "expected {")):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                post(wrong)
+            self.assertEqual(refused.exception.code, 400)
+            self.assertIn(words, json.load(refused.exception)["error"])
+            refused.exception.close()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

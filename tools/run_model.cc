@@ -1,0 +1,201 @@
+#include <ATen/ATen.h>
+#include <httplib.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/status.h"
+#include "muster/data/files/numpy_file.h"
+#include "muster/data/files/numpy_writer.h"
+#include "muster/fit/loaded_model.h"
+#include "muster/runtime/tensors.h"
+#include "tools/subcommands.h"
+
+namespace muster::tools {
+namespace {
+
+using nlohmann::json;
+
+struct RunModelOptions {
+  std::string file;
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  bool info = false;
+  bool cast = false;
+  std::optional<int> port;
+  std::string host = "127.0.0.1";
+};
+
+json nested_lists(const at::Tensor& tensor) {
+  if (tensor.dim() == 0) {
+    if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
+    if (tensor.is_complex()) throw invalid_argument("complex numbers have no form in JSON; write them to a .npy file");
+    return tensor.is_floating_point() ? json(tensor.item<double>()) : json(tensor.item<int64_t>());
+  }
+  json list = json::array();
+  for (int64_t i = 0; i < tensor.size(0); ++i) list.push_back(nested_lists(tensor[i]));
+  return list;
+}
+
+// The numbers of nested lists, and how many there are in each level.
+void flatten_lists(const json& value, size_t depth, std::vector<int64_t>& sizes, std::vector<double>& numbers) {
+  if (value.is_array()) {
+    if (depth == sizes.size()) {
+      if (!numbers.empty() || depth >= 16) throw invalid_argument("lists of different depths");
+      sizes.push_back(static_cast<int64_t>(value.size()));
+    } else if (sizes[depth] != static_cast<int64_t>(value.size())) {
+      throw invalid_argument("lists of ", sizes[depth], " and of ", value.size(), " elements side by side");
+    }
+    for (const json& element : value) flatten_lists(element, depth + 1, sizes, numbers);
+  } else if (depth != sizes.size() || !(value.is_number() || value.is_boolean())) {
+    throw invalid_argument("expected lists of numbers, all of them equally deep");
+  } else {
+    numbers.push_back(value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>());
+  }
+}
+
+at::Tensor tensor_from(const json& lists, const ModelTensor& input) {
+  std::vector<int64_t> sizes;
+  std::vector<double> numbers;
+  try {
+    flatten_lists(lists, 0, sizes, numbers);
+  } catch (const Error& error) {
+    throw invalid_argument("input \"", input.name, "\": ", error.status().message());
+  }
+  // Integers above 2^53 would not come through.
+  return at::tensor(numbers, at::kDouble).reshape(sizes).to(scalar_type_of(input.spec.dtype));
+}
+
+json json_of_tensors(const std::vector<ModelTensor>& tensors) {
+  json list = json::array();
+  for (const ModelTensor& tensor : tensors) {
+    list.push_back({{"name", tensor.name}, {"dtype", name_of(tensor.spec.dtype)}, {"shape", tensor.spec.sizes}});
+  }
+  return list;
+}
+
+json answer_to(const LoadedModel& model, const json& request) {
+  if (!request.is_object() || !request.contains("inputs") || !request["inputs"].is_object()) {
+    throw invalid_argument(R"(expected {"inputs": {"name": [numbers]}})");
+  }
+  std::map<std::string, at::Tensor> inputs;
+  for (const auto& [name, lists] : request["inputs"].items()) {
+    at::Tensor tensor;  // of a name that the model has not: undefined, and the model says so
+    for (const ModelTensor& input : model.signature().inputs) {
+      if (input.name == name) tensor = tensor_from(lists, input);
+    }
+    inputs[name] = tensor;
+  }
+  json outputs = json::object();
+  for (const auto& [name, tensor] : model.run_named(inputs)) outputs[name] = nested_lists(tensor.cpu());
+  return {{"outputs", outputs}};
+}
+
+void serve(const LoadedModel& model, const RunModelOptions& options) {
+  constexpr size_t kMostBytes = size_t{64} << 20;  // of a request
+  httplib::Server server;
+  server.set_payload_max_length(kMostBytes);
+  server.Get("/", [&](const httplib::Request&, httplib::Response& response) {
+    const ModelSignature& signature = model.signature();
+    const json said{{"name", signature.name},
+                    {"inputs", json_of_tensors(signature.inputs)},
+                    {"outputs", json_of_tensors(signature.outputs)},
+                    {"batch_sizes", signature.any_batch ? json("any") : json(signature.batch_sizes)}};
+    response.set_content(said.dump() + "\n", "application/json");
+  });
+  server.Post("/run", [&](const httplib::Request& request, httplib::Response& response) {
+    json said;
+    try {
+      said = answer_to(model, json::parse(request.body));
+    } catch (const json::exception& error) {
+      response.status = 400;
+      said = {{"error", std::string("not JSON: ") + error.what()}};
+    } catch (const Error& error) {
+      response.status = error.code() == StatusCode::kInvalidArgument ? 400 : 500;
+      said = {{"error", error.what()}};
+    } catch (const std::exception& error) {
+      response.status = 500;
+      said = {{"error", error.what()}};
+    }
+    response.set_content(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
+  });
+  const int port = *options.port == 0 ? server.bind_to_any_port(options.host)
+                   : server.bind_to_port(options.host, *options.port) ? *options.port
+                                                                      : -1;
+  if (port < 0) throw unavailable("cannot listen on ", options.host, ":", *options.port);
+  std::cout << "serving \"" << model.signature().name << "\" on http://" << options.host << ":" << port << "/run"
+            << std::endl;
+  server.listen_after_bind();
+}
+
+// "x=a.npy" by name, "a.npy" in the order of the inputs.
+std::map<std::string, at::Tensor> read_inputs(const ModelSignature& signature, const RunModelOptions& options) {
+  std::map<std::string, at::Tensor> inputs;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    const size_t equals = options.inputs[i].find('=');
+    const bool named = equals != std::string::npos;
+    if (!named && i >= signature.inputs.size()) {
+      throw invalid_argument("--input ", options.inputs[i], ": the model has ", signature.inputs.size(), " inputs");
+    }
+    const std::string name = named ? options.inputs[i].substr(0, equals) : signature.inputs[i].name;
+    at::Tensor tensor = read_npy(named ? options.inputs[i].substr(equals + 1) : options.inputs[i]);
+    for (const ModelTensor& input : signature.inputs) {
+      if (options.cast && input.name == name) tensor = tensor.to(scalar_type_of(input.spec.dtype));
+    }
+    if (!inputs.emplace(name, tensor).second) throw invalid_argument("--input: there are two of input \"", name, "\"");
+  }
+  return inputs;
+}
+
+void run_model(const RunModelOptions& options) {
+  const LoadedModel model = LoadedModel::load(options.file);
+  const ModelSignature& signature = model.signature();
+  if (options.port) return serve(model, options);
+  if (options.info || options.inputs.empty()) {
+    std::cout << signature.to_string();
+    if (options.inputs.empty()) return;
+  }
+  if (!options.outputs.empty() && options.outputs.size() != signature.outputs.size()) {
+    throw invalid_argument("--output ", options.outputs.size(), " times, but the model has ", signature.outputs.size(),
+                           " outputs");
+  }
+  const std::map<std::string, at::Tensor> outputs = model.run_named(read_inputs(signature, options));
+  json printed = json::object();
+  for (size_t i = 0; i < signature.outputs.size(); ++i) {
+    const at::Tensor output = outputs.at(signature.outputs[i].name).cpu();
+    if (options.outputs.empty()) {
+      printed[signature.outputs[i].name] = nested_lists(output);
+    } else {
+      write_npy(options.outputs[i], output);
+    }
+  }
+  if (options.outputs.empty()) std::cout << printed.dump() << "\n";
+}
+
+}  // namespace
+
+void add_run_model(CLI::App& muster) {
+  auto options = std::make_shared<RunModelOptions>();
+  CLI::App* command = muster.add_subcommand("run-model", "Run a model that export_model has written, or serve it");
+  command->add_option("FILE", options->file, "The exported model")->required();
+  command->add_option("--input", options->inputs, "x.npy or NAME=x.npy, for each input; none: the signature is printed");
+  command->add_option("--output", options->outputs, "y.npy, for each output; none: they are printed as JSON");
+  command->add_flag("--info", options->info, "Print what the model takes and gives");
+  command->add_flag("--cast", options->cast, "Convert the element types of the inputs, such as numpy's float64");
+  command->add_option("--serve", options->port, "Answer HTTP requests on this port; 0: one that is free")
+      ->check(CLI::Range(0, 65535));
+  command->add_option("--host", options->host, "The address to listen on")->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  muster run-model digits.safetensors --input x.npy --output y.npy\n"
+      "  muster run-model digits.safetensors --serve 8000 &\n"
+      "  curl localhost:8000/run -d '{\"inputs\": {\"input\": [[0.5, 1]]}}'");
+  command->callback([options] { run_model(*options); });
+}
+
+}  // namespace muster::tools
