@@ -131,6 +131,20 @@ class Command(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("short: ", done.stderr)
 
+    def test_run_model_and_export_name_the_file_that_is_not_there_or_is_no_model(self):
+        garbage = self.folder / "garbage"
+        garbage.write_text("this is no model")
+        for words, status in ((("run-model", self.folder / "nowhere"), "NOT_FOUND"), (("run-model", garbage), "DATA_LOSS"),
+                              (("export", self.folder / "nowhere", self.folder / "out"), "NOT_FOUND"),
+                              (("export", garbage, self.folder / "out"), "DATA_LOSS"),
+                              (("export", self.folder, self.folder / "out"), "NOT_FOUND")):
+            done = muster(*words)
+
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(status, done.stderr)
+            self.assertIn(str(words[1]), done.stderr)
+            self.assertFalse((self.folder / "out").exists())
+
     def test_bench_lists_its_workloads(self):
         done = muster("bench", "--list")
 

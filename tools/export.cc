@@ -10,8 +10,9 @@ namespace muster::tools {
 void add_export(CLI::App& muster) {
   auto options = std::make_shared<ExportCheckpointOptions>();
   CLI::App* command = muster.add_subcommand("export", "Make a model that can be served of a checkpoint");
-  command->add_option("WEIGHTS", options->weights,
-                      "A checkpoint, a directory of them (the newest is taken), or a safetensors file")
+  command
+      ->add_option("WEIGHTS", options->weights,
+                   "A checkpoint, a directory of them (the newest is taken), or a safetensors file")
       ->required();
   command->add_option("OUT", options->out, "The file to write")->required();
   command->add_option("--model", options->model,

@@ -124,7 +124,7 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
     }
     response.set_content(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
   });
-  const int port = *options.port == 0 ? server.bind_to_any_port(options.host)
+  const int port = *options.port == 0                                 ? server.bind_to_any_port(options.host)
                    : server.bind_to_port(options.host, *options.port) ? *options.port
                                                                       : -1;
   if (port < 0) throw unavailable("cannot listen on ", options.host, ":", *options.port);
@@ -183,7 +183,8 @@ void add_run_model(CLI::App& muster) {
   auto options = std::make_shared<RunModelOptions>();
   CLI::App* command = muster.add_subcommand("run-model", "Run a model that export_model has written, or serve it");
   command->add_option("FILE", options->file, "The exported model")->required();
-  command->add_option("--input", options->inputs, "x.npy or NAME=x.npy, for each input; none: the signature is printed");
+  command->add_option("--input", options->inputs,
+                      "x.npy or NAME=x.npy, for each input; none: the signature is printed");
   command->add_option("--output", options->outputs, "y.npy, for each output; none: they are printed as JSON");
   command->add_flag("--info", options->info, "Print what the model takes and gives");
   command->add_flag("--cast", options->cast, "Convert the element types of the inputs, such as numpy's float64");

@@ -1,8 +1,9 @@
 // Takes the weights of a net that knows digits, puts another head on it, and trains the head alone:
 //   fine_tune [MODEL [WEIGHTS]]
-// WEIGHTS is what Python has saved: safetensors.torch.save_file(net.state_dict(), WEIGHTS). Without it the net is trained
-// here first. MODEL is written, for examples/serve and `muster run-model`.
+// WEIGHTS is what Python has saved: safetensors.torch.save_file(net.state_dict(), WEIGHTS). Without it the net is
+// trained here first. MODEL is written, for examples/serve and `muster run-model`.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -21,8 +22,8 @@ struct DigitsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Digits);
 
-muster::CompileOptions classification() {
-  return {.optimizer = muster::Adam({.learning_rate = 0.001}),
+muster::CompileOptions classification(double learning_rate) {
+  return {.optimizer = muster::Adam({.learning_rate = learning_rate}),
           .loss = muster::sparse_categorical_cross_entropy,
           .metrics = {muster::Accuracy()}};
 }
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
   const auto digits = muster::Dataset::synthetic_digits(5'000).shuffle(5'000).batch(64);
   if (argc <= 2) {
     Digits all_digits(10);
-    muster::compile(all_digits, classification()).fit(digits, {.epochs = 3});
+    muster::compile(all_digits, classification(0.001)).fit(digits, {.epochs = 3});
     muster::save_safetensors(all_digits, weights);
   }
 
@@ -47,9 +48,9 @@ int main(int argc, char** argv) {
   };
   muster::load_safetensors(odd, weights, {.strict = false, .rename = body_alone});
   for (torch::Tensor& parameter : odd->body->parameters()) parameter.requires_grad_(false);
-  auto model = muster::compile(odd, classification());
+  auto model = muster::compile(odd, classification(0.01));
   const auto parity = [](torch::Tensor x, torch::Tensor y) { return std::tuple(x, y.remainder(2)); };
-  model.fit(digits.map(parity), {.epochs = 3});
+  model.fit(digits.map(parity), {.epochs = 5});
   const auto others = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(64).map(parity);
   const double accuracy = model.evaluate(others)["accuracy"];
   std::cout << "tells odd from even in " << 100 * accuracy << " % of digits that it has not seen\n";

@@ -20,7 +20,7 @@ namespace {
 
 // Where weights come from.
 struct WeightSource {
-  std::string where;  // in words
+  std::string where;   // in words
   bool has_variables;  // and parts of them are weights; else it has weights
   // What it has of a weight, or of the variable of the weight.
   std::function<std::optional<TensorSpec>(const ExportedWeight&)> spec;
@@ -89,7 +89,8 @@ void export_checkpoint(const ExportCheckpointOptions& options) {
       continue;
     }
     const std::optional<TensorSpec> there = source.spec(weight);
-    const TensorSpec expected = source.has_variables ? TensorSpec{weight.spec.dtype, weight.variable_sizes} : weight.spec;
+    const TensorSpec expected =
+        source.has_variables ? TensorSpec{weight.spec.dtype, weight.variable_sizes} : weight.spec;
     if (!there) {
       missing.push_back(str_cat("\"", source.has_variables ? weight.variable : weight.name, "\""));
     } else if (*there != expected) {

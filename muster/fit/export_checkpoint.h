@@ -16,8 +16,8 @@ struct ExportCheckpointOptions {
 };
 
 // Writes an exported model of the program and the weights. Throws Error{kNotFound} for no file, checkpoint or program,
-// Error{kInvalidArgument} that names the weights (the first ten) which are not there, or are of another shape or element
-// type than the program expects, Error{kDataLoss} for what is damaged.
+// Error{kInvalidArgument} that names the weights (the first ten) which are not there, or are of another shape or
+// element type than the program expects, Error{kDataLoss} for what is damaged.
 void export_checkpoint(const ExportCheckpointOptions& options);
 
 }  // namespace muster

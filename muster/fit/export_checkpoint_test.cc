@@ -43,8 +43,8 @@ TEST_F(ExportCheckpoint, MakesAModelOfTheNewestCheckpointThatHasTheProgram) {
 
   export_checkpoint({.weights = path("checkpoints"), .out = path("model")});
 
-  EXPECT_TRUE(torch::allclose(LoadedModel::load(path("model"))(x_), model.predict(Dataset::from_tensors({x_})), 1e-5,
-                              1e-6));
+  EXPECT_TRUE(
+      torch::allclose(LoadedModel::load(path("model"))(x_), model.predict(Dataset::from_tensors({x_})), 1e-5, 1e-6));
 }
 
 TEST_F(ExportCheckpoint, GivesAnExportedModelTheWeightsOfALaterCheckpointOrFile) {

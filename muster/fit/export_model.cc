@@ -82,7 +82,8 @@ class Exporter {
     try {
       check(model_);
     } catch (const Error& error) {
-      throw Error(Status(error.code(), str_cat("export_model: model \"", options_.name, "\": ", error.status().message())));
+      throw Error(
+          Status(error.code(), str_cat("export_model: model \"", options_.name, "\": ", error.status().message())));
     }
     return model_;
   }
@@ -115,7 +116,8 @@ class Exporter {
       return outputs;
     };
     TracedProgram traced;
-    const std::string about = str_cat("export_model: the forward of model \"", options_.name, "\", with batches of ", size);
+    const std::string about =
+        str_cat("export_model: the forward of model \"", options_.name, "\", with batches of ", size);
     try {
       traced = trace(forward, examples_for(size), {.name = options_.name, .portable = options_.portable});
     } catch (const Error& error) {
@@ -139,7 +141,8 @@ class Exporter {
         if (other.sized.size == 1) continue;
         const auto guess = resized(traced[0].sized, traced[1].sized, other.sized.size);
         if (guess && serialize(*guess) == serialize(other.sized.program)) continue;
-        throw failed_precondition("what it does with batches of ", other.sized.size, " and of 2 differs in more than sizes");
+        throw failed_precondition("what it does with batches of ", other.sized.size,
+                                  " and of 2 differs in more than sizes");
       }
     } catch (const Error& error) {
       why_not_any_ = error.status().message();
@@ -201,7 +204,8 @@ class Exporter {
     for (size_t i = 0; i < program.variables.size(); ++i) {
       const std::shared_ptr<Variable::State>& state = traced.variables[i];
       VariableRef& variable = program.variables[i];
-      const auto known = std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.first == state; });
+      const auto known =
+          std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.first == state; });
       if (known != states_.end()) {
         variable.name = known->second;
         continue;

@@ -107,8 +107,8 @@ ExportReport export_model(Forward forward, const std::string& file, const at::Te
     const ModuleVariables variables = adopt(forward, {.keep = true});
     auto write = [&]<class Module>(Module& module) {
       auto call = [&](const std::vector<at::Tensor>& inputs) {
-        if constexpr (requires { module.forward(std::declval<const Features&>()); } &&
-                      !requires { module.forward(inputs[0]); }) {
+        if constexpr (
+            requires { module.forward(std::declval<const Features&>()); } && !requires { module.forward(inputs[0]); }) {
           return tensors_in(module.forward(Features(options.inputs, inputs)));
         } else {
           auto forward_of_it = [&](const auto&... each) { return module.forward(each...); };

@@ -67,8 +67,8 @@ TEST_F(ExportModel, WritesAModuleThatTakesBatchesOfAnySize) {
 }
 
 TEST_F(ExportModel, PutsTheModulesNamesIntoTheFileSoThatItIsAStateDict) {
-  torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1)), other(torch::nn::Linear(2, 3),
-                                                                                     torch::nn::Linear(3, 1));
+  torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1)),
+      other(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1));
   export_model(net, file_, {torch::randn({4, 2})});
 
   load_safetensors(other, file_);
@@ -112,9 +112,8 @@ TEST_F(ExportModel, WritesAttention) {
 
 TEST_F(ExportModel, WritesFunctionsWithSeveralInputsAndOutputs) {
   const Variable scale(torch::tensor({2.F, 3.F}), {.name = "scale"});
-  auto both = function([&](at::Tensor x, at::Tensor shift) {
-    return std::tuple(x * scale + shift, (x * scale).sum(1));
-  });
+  auto both =
+      function([&](at::Tensor x, at::Tensor shift) { return std::tuple(x * scale + shift, (x * scale).sum(1)); });
 
   export_model(both, file_, {torch::ones({4, 2}), torch::ones({2})},
                {.inputs = {"x", "shift"}, .outputs = {"moved", "sums"}});
@@ -164,8 +163,8 @@ TEST_F(ExportModel, HasAProgramOfItsOwnForSingleExamplesIfTheyAreTreatedInAnothe
 TEST_F(ExportModel, KeepsLargeConstantsBesideTheWeights) {
   const at::Tensor table = torch::randn({100, 10});
 
-  const ExportReport report = export_model([&](const at::Tensor& x) { return x.mm(table) + 1; }, file_,
-                                           {torch::randn({3, 100})});
+  const ExportReport report =
+      export_model([&](const at::Tensor& x) { return x.mm(table) + 1; }, file_, {torch::randn({3, 100})});
 
   EXPECT_EQ(report.weights, 1U);
   EXPECT_TRUE(torch::equal(read_weight(SafetensorsFile(file_), "constant_0"), table));
@@ -198,8 +197,8 @@ TEST_F(ExportModel, SaysWhatIsWrongWithTheExamplesAndTheNames) {
 TEST_F(ExportModel, WritesACompiledModelUnderAnyStrategy) {
   const InProcessCluster cluster({.workers = 1, .ps = 2});
   const at::Tensor x = torch::randn({4, 3});
-  for (const Strategy& strategy : {Strategy(), Strategy(MirroredStrategy()),
-                                   Strategy(testing_support::strategy_of(cluster, Transport::kLocal))}) {
+  for (const Strategy& strategy :
+       {Strategy(), Strategy(MirroredStrategy()), Strategy(testing_support::strategy_of(cluster, Transport::kLocal))}) {
     auto net = strategy.make<torch::nn::Sequential>(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
     Model model = compile(net, {.loss = mean_squared_error});
 

@@ -21,9 +21,7 @@ using nlohmann::json;
 constexpr int64_t kLargestBatch = int64_t{1} << 40;
 
 std::string text_of_sizes(const TensorSpec& spec) {
-  auto append = [](std::string* text, int64_t size) {
-    *text += size == kBatchSize ? "batch" : std::to_string(size);
-  };
+  auto append = [](std::string* text, int64_t size) { *text += size == kBatchSize ? "batch" : std::to_string(size); };
   return str_cat(name_of(spec.dtype), "[", absl::StrJoin(spec.sizes, ", ", append), "]");
 }
 
@@ -128,10 +126,9 @@ ExportedModel model_from(const json& text) {
   model.signature.inputs = tensors_from(text.at("inputs"));
   model.signature.outputs = tensors_from(text.at("outputs"));
   for (const json& weight : text.at("weights")) {
-    model.weights.push_back({weight.at("name").get<std::string>(), spec_from(weight, 0),
-                             weight.at("variable").get<std::string>(),
-                             weight.at("variable_shape").get<std::vector<int64_t>>(),
-                             weight.at("first_row").get<int64_t>()});
+    model.weights.push_back(
+        {weight.at("name").get<std::string>(), spec_from(weight, 0), weight.at("variable").get<std::string>(),
+         weight.at("variable_shape").get<std::vector<int64_t>>(), weight.at("first_row").get<int64_t>()});
   }
   for (const json& program : text.at("sized")) model.sized.push_back(sized_from(program));
   if (const json& any = text.at("any"); !any.empty()) model.any = {sized_from(any.at(0)), sized_from(any.at(1))};
@@ -183,8 +180,8 @@ void check(const ExportedModel& model) {
     try {
       check_program(model, *sized);
     } catch (const Error& error) {
-      throw Error(Status(error.code(), str_cat("the program for batches of ", sized->size, ": ",
-                                               error.status().message())));
+      throw Error(
+          Status(error.code(), str_cat("the program for batches of ", sized->size, ": ", error.status().message())));
     }
   }
   if (model.any && !resized(model.any->first, model.any->second, model.any->first.size + model.any->second.size)) {

@@ -10,8 +10,8 @@
 namespace muster::exported_model_test {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 constexpr const char* kMul = "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor";
 
@@ -95,10 +95,9 @@ TEST(ExportedModel, IsRefusedIfItChangesAWeightOrReachesOutside) {
                 program.instructions[0].arguments = {Argument{ValueRef{1}}, Argument{ValueRef{1}}};
               }),
               HasSubstr("it writes to variable \"w\""));
-  EXPECT_THAT(message_after([](ExportedModel& model) {
-                model.sized[0].program.intern_op(kReceive.name, kReceive.schema);
-              }),
-              HasSubstr("op muster::receive needs other tasks"));
+  EXPECT_THAT(
+      message_after([](ExportedModel& model) { model.sized[0].program.intern_op(kReceive.name, kReceive.schema); }),
+      HasSubstr("op muster::receive needs other tasks"));
 }
 
 TEST(ExportedModel, OfAnotherVersionIsRefusedByItsNumber) {
@@ -113,7 +112,8 @@ TEST(ExportedModel, OfAnotherVersionIsRefusedByItsNumber) {
 
 TEST(ExportedModel, ThatIsDamagedIsDataLossWhateverIsMissing) {
   const std::string whole = to_text(product_model());
-  for (size_t i = 0; i < whole.size(); i += 7) EXPECT_EQ(status_of_text(whole.substr(0, i)).code(), StatusCode::kDataLoss);
+  for (size_t i = 0; i < whole.size(); i += 7)
+    EXPECT_EQ(status_of_text(whole.substr(0, i)).code(), StatusCode::kDataLoss);
   const json sound = json::parse(whole);
   for (const auto& [key, value] : sound.items()) {
     for (const json& wrong : {json(), json(-3), json("text"), json::array({1}), json::object()}) {

@@ -5,6 +5,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "muster/base/status.h"
 #include "muster/fit/exported_model.h"
@@ -51,8 +52,11 @@ struct LoadedModel::State {
     } catch (const Error& error) {
       drop_weights();
       const bool named = error.status().message().starts_with(where);
-      throw Error(Status(error.code(), named ? error.status().message()
-                                             : str_cat(where, ": ", error.status().message())));
+      throw Error(
+          Status(error.code(), named ? error.status().message() : str_cat(where, ": ", error.status().message())));
+    } catch (...) {
+      drop_weights();
+      throw;
     }
   }
   ~State() {

@@ -115,9 +115,7 @@ TEST_F(Loaded, NamesTheInputThatDoesNotFit) {
   EXPECT_THAT(message({x, at::Tensor()}), HasSubstr("input \"y\" is not defined"));
   EXPECT_THAT(message({x.slice(0, 0, 0), y.slice(0, 0, 0)}), HasSubstr("no batch of 0 examples"));
   EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"z", y}}); }).message(), HasSubstr("there is no input \"y\""));
-  EXPECT_THAT(caught([&] {
-                model.run_named({{"x", x}, {"y", y}, {"z", y}});
-              }).message(),
+  EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"y", y}, {"z", y}}); }).message(),
               HasSubstr("it has no input \"z\", only x, y"));
 }
 
@@ -158,9 +156,9 @@ TEST_F(Loaded, RunsOnlyOpsThatAnyProgramMayRun) {
   }
   model.sized.clear();
 
-  const Status status = status_with({{kExportedModelKey, to_text(model)}},
-                                    {{"layer.weight", read_weight(file, "layer.weight")},
-                                     {"layer.bias", read_weight(file, "layer.bias")}});
+  const Status status = status_with(
+      {{kExportedModelKey, to_text(model)}},
+      {{"layer.weight", read_weight(file, "layer.weight")}, {"layer.bias", read_weight(file, "layer.bias")}});
 
   EXPECT_EQ(status.code(), StatusCode::kPermissionDenied);
   EXPECT_THAT(status.message(), AllOf(HasSubstr(other_), HasSubstr("aten::from_file")));

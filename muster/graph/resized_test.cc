@@ -15,7 +15,8 @@ SizedProgram flattened(int64_t batch, const std::string& constant = std::string(
   Program program{.name = "flatten", .num_values = 4};
   program.arguments = {{.value = 0, .spec = {DType::kFloat, {batch, 2, 3}}}};
   program.constants = {{.value = 1, .spec = {DType::kFloat, {3}}, .bytes = std::make_shared<std::string>(constant)}};
-  const int32_t reshape = program.intern_op("aten::reshape", "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)");
+  const int32_t reshape =
+      program.intern_op("aten::reshape", "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)");
   const int32_t mul = program.intern_op("aten::mul.Tensor", "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor");
   const ArgumentList shape{Argument{2 * batch}, Argument{int64_t{3}}};
   program.instructions = {{.op = reshape, .arguments = {Argument{ValueRef{0}}, Argument{shape}}, .results = {{2}}},

@@ -71,8 +71,8 @@ std::vector<Target> targets_of(const std::vector<NamedTensor>& tensors,
                                const std::map<std::string, std::string>& names) {
   std::vector<Target> targets;
   for (const auto& [name, tensor] : tensors) {
-    auto target = std::find_if(targets.begin(), targets.end(),
-                               [&](const Target& each) { return each.tensor.is_same(tensor); });
+    auto target =
+        std::find_if(targets.begin(), targets.end(), [&](const Target& each) { return each.tensor.is_same(tensor); });
     if (target == targets.end()) {
       auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
       target = targets.insert(targets.end(), {tensor, std::move(state), name});
@@ -113,8 +113,7 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
     report.loaded.push_back(target.name);
     const TensorSpec& there = file.spec(*target.in_file);
     const TensorSpec here = target.state ? target.state->spec : spec_of(target.tensor);
-    const std::string about =
-        str_cat("\"", target.name, "\" is ", there.to_string(), ", expected ", here.to_string());
+    const std::string about = str_cat("\"", target.name, "\" is ", there.to_string(), ", expected ", here.to_string());
     if (there.sizes != here.sizes) {
       wrong.push_back(about);
       continue;

@@ -15,7 +15,8 @@
 namespace muster {
 
 struct LoadWeightsOptions {
-  // The file has all that the module has, and nothing else. Without, the report says what was missing and what was left.
+  // The file has all that the module has, and nothing else. Without, the report says what was missing and what was
+  // left.
   bool strict = true;
   // Of names in the file, and what stands for them in the module: {{"model.encoder.", "encoder."}, {"module.", ""}}.
   // The first that fits a name is taken.

@@ -153,9 +153,8 @@ TEST_F(ModuleWeights, AreRefusedIfAConversionWouldLoseThem) {
               HasSubstr("\"weight\" is complex64[2, 3], expected float32[2, 3]: complex numbers cannot"));
   EXPECT_THAT(status_of_loading({{"weight", weight_}, {"bias", bias_.to(at::kDouble) * 1e300}}).message(),
               HasSubstr("\"bias\" is float64[2], expected float32[2]: it has values that are too large for float32"));
-  EXPECT_THAT(
-      status_of_loading({{"weight", weight_.to(at::kDouble)}, {"bias", bias_}}, {.cast = false}).message(),
-      HasSubstr("\"weight\" is float64[2, 3], expected float32[2, 3]: LoadWeightsOptions::cast is off"));
+  EXPECT_THAT(status_of_loading({{"weight", weight_.to(at::kDouble)}, {"bias", bias_}}, {.cast = false}).message(),
+              HasSubstr("\"weight\" is float64[2, 3], expected float32[2, 3]: LoadWeightsOptions::cast is off"));
 
   torch::nn::BatchNorm1d norm(2);
   NamedTensors tensors;

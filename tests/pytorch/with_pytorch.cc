@@ -1,5 +1,5 @@
-// What Muster reads and writes of weights, for pytorch_test.py, which holds it against what PyTorch and safetensors make
-// of the same:
+// What Muster reads and writes of weights, for pytorch_test.py, which holds it against what PyTorch and safetensors
+// make of the same:
 //   with_pytorch forward WEIGHTS X Y [PREFIX]   the net with these weights, whose names begin with PREFIX, maps X to Y
 //   with_pytorch tied WEIGHTS X Y               the same for a net that uses one weight twice
 //   with_pytorch write FOLDER                   net.safetensors, half.safetensors, model.safetensors, x.npy and y.npy

@@ -25,8 +25,8 @@ TEST_F(NumpyWriter, WritesWhatTheReaderReads) {
   const at::Tensor whole = at::arange(24).reshape({2, 3, 4});
   for (const at::ScalarType type : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
                                     at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
-    for (const at::Tensor& each : {whole, whole.transpose(0, 2), whole.flatten(), whole.select(0, 1).select(0, 1)[2],
-                                   whole.slice(0, 0, 0)}) {
+    for (const at::Tensor& each :
+         {whole, whole.transpose(0, 2), whole.flatten(), whole.select(0, 1).select(0, 1)[2], whole.slice(0, 0, 0)}) {
       const at::Tensor tensor = each.to(type);
 
       write_npy(path_, tensor);
@@ -44,9 +44,7 @@ TEST_F(NumpyWriter, WritesBFloat16AsFloat32) {
   EXPECT_TRUE(read_npy(path_).equal(at::ones({3})));
 }
 
-TEST_F(NumpyWriter, NamesTheFileThatItCannotWrite) {
-  EXPECT_THROW(write_npy("/nowhere/x.npy", at::ones({3})), Error);
-}
+TEST_F(NumpyWriter, NamesTheFileThatItCannotWrite) { EXPECT_THROW(write_npy("/nowhere/x.npy", at::ones({3})), Error); }
 
 }  // namespace
 }  // namespace muster::numpy_writer_test
