@@ -16,7 +16,7 @@ namespace muster {
 // A file that records are read from.
 struct RecordFile {
   std::string path;
-  const char* unit;  // "record" or "line"
+  const char* unit;  // "record", "line" or "row"
 };
 
 // Where a string was read, for the errors of whoever parses it. `file` lives as long as what has read it.

@@ -60,6 +60,8 @@ class Dataset {
                                const FixedRecordOptions& options = {});
   // Lines and what is in them. Columns are named as in the file.
   static Dataset csv(std::vector<std::string> files, const CsvOptions& options = {}, Parallel parallel = {});
+  // The rows of Parquet files, with columns named as in them. Needs a Muster that was built with Apache Arrow.
+  static Dataset parquet(std::vector<std::string> files, const ParquetOptions& options = {}, Parallel parallel = {});
   // The PNG and JPEG files of a folder, named "image", and which of its folders each is in, named "label": the first by
   // name is 0. decode_images makes pictures of them.
   static Dataset image_folder(const std::string& directory);

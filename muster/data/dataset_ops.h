@@ -12,6 +12,7 @@
 #include "muster/data/element_traces.h"
 #include "muster/data/files/csv_parser.h"
 #include "muster/data/files/example_parser.h"
+#include "muster/data/files/packed_rows.h"
 #include "muster/data/files/record_parser.h"
 #include "muster/data/files/record_reader.h"
 #include "muster/data/preprocessing/preprocessing.h"
@@ -79,9 +80,11 @@ struct DecodeImagesOp {
   ImageOptions options{};
   Parallel parallel{};
 };
-// Turns records into what is in them.
+// What is in records: examples, fields of a line, a packed row.
+using RecordContent = std::variant<std::vector<ExampleFeature>, CsvFormat, std::vector<PackedField>>;
+// Turns records into that.
 struct ParseOp {
-  std::variant<std::vector<ExampleFeature>, CsvFormat> what;
+  RecordContent what;
   std::shared_ptr<const RecordParser> parser;
   bool ignore_errors = false;
   Parallel parallel{};

@@ -4,6 +4,7 @@
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
+#include "muster/data/files/parquet_reader.h"
 #include "muster/data/source.h"
 #include "muster/runtime/local_worker.h"
 
@@ -30,12 +31,13 @@ Parallel checked_parallel(const char* what, Parallel parallel) {
   return parallel;
 }
 
-Dataset parsed(const char* what, const Dataset& records, std::variant<std::vector<ExampleFeature>, CsvFormat> format,
-               Parallel parallel) {
+Dataset parsed(const char* what, const Dataset& records, RecordContent format, Parallel parallel) {
   ParseOp op{.what = std::move(format),
              .parser = {},
              .ignore_errors = ignores_errors(*records.node()),
              .parallel = checked_parallel(what, parallel)};
+  // What was wrong with a packed row is known before it is packed.
+  if (std::holds_alternative<std::vector<PackedField>>(op.what)) op.ignore_errors = false;
   op.parser = parser_of(op.what);
   return dataset_of(std::move(op), {records.node()});
 }
@@ -146,6 +148,22 @@ Dataset Dataset::csv(std::vector<std::string> files, const CsvOptions& options, 
     }
   }
   return parsed("csv", files_dataset("csv", std::move(op)), std::move(format), parallel);
+}
+
+Dataset Dataset::parquet(std::vector<std::string> files, const ParquetOptions& options, Parallel parallel) {
+  check_has_parquet();
+  FilesOp op{.patterns = std::move(files),
+             .format = {.kind = RecordFormat::Kind::kParquet},
+             .ignore_errors = options.files.ignore_errors,
+             .cycle = options.files.cycle_length,
+             .block = options.files.block_length};
+  if (op.patterns.empty()) throw invalid_argument("parquet: no files, expected at least one path");
+  if (options.files.compression != Compression::kNone) {
+    throw invalid_argument("parquet: a compression, expected none: the files say themselves how they are compressed");
+  }
+  op.format.fields = parquet_fields(record_files(op).at(0), options.columns);
+  std::vector<PackedField> fields = op.format.fields;
+  return parsed("parquet", files_dataset("parquet", std::move(op)), std::move(fields), parallel);
 }
 
 Dataset Dataset::numpy(const std::string& file) {

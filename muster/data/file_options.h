@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "muster/data/files/compression.h"
@@ -36,6 +37,18 @@ struct CsvOptions {
   bool quotes = true;      // "a, ""b""" is one field, be it of several lines
   std::string na_value{};  // says, like nothing at all, that a value is missing
   FileOptions files{};
+};
+
+struct ParquetColumn {
+  std::string name;
+  // What a null stands for, as in CsvColumn, also one within a list; a list that is null is empty then. Without: a null
+  // is an error.
+  std::optional<std::variant<double, int64_t, std::string>> otherwise{};
+};
+
+struct ParquetOptions {
+  std::vector<ParquetColumn> columns{};  // those that are wanted, in this order. Without: all that the first file has.
+  FileOptions files{};                   // not `compression`: the files say themselves how they are compressed
 };
 
 // Pictures become tensors of their pixels: uint8 [height, width, channels], and what the steps make of them.

@@ -6,6 +6,8 @@
 
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
+#include "muster/data/files/packed_rows.h"
+#include "muster/data/files/parquet_reader.h"
 #include "muster/data/left_out.h"
 #include "muster/data/source.h"
 #include "muster/io/crc32c.h"
@@ -37,11 +39,16 @@ std::vector<std::string> files_of(const std::string& pattern) {
   return paths;
 }
 
+const char* unit_of(RecordFormat::Kind kind) {
+  if (kind == RecordFormat::Kind::kParquet) return "row";
+  return kind == RecordFormat::Kind::kLines ? "line" : "record";
+}
+
 class FilesSource : public Source {
  public:
   FilesSource(const FilesOp& op, const OpenContext& context) : op_(op), context_(context) {
-    const char* const unit = op.format.kind == RecordFormat::Kind::kLines ? "line" : "record";
-    for (const std::string& path : record_files(op, &context)) files_.push_back({path, unit});
+    if (op.format.kind == RecordFormat::Kind::kParquet) check_has_parquet();  // no file would be left but by error
+    for (const std::string& path : record_files(op, &context)) files_.push_back({path, unit_of(op.format.kind)});
     if (context_.parts == nullptr) return;
     std::string names;
     for (const RecordFile& file : files_) str_append(names, file.path, "\n");
@@ -252,8 +259,9 @@ std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& pa
   return {{"array", read_npy(path)}};
 }
 
-std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what) {
+std::shared_ptr<const RecordParser> parser_of(const RecordContent& what) {
   if (const auto* features = std::get_if<0>(&what)) return std::make_shared<ExampleRecords>(*features);
+  if (const auto* fields = std::get_if<2>(&what)) return std::make_shared<ParserOf<PackedRows>>(PackedRows(*fields));
   return std::make_shared<ParserOf<CsvParser>>(CsvParser(std::get<1>(what)));
 }
 

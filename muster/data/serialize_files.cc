@@ -107,6 +107,32 @@ CsvFormat read_csv(const Wire::Csv& in) {
   return format;
 }
 
+template <class Message>
+void write_fields(const std::vector<PackedField>& fields, Message& out) {
+  for (const PackedField& field : fields) {
+    Wire::PackedField& written = *out.add_fields();
+    written.set_name(field.name);
+    written.set_type(static_cast<int>(field.type));
+    written.mutable_sizes()->Add(field.sizes.begin(), field.sizes.end());
+    written.set_varies(field.varies);
+    if (!field.otherwise) continue;
+    std::visit([&](const auto& value) { write_values(value, *written.mutable_otherwise()); }, *field.otherwise);
+  }
+}
+
+template <class Message>
+std::vector<PackedField> read_fields(const Message& in) {
+  std::vector<PackedField> fields;
+  for (const Wire::PackedField& field : in.fields()) {
+    fields.push_back({.name = field.name(),
+                      .type = kind_from(field.type(), PackedField::Type::kString, "a field of type"),
+                      .sizes = {field.sizes().begin(), field.sizes().end()},
+                      .varies = field.varies()});
+    if (field.has_otherwise()) fields.back().otherwise = read_one<double>(field.otherwise());
+  }
+  return fields;
+}
+
 void write_part(const FilePart& part, Wire::Shard& out) {
   out.set_shards(part.shards);
   out.set_index(part.index);
@@ -178,6 +204,7 @@ void write_op(const FilesOp& op, proto::Dataset& out) {
   write_part(op.part, *files.mutable_shard());
   files.set_cycle(op.cycle);
   files.set_block(op.block);
+  write_fields(op.format.fields, files);
 }
 
 FilesOp read_op(const proto::Dataset::Files& in) {
@@ -187,14 +214,17 @@ FilesOp read_op(const proto::Dataset::Files& in) {
   if (in.cycle() < 1 || in.block() < 1) {
     throw invalid_argument("dataset: ", in.cycle(), " files at a time, ", in.block(), " records of each in turn");
   }
+  std::vector<PackedField> fields = read_fields(in);
+  if (!fields.empty()) const PackedRows checked(fields);  // throws for what no row has
   return {.patterns = {in.patterns().begin(), in.patterns().end()},
-          .format = {.kind = kind_from(in.kind(), RecordFormat::Kind::kFixed, "files of kind"),
+          .format = {.kind = kind_from(in.kind(), RecordFormat::Kind::kParquet, "files of kind"),
                      .compression = kind_from(in.compression(), Compression::kZlib, "compression"),
                      .record_bytes = in.record_bytes(),
                      .header_bytes = in.header_bytes(),
                      .footer_bytes = in.footer_bytes(),
                      .skip_lines = in.skip_lines(),
-                     .quoted = in.quoted()},
+                     .quoted = in.quoted(),
+                     .fields = std::move(fields)},
           .header = in.header(),
           .ignore_errors = in.ignore_errors(),
           .part = read_part(in.shard()),
@@ -215,8 +245,10 @@ void write_op(const ParseOp& op, proto::Dataset& out) {
   Wire::Parse& parse = *out.mutable_parse();
   if (const auto* features = std::get_if<std::vector<ExampleFeature>>(&op.what)) {
     for (const ExampleFeature& feature : *features) write_feature(feature, *parse.add_features());
+  } else if (const auto* csv = std::get_if<CsvFormat>(&op.what)) {
+    write_csv(*csv, *parse.mutable_csv());
   } else {
-    write_csv(std::get<CsvFormat>(op.what), *parse.mutable_csv());
+    write_fields(std::get<std::vector<PackedField>>(op.what), parse);
   }
   parse.set_ignore_errors(op.ignore_errors);
   parse.set_threads(op.parallel.threads);
@@ -227,6 +259,8 @@ ParseOp read_op(const proto::Dataset::Parse& in) {
   ParseOp op{.what = {}, .parser = {}, .ignore_errors = in.ignore_errors(), .parallel = read_parallel("a parse", in)};
   if (in.has_csv()) {
     op.what = read_csv(in.csv());
+  } else if (in.fields_size() > 0) {
+    op.what = read_fields(in);
   } else {
     std::vector<ExampleFeature> features;
     for (const Wire::Feature& feature : in.features()) features.push_back(read_feature(feature));

@@ -110,7 +110,7 @@ std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> in
 // Those that it reads, in this order. Throws Error{kNotFound} for a pattern that nothing matches.
 std::vector<std::string> record_files(const FilesOp& op, const OpenContext* context = nullptr);
 std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& path);  // by its ending
-std::shared_ptr<const RecordParser> parser_of(const std::variant<std::vector<ExampleFeature>, CsvFormat>& what);
+std::shared_ptr<const RecordParser> parser_of(const RecordContent& what);
 
 // ---- Of parse_source.cc
 std::unique_ptr<Source> open_op(const ParseOp& op, std::unique_ptr<Source> input, const OpenContext& context);

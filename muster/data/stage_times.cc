@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "muster/base/strings.h"
@@ -45,7 +46,10 @@ std::optional<std::string> stage_name(const DatasetNode& node) {
   if (const auto* folder = std::get_if<ImageFolderOp>(&op)) return with_name("image_folder", folder->directory);
   if (const auto* decode = std::get_if<DecodeImagesOp>(&op)) return with_name("decode_images", decode->column);
   if (const auto* how = std::get_if<PreprocessOp>(&op)) return with_name("preprocess", how->column);
-  if (const auto* parse = std::get_if<ParseOp>(&op)) return parse->what.index() == 0 ? "parse_examples" : "parse_csv";
+  if (const auto* parse = std::get_if<ParseOp>(&op)) {
+    constexpr std::array kNames{"parse_examples", "parse_csv", "rows of parquet"};
+    return kNames[parse->what.index()];
+  }
   if (const auto* function = std::get_if<FunctionOp>(&op)) {
     return function->traces->name();
   }

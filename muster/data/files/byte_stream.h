@@ -39,6 +39,7 @@ class ByteStream {
   // How many can still be taken; nobody knows that of a compressed file.
   std::optional<int64_t> left() const;
   const std::string& path() const { return file_.path(); }
+  const InputFile& file() const { return file_; }  // for those who read elsewhere in it
 
  private:
   struct Inflation;

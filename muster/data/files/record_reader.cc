@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "muster/data/files/parquet_reader.h"
 #include "muster/data/files/tfrecord_frame.h"
 
 namespace muster {
@@ -237,6 +238,7 @@ std::unique_ptr<RecordReader> open_records(const std::string& path, const Record
       check_range(path, "header_bytes", format.header_bytes, 0, kMaxFixedBytes);
       check_range(path, "footer_bytes", format.footer_bytes, 0, kMaxFixedBytes);
       return std::make_unique<FixedRecordReader>(path, format);
+    case RecordFormat::Kind::kParquet: return open_parquet(path, format.fields);
   }
   throw invalid_argument("file \"", path, "\": kind ", static_cast<int>(format.kind), " of records is not known");
 }

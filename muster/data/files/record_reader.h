@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "muster/data/files/byte_stream.h"
+#include "muster/data/files/packed_rows.h"
 
 namespace muster {
 
@@ -47,15 +49,15 @@ class RecordReader {
   }
 
   ByteStream bytes_;
-  const std::string_view unit_;  // "record", "line"
+  const std::string_view unit_;  // "record", "line", "row"
   int64_t number_;
   int64_t upcoming_;  // the number of the record that begins where the stream stands
   bool ended_ = false;
 };
 
 struct RecordFormat {
-  // TensorFlow's; text; records that all have the same number of bytes.
-  enum class Kind { kTfRecord, kLines, kFixed } kind;
+  // TensorFlow's; text; records that all have the same number of bytes; rows of Parquet files, packed.
+  enum class Kind { kTfRecord, kLines, kFixed, kParquet } kind;
   Compression compression = Compression::kNone;
 
   // kTfRecord: somebody is writing to the file, so that a last record that is not whole yet is none, and no error.
@@ -69,6 +71,9 @@ struct RecordFormat {
   // byte order mark at the beginning is skipped.
   int64_t skip_lines = 0;  // at the beginning
   bool quoted = false;     // a line break within "…" is part of the line, as in CSV (RFC 4180)
+
+  // kParquet. Not compressed as a whole.
+  std::vector<PackedField> fields{};
 };
 
 // Throws what InputFile throws, Error{kInvalidArgument} for a format that cannot be, and Error{kDataLoss} for a file

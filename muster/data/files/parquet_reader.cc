@@ -1,0 +1,679 @@
+#include "muster/data/files/parquet_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#ifdef MUSTER_HAS_PARQUET
+#include <arrow/array.h>
+#include <arrow/buffer.h>
+#include <arrow/extension/fixed_shape_tensor.h>
+#include <arrow/io/interfaces.h>
+#include <arrow/memory_pool.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/properties.h>
+#endif
+
+#include "muster/base/status.h"
+#include "muster/io/input_file.h"
+
+namespace muster {
+
+#ifdef MUSTER_HAS_PARQUET
+
+namespace {
+
+// What is decoded at once, and what of it is packed at once: a column may say one long word again and again.
+constexpr int64_t kMostRowsDecoded = 4'096, kBytesDecoded = 8 << 20;
+constexpr size_t kMostRowsPacked = 512, kBytesPacked = 1 << 20;
+constexpr int64_t kMostArrowBytes = int64_t{4} << 30;  // of one file: a page of it may have 2 GiB
+
+// An InputFile as Arrow reads one. It keeps what went wrong, since Arrow hands on no more than the words.
+class ArrowFile final : public arrow::io::RandomAccessFile {
+ public:
+  ArrowFile(const InputFile& file, arrow::MemoryPool* pool) : file_(file), pool_(pool) {}
+
+  arrow::Status Close() override {
+    closed_ = true;
+    return arrow::Status::OK();
+  }
+  bool closed() const override { return closed_; }
+  arrow::Result<int64_t> Tell() const override { return at_; }
+  arrow::Result<int64_t> GetSize() override { return file_.size(); }
+  arrow::Status Seek(int64_t position) override {
+    if (position < 0 || position > file_.size()) {
+      return arrow::Status::Invalid("byte ", position, " of a file of ", file_.size());
+    }
+    at_ = position;
+    return arrow::Status::OK();
+  }
+  arrow::Result<int64_t> Read(int64_t count, void* out) override {
+    count = possible(count);
+    try {
+      file_.read(at_, {static_cast<std::byte*>(out), static_cast<size_t>(count)});
+    } catch (const Error& error) {
+      failure_ = error.status();
+      return arrow::Status::IOError(error.status().message());
+    }
+    at_ += count;
+    return count;
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t count) override {
+    count = possible(count);
+    ARROW_ASSIGN_OR_RAISE(std::shared_ptr<arrow::Buffer> buffer, arrow::AllocateBuffer(count, pool_));
+    ARROW_RETURN_NOT_OK(Read(count, buffer->mutable_data()));
+    return buffer;
+  }
+
+  std::optional<Status> take_failure() { return std::exchange(failure_, std::nullopt); }
+
+ private:
+  int64_t possible(int64_t count) const { return std::clamp<int64_t>(count, 0, file_.size() - at_); }
+
+  const InputFile& file_;
+  arrow::MemoryPool* const pool_;
+  int64_t at_ = 0;
+  bool closed_ = false;
+  std::optional<Status> failure_;
+};
+
+// A file with Arrow's reader of it. Not thread-safe.
+class ParquetFile {
+ public:
+  explicit ParquetFile(const InputFile& file)
+      : where_(str_cat("file \"", file.path(), "\"")), file_(std::make_shared<ArrowFile>(file, &pool_)) {
+    reader_ = checked(str_cat(where_, ": it is no Parquet file"), [&]() -> arrow::Result<Reader> {
+      parquet::ReaderProperties properties(&pool_);
+      properties.enable_buffered_stream();
+      properties.set_page_checksum_verification(true);
+      parquet::ArrowReaderProperties in_arrow(/*use_threads=*/false);
+      in_arrow.set_pre_buffer(false);  // it would hold all row groups
+      parquet::arrow::FileReaderBuilder builder;
+      ARROW_RETURN_NOT_OK(builder.Open(file_, properties));
+      Reader reader;
+      ARROW_RETURN_NOT_OK(builder.memory_pool(&pool_)->properties(in_arrow)->Build(&reader));
+      return reader;
+    });
+    schema_ = checked(where_, [&]() -> arrow::Result<std::shared_ptr<arrow::Schema>> {
+      std::shared_ptr<arrow::Schema> schema;
+      ARROW_RETURN_NOT_OK(reader_->GetSchema(&schema));
+      return schema;
+    });
+  }
+
+  const std::string& where() const { return where_; }
+  const arrow::Schema& schema() const { return *schema_; }
+  parquet::arrow::FileReader& reader() { return *reader_; }
+
+  // The type of a column. Throws Error{kInvalidArgument} if there is none, or several.
+  const arrow::DataType& type_of(const std::string& name) const {
+    const std::vector<int> found = schema_->GetAllFieldIndices(name);
+    if (found.size() == 1) return *schema_->field(found[0])->type();
+    std::string names;
+    for (const auto& field : schema_->fields()) str_append(names, names.empty() ? "" : ", ", field->name());
+    throw invalid_argument(where_, ": ", found.empty() ? "no" : "more than one", " column \"", name, "\"; it has ",
+                           names.substr(0, 1'000));
+  }
+
+  // What `call` returns, an arrow::Result. Else throws an Error that begins with `what`.
+  template <class Call>
+  typename std::invoke_result_t<Call>::ValueType checked(const std::string& what, const Call& call) {
+    auto result = [&]() -> decltype(call()) {
+      try {
+        return call();
+      } catch (const std::bad_alloc&) {
+        return arrow::Status::OutOfMemory("no memory");
+      } catch (const std::exception& failure) {
+        return arrow::Status::Invalid(failure.what());
+      }
+    }();
+    if (result.ok()) return std::move(result).ValueUnsafe();
+    if (const std::optional<Status> failure = file_->take_failure()) throw Error(*failure);
+    const std::string words = result.status().message().substr(0, 500);
+    if (result.status().IsOutOfMemory()) throw resource_exhausted(what, ": ", words);
+    throw data_loss(what, ": ", words);
+  }
+
+ private:
+  using Reader = std::unique_ptr<parquet::arrow::FileReader>;
+
+  const std::string where_;
+  arrow::CappedMemoryPool pool_{arrow::default_memory_pool(), kMostArrowBytes};
+  const std::shared_ptr<ArrowFile> file_;
+  Reader reader_;
+  std::shared_ptr<arrow::Schema> schema_;
+};
+
+const arrow::DataType& stored_type(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::EXTENSION) return type;
+  return stored_type(*static_cast<const arrow::ExtensionType&>(type).storage_type());
+}
+
+std::shared_ptr<arrow::Array> stored(std::shared_ptr<arrow::Array> array) {
+  while (array->type_id() == arrow::Type::EXTENSION) {
+    array = static_cast<const arrow::ExtensionArray&>(*array).storage();
+  }
+  return array;
+}
+
+bool is_text(arrow::Type::type id) {
+  return id == arrow::Type::STRING || id == arrow::Type::BINARY || id == arrow::Type::LARGE_STRING ||
+         id == arrow::Type::LARGE_BINARY || id == arrow::Type::FIXED_SIZE_BINARY;
+}
+
+std::optional<PackedField::Type> number_type(arrow::Type::type id) {
+  using Type = PackedField::Type;
+  switch (id) {
+    case arrow::Type::BOOL: return Type::kBool;
+    case arrow::Type::UINT8: return Type::kUint8;
+    case arrow::Type::INT8: return Type::kInt8;
+    case arrow::Type::INT16: return Type::kInt16;
+    case arrow::Type::UINT16:
+    case arrow::Type::INT32: return Type::kInt32;
+    case arrow::Type::UINT32:
+    case arrow::Type::UINT64:
+    case arrow::Type::INT64:
+    case arrow::Type::DATE32:
+    case arrow::Type::DATE64:
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+    case arrow::Type::DURATION:
+    case arrow::Type::TIMESTAMP: return Type::kInt64;
+    case arrow::Type::HALF_FLOAT: return Type::kHalf;
+    case arrow::Type::FLOAT: return Type::kFloat;
+    case arrow::Type::DOUBLE: return Type::kDouble;
+    default: return std::nullopt;
+  }
+}
+
+PackedField field_of(const ParquetFile& file, const std::string& name) {
+  const arrow::DataType& type = file.type_of(name);
+  const arrow::DataType* stored = &stored_type(type);
+  PackedField field{.name = name, .type = PackedField::Type::kString};
+  if (is_text(stored->id())) return field;
+  if (stored->id() == arrow::Type::DICTIONARY &&
+      is_text(static_cast<const arrow::DictionaryType&>(*stored).value_type()->id())) {
+    return field;
+  }
+  if (stored->id() == arrow::Type::LIST || stored->id() == arrow::Type::LARGE_LIST) {
+    field.varies = true;
+    stored = &stored_type(*stored->field(0)->type());
+  }
+  while (!field.varies && stored->id() == arrow::Type::FIXED_SIZE_LIST) {
+    field.sizes.push_back(static_cast<const arrow::FixedSizeListType&>(*stored).list_size());
+    stored = &stored_type(*stored->field(0)->type());
+  }
+  const auto* tensors = dynamic_cast<const arrow::extension::FixedShapeTensorType*>(&type);
+  if (tensors != nullptr && std::ranges::is_sorted(tensors->permutation())) field.sizes = tensors->shape();
+  const std::optional<PackedField::Type> number = number_type(stored->id());
+  if (!number) {
+    throw invalid_argument(file.where(), ": column \"", name, "\" is ", type.ToString().substr(0, 200),
+                           ", expected numbers, bools, strings, or lists of numbers; ParquetOptions::columns names "
+                           "those that are wanted");
+  }
+  field.type = *number;
+  return field;
+}
+
+// The bytes of each string; nothing where it is null. Offsets are looked at, since a file may come from a stranger.
+template <class ArrayType>
+void views_of_binary(const arrow::Array& any, std::vector<std::optional<std::string_view>>& views) {
+  const auto& array = static_cast<const ArrayType&>(any);
+  const std::shared_ptr<arrow::Buffer> data = array.value_data();
+  const int64_t bytes = data ? data->size() : 0;
+  for (int64_t i = 0; i < array.length(); ++i) {
+    if (array.IsNull(i)) continue;
+    const int64_t begin = array.value_offset(i), end = array.value_offset(i + 1);
+    if (begin < 0 || end < begin || end > bytes) throw data_loss("string ", i, " is outside of what it has");
+    views[static_cast<size_t>(i)] = array.GetView(i);
+  }
+}
+
+std::vector<std::optional<std::string_view>> views_of(const arrow::Array& array) {
+  std::vector<std::optional<std::string_view>> views(static_cast<size_t>(array.length()));
+  switch (array.type_id()) {
+    case arrow::Type::STRING:
+    case arrow::Type::BINARY: views_of_binary<arrow::BinaryArray>(array, views); break;
+    case arrow::Type::LARGE_STRING:
+    case arrow::Type::LARGE_BINARY: views_of_binary<arrow::LargeBinaryArray>(array, views); break;
+    case arrow::Type::DICTIONARY: {
+      const auto& numbers = static_cast<const arrow::DictionaryArray&>(array);
+      const auto words = views_of(*numbers.dictionary());
+      for (size_t i = 0; i < views.size(); ++i) {
+        if (numbers.IsNull(static_cast<int64_t>(i))) continue;
+        const int64_t number = numbers.GetValueIndex(static_cast<int64_t>(i));
+        if (number < 0 || static_cast<size_t>(number) >= words.size()) {
+          throw data_loss("word ", number, " of a dictionary of ", words.size());
+        }
+        views[i] = words[static_cast<size_t>(number)];
+      }
+      break;
+    }
+    default: {
+      const auto& fixed = static_cast<const arrow::FixedSizeBinaryArray&>(array);
+      for (size_t i = 0; i < views.size(); ++i) {
+        if (!fixed.IsNull(static_cast<int64_t>(i))) views[i] = fixed.GetView(static_cast<int64_t>(i));
+      }
+    }
+  }
+  return views;
+}
+
+// Values of a column that no row may have.
+struct WrongValue {
+  int64_t number;  // among the values
+  const char* why;
+};
+constexpr const char* kIsNull = "is null, and the column has no value otherwise (ParquetColumn::otherwise)";
+constexpr const char* kIsTooLarge = "is too large for int64";
+
+// Numbers in the type of their field: where Arrow has them, or converted.
+struct Numbers {
+  const char* at = nullptr;
+  std::vector<char> own{};
+  std::vector<WrongValue> wrong{};
+
+  // To write to.
+  char* owned(size_t bytes) {
+    if (at != own.data() || own.empty()) {
+      std::vector<char> copy(bytes);
+      if (bytes > 0) std::memcpy(copy.data(), at, bytes);
+      own = std::move(copy);
+      at = own.data();
+    }
+    return own.data();
+  }
+};
+
+template <class From, class To>
+void convert(const arrow::Array& array, Numbers& numbers) {
+  const auto* from = array.data()->GetValues<From>(1);
+  numbers.own.resize(static_cast<size_t>(array.length()) * sizeof(To));
+  numbers.at = numbers.own.data();
+  for (int64_t i = 0; i < array.length(); ++i) {
+    const To to = static_cast<To>(from[i]);
+    std::memcpy(numbers.own.data() + static_cast<size_t>(i) * sizeof to, &to, sizeof to);
+    if constexpr (std::is_same_v<From, uint64_t>) {
+      if (to < 0 && array.IsValid(i)) numbers.wrong.push_back({i, kIsTooLarge});
+    }
+  }
+}
+
+Numbers numbers_of(const arrow::Array& array, const PackedField& field) {
+  Numbers numbers;
+  if (array.length() == 0) return numbers;
+  switch (array.type_id()) {
+    case arrow::Type::BOOL:
+      numbers.own.resize(static_cast<size_t>(array.length()));
+      numbers.at = numbers.own.data();
+      for (int64_t i = 0; i < array.length(); ++i) {
+        numbers.own[static_cast<size_t>(i)] = static_cast<const arrow::BooleanArray&>(array).Value(i) ? 1 : 0;
+      }
+      break;
+    case arrow::Type::UINT16: convert<uint16_t, int32_t>(array, numbers); break;
+    case arrow::Type::UINT32: convert<uint32_t, int64_t>(array, numbers); break;
+    case arrow::Type::UINT64: convert<uint64_t, int64_t>(array, numbers); break;
+    case arrow::Type::DATE32:
+    case arrow::Type::TIME32: convert<int32_t, int64_t>(array, numbers); break;
+    default:
+      numbers.at = reinterpret_cast<const char*>(array.data()->buffers[1]->data()) +
+                   static_cast<size_t>(array.offset()) * field.value_bytes();
+  }
+  return numbers;
+}
+
+// `count` values of the numbers from each of these on, where an entry of `array` is null.
+void replace_nulls(const arrow::Array& array, const PackedField& field, int64_t count, size_t all, Numbers& numbers) {
+  if (array.null_count() == 0) return;
+  const std::string otherwise = field.otherwise ? field.otherwise_bytes() : "";
+  for (int64_t i = 0; i < array.length(); ++i) {
+    if (array.IsValid(i)) continue;
+    if (!field.otherwise) {
+      numbers.wrong.push_back({i * count, kIsNull});
+      continue;
+    }
+    char* to = numbers.owned(all * field.value_bytes()) + static_cast<size_t>(i * count) * otherwise.size();
+    for (int64_t k = 0; k < count; ++k, to += otherwise.size()) std::memcpy(to, otherwise.data(), otherwise.size());
+  }
+}
+
+// What some rows have of a column.
+struct DecodedColumn {
+  std::shared_ptr<arrow::Array> array{};  // that the others look into
+  Numbers numbers{};                      // as long in every row
+  std::vector<std::string_view> views{};  // or not
+  std::map<size_t, const char*> wrong{};  // rows, and why
+};
+
+void decode_fixed(std::shared_ptr<arrow::Array> array, const PackedField& field, DecodedColumn& out) {
+  const int64_t rows = array->length();
+  int64_t values = 1;  // of a row
+  for (const int64_t size : field.sizes) values *= size;
+  std::vector<std::pair<std::shared_ptr<arrow::Array>, int64_t>> levels;  // with how many values each entry has
+  int64_t entries = 1;                                                    // of a row
+  while (array->type_id() == arrow::Type::FIXED_SIZE_LIST) {
+    levels.emplace_back(array, entries == 0 ? 0 : values / entries);
+    const auto& lists = static_cast<const arrow::FixedSizeListArray&>(*array);
+    const int64_t size = lists.list_type()->list_size();
+    array = stored(lists.values()->Slice(lists.value_offset(0), array->length() * size));
+    entries *= size;
+  }
+  if (array->length() != rows * values) throw data_loss("lists with ", array->length(), " values in ", rows, " rows");
+  levels.emplace_back(array, 1);
+  out.array = array;
+  out.numbers = numbers_of(*array, field);
+  for (const auto& [level, count] : levels) {
+    replace_nulls(*level, field, count, static_cast<size_t>(rows * values), out.numbers);
+  }
+  for (const WrongValue& wrong : out.numbers.wrong) {
+    out.wrong.try_emplace(static_cast<size_t>(values == 0 ? 0 : wrong.number / values), wrong.why);
+  }
+}
+
+template <class ListArray>
+void decode_lists(const arrow::Array& any, const PackedField& field, DecodedColumn& out) {
+  const auto& lists = static_cast<const ListArray&>(any);
+  const int64_t begin = lists.value_offset(0), end = lists.value_offset(lists.length());
+  if (begin < 0 || end < begin || end > lists.values()->length()) throw data_loss("lists outside of their values");
+  out.array = stored(lists.values()->Slice(begin, end - begin));
+  out.numbers = numbers_of(*out.array, field);
+  replace_nulls(*out.array, field, 1, static_cast<size_t>(end - begin), out.numbers);
+  std::ranges::sort(out.numbers.wrong, {}, &WrongValue::number);
+  auto wrong = out.numbers.wrong.begin();
+  const size_t bytes = field.value_bytes();
+  out.views.resize(static_cast<size_t>(lists.length()));
+  for (int64_t row = 0; row < lists.length(); ++row) {
+    const int64_t first = lists.value_offset(row) - begin, last = lists.value_offset(row + 1) - begin;
+    if (first < 0 || last < first || last > end - begin) throw data_loss("lists outside of their values");
+    const auto number = static_cast<size_t>(row);
+    if (lists.IsNull(row)) {
+      if (!field.otherwise) out.wrong.try_emplace(number, kIsNull);
+      continue;
+    }
+    out.views[number] = {out.numbers.at + static_cast<size_t>(first) * bytes, static_cast<size_t>(last - first) * bytes};
+    while (wrong != out.numbers.wrong.end() && wrong->number < first) ++wrong;
+    if (wrong != out.numbers.wrong.end() && wrong->number < last) out.wrong.try_emplace(number, wrong->why);
+  }
+}
+
+DecodedColumn decoded(std::shared_ptr<arrow::Array> array, const PackedField& field) {
+  DecodedColumn out;
+  if (field.type == PackedField::Type::kString) {
+    const auto views = views_of(*array);
+    out.array = std::move(array);
+    out.views.resize(views.size());
+    for (size_t row = 0; row < views.size(); ++row) {
+      if (views[row]) {
+        out.views[row] = *views[row];
+      } else if (field.otherwise) {
+        out.views[row] = std::get<std::string>(*field.otherwise);
+      } else {
+        out.wrong.try_emplace(row, kIsNull);
+      }
+    }
+  } else if (!field.varies) {
+    decode_fixed(std::move(array), field, out);
+  } else if (array->type_id() == arrow::Type::LIST) {
+    decode_lists<arrow::ListArray>(*array, field, out);
+  } else {
+    decode_lists<arrow::LargeListArray>(*array, field, out);
+  }
+  for (size_t row = 0; row < out.views.size(); ++row) {
+    if (out.views[row].size() > std::numeric_limits<PackedRows::Length>::max()) {
+      out.wrong.try_emplace(row, "has more than 4 GiB");
+      out.views[row] = {};
+    }
+  }
+  return out;
+}
+
+template <size_t kBytes>
+void scatter(const char* from, size_t rows, size_t stride, char* to) {
+  for (size_t i = 0; i < rows; ++i) std::memcpy(to + i * stride, from + i * kBytes, kBytes);
+}
+
+// To rows that are as long as each other.
+void scatter(const char* from, size_t bytes, size_t rows, size_t stride, char* to) {
+  switch (bytes) {
+    case 0: return;
+    case 1: return scatter<1>(from, rows, stride, to);
+    case 2: return scatter<2>(from, rows, stride, to);
+    case 4: return scatter<4>(from, rows, stride, to);
+    case 8: return scatter<8>(from, rows, stride, to);
+    default:
+      for (size_t i = 0; i < rows; ++i) std::memcpy(to + i * stride, from + i * bytes, bytes);
+  }
+}
+
+class ParquetReader final : public RecordReader {
+ public:
+  ParquetReader(const std::string& path, const std::vector<PackedField>& fields)
+      : RecordReader(path, Compression::kNone, "row", 0), rows_(fields), file_(bytes_.file()) {
+    for (const PackedField& field : rows_.fields()) check_type(field);
+    file_.checked(file_.where(), [&]() -> arrow::Result<bool> {
+      choose_columns();
+      return true;
+    });
+  }
+
+  std::optional<std::string_view> next() override {
+    while (row_ == packed_end_) {
+      if (row_ == decoded_rows_ && !decode_more()) return std::nullopt;
+      if (row_ < decoded_rows_) pack_more();
+    }
+    const size_t row = row_++;
+    number_ = upcoming_++;
+    if (!wrong_.empty()) throw_if_wrong(row);
+    const size_t begin = ends_[row - packed_begin_], end = ends_[row - packed_begin_ + 1];
+    return std::string_view(packed_).substr(begin, end - begin);
+  }
+
+ private:
+  void check_type(const PackedField& wanted) const {
+    const PackedField found = field_of(file_, wanted.name);
+    if (found.type == wanted.type && found.varies == wanted.varies && found.sizes == wanted.sizes) return;
+    throw invalid_argument(file_.where(), ": column \"", wanted.name, "\" is ", found.to_string(), ", expected ",
+                           wanted.to_string(), ", as in the first file");
+  }
+
+  void choose_columns() {
+    for (const parquet::arrow::SchemaField& field : file_.reader().manifest().schema_fields) {
+      const bool wanted = std::ranges::any_of(
+          rows_.fields(), [&](const PackedField& packed) { return packed.name == field.field->name(); });
+      if (wanted) add_leaves(field);
+    }
+    const std::shared_ptr<parquet::FileMetaData> metadata = file_.reader().parquet_reader()->metadata();
+    int64_t widest = 1;
+    groups_.push_back(0);
+    for (int group = 0; group < metadata->num_row_groups(); ++group) {
+      const auto about = metadata->RowGroup(group);
+      const int64_t rows = std::clamp<int64_t>(about->num_rows(), 0, int64_t{1} << 40);
+      int64_t bytes = 0;
+      for (const int leaf : leaves_) {
+        bytes += std::clamp<int64_t>(about->ColumnChunk(leaf)->total_uncompressed_size(), 0, int64_t{1} << 40);
+      }
+      if (rows > 0) widest = std::max(widest, bytes / rows);
+      groups_.push_back(groups_.back() + rows);
+    }
+    file_.reader().set_batch_size(std::clamp<int64_t>(kBytesDecoded / widest, 1, kMostRowsDecoded));
+  }
+
+  void add_leaves(const parquet::arrow::SchemaField& field) {
+    if (field.is_leaf()) leaves_.push_back(field.column_index);
+    for (const parquet::arrow::SchemaField& child : field.children) add_leaves(child);
+  }
+
+  // Whether there are more rows, which are in `columns_` then.
+  bool decode_more() {
+    while (group_ + 1 < groups_.size()) {
+      try {
+        if (decode_batch()) return true;
+      } catch (const Error& error) {
+        batches_ = nullptr;
+        row_ = decoded_rows_ = packed_begin_ = packed_end_ = 0;
+        number_ = upcoming_;
+        if (error.code() == StatusCode::kUnavailable) {  // the same again
+          to_leave_out_ = static_cast<size_t>(upcoming_ - groups_[group_]);
+        } else {
+          to_leave_out_ = 0;
+          upcoming_ = groups_[++group_];
+        }
+        throw;
+      }
+      batches_ = nullptr;
+      to_leave_out_ = 0;
+      upcoming_ = groups_[++group_];
+    }
+    return false;
+  }
+
+  // The next batch of a row group, if it has one.
+  bool decode_batch() {
+    const std::string what = str_cat(file_.where(), ": row ", upcoming_, ": row group ", group_, " cannot be read");
+    columns_.clear();
+    wrong_.clear();
+    row_ = decoded_rows_ = packed_begin_ = packed_end_ = 0;
+    using Batch = std::shared_ptr<arrow::RecordBatch>;
+    const Batch batch = file_.checked(what, [&]() -> arrow::Result<Batch> {
+      if (!batches_) {
+        ARROW_ASSIGN_OR_RAISE(batches_,
+                              file_.reader().GetRecordBatchReader({static_cast<int>(group_)}, leaves_));
+      }
+      Batch next;
+      ARROW_RETURN_NOT_OK(batches_->ReadNext(&next));
+      if (next) ARROW_RETURN_NOT_OK(next->Validate());
+      return next;
+    });
+    if (!batch) return false;
+    for (const PackedField& field : rows_.fields()) {
+      const std::shared_ptr<arrow::Array> array = batch->GetColumnByName(field.name);
+      if (!array) throw data_loss(what, ": it has no column \"", field.name, "\"");
+      try {
+        columns_.push_back(decoded(stored(array), field));
+      } catch (const Error& error) {
+        throw data_loss(what, ": column \"", field.name, "\": ", error.status().message());
+      }
+      for (const auto& [row, why] : columns_.back().wrong) wrong_.try_emplace(row, columns_.size() - 1, why);
+    }
+    decoded_rows_ = static_cast<size_t>(batch->num_rows());
+    row_ = packed_begin_ = packed_end_ = std::min(to_leave_out_, decoded_rows_);
+    to_leave_out_ -= row_;
+    return true;
+  }
+
+  // Some of the rows that are decoded.
+  void pack_more() {
+    packed_begin_ = row_;
+    ends_.assign(1, 0);
+    while (packed_end_ < decoded_rows_ && ends_.size() <= kMostRowsPacked && ends_.back() < kBytesPacked) {
+      size_t bytes = rows_.fixed_bytes();
+      for (const DecodedColumn& column : columns_) {
+        if (!column.views.empty()) bytes += sizeof(PackedRows::Length) + column.views[packed_end_].size();
+      }
+      ends_.push_back(ends_.back() + bytes);
+      ++packed_end_;
+    }
+    packed_.resize(ends_.back());
+    const size_t rows = packed_end_ - packed_begin_;
+    std::vector<size_t> at(ends_.begin(), ends_.end() - 1);
+    for (size_t& place : at) place += rows_.fixed_bytes();
+    const bool alike = ends_.back() == rows * rows_.fixed_bytes();
+    for (size_t f = 0; f < columns_.size(); ++f) {
+      const DecodedColumn& column = columns_[f];
+      if (rows_.fields()[f].has_length()) {
+        for (size_t i = 0; i < rows; ++i) append(column.views[packed_begin_ + i], at[i]);
+        continue;
+      }
+      const size_t bytes = rows_.bytes(f);
+      const char* from = column.numbers.at + packed_begin_ * bytes;
+      char* const to = packed_.data() + rows_.place(f);
+      if (alike) {
+        scatter(from, bytes, rows, rows_.fixed_bytes(), to);
+      } else if (bytes > 0) {
+        for (size_t i = 0; i < rows; ++i) std::memcpy(to + ends_[i], from + i * bytes, bytes);
+      }
+    }
+  }
+
+  void append(std::string_view view, size_t& place) {
+    const auto length = static_cast<PackedRows::Length>(view.size());
+    std::memcpy(packed_.data() + place, &length, sizeof length);
+    if (length > 0) std::memcpy(packed_.data() + place + sizeof length, view.data(), length);
+    place += sizeof length + length;
+  }
+
+  void throw_if_wrong(size_t row) const {
+    const auto found = wrong_.find(row);
+    if (found == wrong_.end()) return;
+    const auto& [field, why] = found->second;
+    throw invalid_argument(where(), ": column \"", rows_.fields()[field].name, "\" ", why);
+  }
+
+  const PackedRows rows_;
+  ParquetFile file_;
+  std::vector<int> leaves_;      // the columns as Parquet numbers them
+  std::vector<int64_t> groups_;  // the first row of each row group, and where the last one ends
+  size_t group_ = 0;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;  // of the row group
+  size_t to_leave_out_ = 0;                            // rows of it, which were given before it was opened again
+  std::vector<DecodedColumn> columns_;
+  std::map<size_t, std::pair<size_t, const char*>> wrong_;  // rows of them, each with a column and what is wrong
+  size_t decoded_rows_ = 0, row_ = 0;                       // and the next one
+  size_t packed_begin_ = 0, packed_end_ = 0;                // those of them that are packed
+  std::string packed_;
+  std::vector<size_t> ends_;  // in it: 0, then of each row
+};
+
+}  // namespace
+
+bool has_parquet() { return true; }
+
+std::vector<PackedField> parquet_fields(const std::string& path, const std::vector<ParquetColumn>& columns) {
+  const InputFile input(path);
+  const ParquetFile file(input);
+  std::vector<PackedField> fields;
+  for (const ParquetColumn& column : columns) {
+    fields.push_back(field_of(file, column.name));
+    fields.back().otherwise = column.otherwise;
+  }
+  if (columns.empty()) {
+    for (const auto& field : file.schema().fields()) fields.push_back(field_of(file, field->name()));
+  }
+  if (fields.empty()) throw invalid_argument(file.where(), ": it has no columns");
+  return PackedRows(std::move(fields)).fields();
+}
+
+std::unique_ptr<RecordReader> open_parquet(const std::string& path, const std::vector<PackedField>& fields) {
+  return std::make_unique<ParquetReader>(path, fields);
+}
+
+#else
+
+bool has_parquet() { return false; }
+
+std::vector<PackedField> parquet_fields(const std::string&, const std::vector<ParquetColumn>&) {
+  check_has_parquet();
+  return {};
+}
+
+std::unique_ptr<RecordReader> open_parquet(const std::string&, const std::vector<PackedField>&) {
+  check_has_parquet();
+  return nullptr;
+}
+
+#endif
+
+void check_has_parquet() {
+  if (has_parquet()) return;
+  throw failed_precondition(
+      "parquet: this Muster was built without Apache Arrow; run scripts/setup parquet, or name a pyarrow with "
+      "-DMUSTER_PYARROW=<its directory>, then configure and build it again");
+}
+
+}  // namespace muster
