@@ -120,6 +120,15 @@ check-pytorch: setup  ## Hold weights and exported models against PyTorch and sa
 	fi
 	@PYTHONDONTWRITEBYTECODE=1 build/pytorch/bin/python tests/pytorch/pytorch_test.py build/bin/with_pytorch build/bin/muster
 
+# The release build finds build/pyarrow when it is configured anew, and keeps it: one file and the tests of data/ are built again.
+.PHONY: check-parquet
+check-parquet:  ## Hold what datasets read of Parquet files against pyarrow (installs it into build/pyarrow).
+	@scripts/setup parquet
+	@grep -q '/pyarrow/libparquet' build/release/build.ninja 2>/dev/null || rm -f build/release/build.ninja
+	@$(call build,release,data_test with_parquet)
+	@build/bin/data_test --gtest_brief=1 --gtest_filter='*Parquet*:PackedRows.*'
+	@PYTHONDONTWRITEBYTECODE=1 build/pyarrow/bin/python tests/parquet/parquet_test.py build/bin/with_parquet
+
 .PHONY: thread-safety
 thread-safety:  ## Check the lock annotations with clang.
 	@scripts/setup clang

@@ -48,8 +48,8 @@ class DatasetParquet : public testing::Test {
       y.emplace_back(static_cast<float>(2 * i));
       word.emplace_back(std::to_string(i));
     }
-    return write_parquet(directory_.path(name), {int64_values("x", x), float_values("y", y), string_values("word", word)},
-                         rows_of_group);
+    return write_parquet(directory_.path(name),
+                         {int64_values("x", x), float_values("y", y), string_values("word", word)}, rows_of_group);
   }
   static Dataset numbers(std::vector<std::string> files, const FileOptions& options = {}) {
     return Dataset::parquet(std::move(files), {.columns = {{.name = "x"}, {.name = "y"}}, .files = options});
@@ -97,6 +97,8 @@ TEST_F(DatasetParquet, ReadsAllFilesThatAPatternNamesSeveralInTurn) {
   EXPECT_EQ(numbers_of(numbers({directory_.path("part-*")})), Numbers({10, 11, 12, 20, 21, 22}));
   EXPECT_EQ(numbers_of(numbers({directory_.path("part-*")}, {.cycle_length = 2, .block_length = 2})),
             Numbers({10, 11, 20, 21, 12, 22}));
+  EXPECT_EQ(numbers_of(numbers({directory_.path("part-*")}, {.cycle_length = 2, .block_length = 2}).batch(5, true)),
+            Numbers({10, 11, 20, 21, 12}));
   EXPECT_THAT(error_of(StatusCode::kNotFound, [&] { numbers({directory_.path("no-*")}); }), HasSubstr("no-*"));
   EXPECT_THAT(error_of([] { Dataset::parquet({}); }), HasSubstr("no files"));
   EXPECT_THAT(error_of([&] { numbers({directory_.path("part-1")}, {.compression = Compression::kGzip}); }),
@@ -118,7 +120,8 @@ TEST_F(DatasetParquet, PadsListsOfDifferentLengths) {
 }
 
 TEST_F(DatasetParquet, LeavesOutWhatItIsAskedTo) {
-  const std::string a = write_parquet(directory_.path("a"), {int64_values("x", {0, {}, 2}), float_values("y", {1, 1, 1})});
+  const std::string a =
+      write_parquet(directory_.path("a"), {int64_values("x", {0, {}, 2}), float_values("y", {1, 1, 1})});
   const std::string b = write_parquet(directory_.path("b"), {int64_values("x", {10}), int64_values("y", {1})});
   testing_support::write_file(directory_.path("c"), "no Parquet file");
   const std::string d = file("d", 20, 2);
@@ -131,10 +134,10 @@ TEST_F(DatasetParquet, LeavesOutWhatItIsAskedTo) {
 }
 
 TEST_F(DatasetParquet, GoesOverTheWireAndReadsOnlyWhereItMay) {
-  const Dataset rows = Dataset::parquet({file("a", 0, 4)},
-                                        {.columns = {{.name = "y", .otherwise = 1.5}, {.name = "x"}}}, {.threads = 2})
-                           .label("x")
-                           .batch(2);
+  const Dataset rows =
+      Dataset::parquet({file("a", 0, 4)}, {.columns = {{.name = "y", .otherwise = 1.5}, {.name = "x"}}}, {.threads = 2})
+          .label("x")
+          .batch(2);
   const std::string bytes = rows.serialize();
 
   const Dataset arrived = parse_dataset(bytes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <type_traits>
 
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
@@ -62,6 +63,19 @@ class FilesSource : public Source {
     element.emplace_back(Strings(std::string(*record), {open_[turn_].file, open_[turn_].reader->number()}));
     return element;
   }
+  // Lists are not as long in every row: then it takes a parser to say so of one of them.
+  bool gives_rows() const override {
+    return op_.format.kind == RecordFormat::Kind::kParquet &&
+           std::ranges::none_of(op_.format.fields, [](const PackedField& field) { return field.varies; });
+  }
+  std::optional<Columns> next_rows(int64_t most) override {
+    return next_of([&](RecordReader& reader) {
+      const bool in_turn = op_.cycle > 1;
+      std::optional<Columns> rows = reader.next_columns(in_turn ? std::min(most, op_.block - given_) : most);
+      if (rows && in_turn) given_ += rows->at(0).sizes()[0];
+      return rows;
+    });
+  }
   void restart() override {
     open_.clear();
     next_file_ = turn_ = 0;
@@ -102,16 +116,23 @@ class FilesSource : public Source {
     return &files_.at(static_cast<size_t>(*part));
   }
 
-  // As tf.data interleaves: a block of each in turn, and a file that has ended gives its place to the next one.
   std::optional<std::string_view> next_record() {
+    return next_of([&](RecordReader& reader) {
+      const std::optional<std::string_view> record = reader.next();
+      if (record) ++given_;
+      return record;
+    });
+  }
+
+  // What `take` takes of a reader. As tf.data interleaves: a block of each in turn, and a file that has ended gives its
+  // place to the next one.
+  template <class Take>
+  std::invoke_result_t<Take, RecordReader&> next_of(const Take& take) {
     while (true) {
       if (given_ == op_.block) pass_on();
       if (!has_reader()) return std::nullopt;
       try {
-        if (const std::optional<std::string_view> record = open_[turn_].reader->next()) {
-          ++given_;
-          return record;
-        }
+        if (auto taken = take(*open_[turn_].reader)) return taken;
         open_[turn_].reader = nullptr;
         given_ = op_.block;
       } catch (const Error& error) {

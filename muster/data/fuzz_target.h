@@ -13,6 +13,7 @@
 #include "muster/base/status.h"
 #include "muster/data/dataset.h"
 #include "muster/data/files/numpy_file.h"
+#include "muster/data/files/parquet_reader.h"
 #include "muster/data/files/record_reader.h"
 #include "muster/data/images/image_decoder.h"
 #include "muster/data/sources.h"
@@ -64,6 +65,13 @@ inline bool try_records(const std::string& bytes) {
       case 't': read_as({.kind = RecordFormat::Kind::kTfRecord}); break;
       case 'g': read_as({.kind = RecordFormat::Kind::kTfRecord, .compression = Compression::kGzip}); break;
       case 'q': read_as({.kind = RecordFormat::Kind::kLines, .quoted = true}); break;
+      case 'p': {
+        std::ofstream(path, std::ios::binary) << content;
+        const std::unique_ptr<RecordReader> rows = open_parquet(path, parquet_fields(path, {}));
+        while (rows->next()) {
+        }
+        break;
+      }
       case 'n':
       case 'z':
         std::ofstream(path, std::ios::binary) << content;

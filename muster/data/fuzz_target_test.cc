@@ -13,9 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/dataset_node.h"
 #include "muster/data/files/example_builder.h"
+#include "muster/data/files/parquet_reader.h"
 #include "muster/data/files/tfrecord_writer.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
+#include "muster/data/source.h"
 
 namespace muster {
 namespace {
@@ -38,7 +41,15 @@ std::vector<std::pair<std::string, std::string>> dataset_seeds() {
                           {.threads = 2});
   const Dataset pictures = Dataset::image_folder("/no/such/folder")
                                .decode_images("image", {.steps = {ImageStep::resize(8, 8)}, .seed = 3}, {.threads = 2});
-  return {{"files", Dataset::concatenate({files.shard_hint().padded_batch(3), files}).unbatch().serialize()},
+  const std::vector<PackedField> fields{
+      {.name = "x", .type = PackedField::Type::kFloat, .sizes = {2, 3}, .otherwise = 1.5},
+      {.name = "y", .type = PackedField::Type::kInt16, .varies = true},
+      {.name = "z", .type = PackedField::Type::kString, .otherwise = std::string("?")}};
+  const Dataset columns = dataset_of(
+      FilesOp{.patterns = {"/no/such/file"}, .format = {.kind = RecordFormat::Kind::kParquet, .fields = fields}});
+  const Dataset rows_of_columns = dataset_of(ParseOp{.what = fields, .parser = parser_of(fields)}, {columns.node()});
+  return {{"parquet", rows_of_columns.select({"z", "x"}).batch(2).serialize()},
+          {"files", Dataset::concatenate({files.shard_hint().padded_batch(3), files}).unbatch().serialize()},
           {"examples", examples.bucket_by_length(0, {3}, {4, 5}).enumerate(2).window(3, 1).serialize()},
           {"pictures", Dataset::sample({pictures, pictures}, {1, 2}, 7).serialize()},
           {"cache", Dataset::range(3).cache("/no/such/file").serialize()},
@@ -52,7 +63,8 @@ std::vector<std::pair<std::string, std::string>> dataset_seeds() {
 TEST(DatasetCorpus, SeedsAreTaken) {
   for (const auto& [name, bytes] : dataset_seeds()) {
     EXPECT_EQ(parse_dataset(bytes).serialize(), bytes) << name;
-    const bool opened = name != "pictures" && name != "cache" && name != "registered";
+    const bool opened =
+        name != "pictures" && name != "cache" && name != "registered" && (name != "parquet" || has_parquet());
     EXPECT_EQ(try_dataset(bytes), opened) << name << ": what it names is looked at when it is opened";
   }
 }

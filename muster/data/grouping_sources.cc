@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "muster/base/status.h"
 #include "muster/data/source.h"
@@ -28,6 +29,7 @@ class BatchSource : public Source {
         context_(context) {}
 
   std::optional<Columns> next() override {
+    if (of_rows_) return next_of_rows();
     // First all elements, then memory for them: a batch may be asked to be larger than the dataset. What a run that was
     // cancelled meanwhile has taken is still there.
     while (rows_.size() < size_) {
@@ -42,6 +44,7 @@ class BatchSource : public Source {
   }
   void restart() override {
     rows_.clear();
+    count_ = 0;
     input_->restart();
   }
   int64_t drained() const override { return input_->drained(); }
@@ -52,13 +55,30 @@ class BatchSource : public Source {
   }
 
  private:
+  // The same where the input has many at hand: each of `rows_` is some of them.
+  std::optional<Columns> next_of_rows() {
+    while (count_ < size_) {
+      context_.check_open();
+      std::optional<Columns> some = input_->next_rows(static_cast<int64_t>(size_ - count_));
+      if (!some) break;
+      count_ += static_cast<size_t>(some->at(0).sizes()[0]);
+      rows_.push_back(std::move(*some));
+    }
+    const size_t count = std::exchange(count_, 0);
+    const absl::Cleanup taken = [this] { rows_.clear(); };
+    if (count == 0 || (drop_remainder_ && count < size_)) return std::nullopt;
+    return joined(rows_);
+  }
+
   const char* const step_;
   const size_t size_;
   const bool drop_remainder_;
   const std::optional<double> padding_;
   const std::unique_ptr<Source> input_;
   const OpenContext context_;
+  const bool of_rows_ = !padding_ && input_->gives_rows();
   std::vector<Columns> rows_;  // kept for its memory
+  size_t count_ = 0;           // of_rows_: in all of them
 };
 
 class BucketSource : public Source {

@@ -21,6 +21,10 @@ class Source {
   virtual ~Source() = default;
   // After the last element: nothing, however often it is asked.
   virtual std::optional<Columns> next() = 0;
+  // Whether next_rows() may be called in place of next(): it is a source that has many elements at hand.
+  virtual bool gives_rows() const { return false; }
+  // The next elements as one, each a row of it and parsed already: as many as are at hand, up to `most`.
+  virtual std::optional<Columns> next_rows([[maybe_unused]] int64_t most) { return std::nullopt; }
   // Begins the next round, from the first element.
   virtual void restart() = 0;
   // Leaves out elements; whether there were so many.

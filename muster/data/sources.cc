@@ -447,9 +447,11 @@ std::unique_ptr<Source> open_batch(const DatasetNode& node, const OpenContext& c
   OpenContext early = batch.inputs;
   early.left_out = &late;
   const BatchOp op = of_rows(std::get<BatchOp>(node.op()), batch.own);
-  std::unique_ptr<Source> source = open_op(op, open(node.input(), early), batch.own);
-  source = measured(batch.own.stage, std::move(source));
+  std::unique_ptr<Source> source = open(node.input(), early);
+  const bool parsed = source->gives_rows();
+  source = measured(batch.own.stage, open_op(op, std::move(source), batch.own));
   for (size_t i = late.size(); i-- > 0;) {
+    if (parsed && std::holds_alternative<ParseOp>(late[i]->op())) continue;
     const OpenContext& own = contexts[i + 1].own;
     source = measured(own.stage, open_step(*late[i], std::move(source), own));
   }

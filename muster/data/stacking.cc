@@ -1,5 +1,6 @@
 #include "muster/data/stacking.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -135,6 +136,25 @@ Columns stacked(std::span<const Columns> rows, const char* step, std::optional<d
     }
   }
   return batch;
+}
+
+Columns joined(std::span<const Columns> batches) {
+  if (batches.size() == 1) return batches[0];
+  PlainTensors plain;
+  const MemoryPool::Use pool(true);
+  Columns all;
+  for (size_t column = 0; column < batches[0].size(); ++column) {
+    if (batches[0][column].holds_strings()) {
+      Strings strings;
+      for (const Columns& batch : batches) strings.append_all(batch[column].strings());
+      all.emplace_back(std::move(strings));
+    } else {
+      std::vector<at::Tensor> tensors;
+      for (const Columns& batch : batches) tensors.push_back(batch[column].tensor());
+      all.emplace_back(at::cat(tensors));
+    }
+  }
+  return all;
 }
 
 Column row_of(const Column& column, int64_t row) {

@@ -11,6 +11,10 @@ namespace muster {
 // strings with ""). Throws Error{kInvalidArgument} in the name of `step`.
 Columns stacked(std::span<const Columns> rows, const char* step, std::optional<double> padding = {});
 
+// Batches as one, the rows of each after those of the one before. REQUIRES: they have the same columns, and there is
+// one.
+Columns joined(std::span<const Columns> batches);
+
 // One of its rows again. REQUIRES: row < column.sizes()[0].
 Column row_of(const Column& column, int64_t row);
 

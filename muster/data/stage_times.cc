@@ -89,6 +89,11 @@ class MeasuredSource : public Source {
     const Spending spent(stage_);
     return source_->next();
   }
+  bool gives_rows() const override { return source_->gives_rows(); }
+  std::optional<Columns> next_rows(int64_t most) override {
+    const Spending spent(stage_);
+    return source_->next_rows(most);
+  }
   void restart() override { source_->restart(); }
   void fast_forward(int64_t count) override { source_->fast_forward(count); }
   std::optional<int64_t> length() const override { return source_->length(); }

@@ -163,6 +163,14 @@ std::vector<std::string> PackedRows::names() const {
   return names;
 }
 
+at::Tensor PackedRows::tensor(size_t field, const char* values, size_t rows) const {
+  const PlainTensors plain;
+  const MemoryPool::Use pool(true);
+  at::Tensor tensor = tensor_of(fields_[field], rows, fields_[field].sizes);
+  if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), values, tensor.nbytes());
+  return tensor;
+}
+
 Columns PackedRows::parse(std::span<const std::string_view> rows,
                           const std::function<std::string(size_t)>& where) const {
   const PlainTensors plain;
@@ -202,9 +210,8 @@ Columns PackedRows::parse(std::span<const std::string_view> rows,
           tensor = tensor_of(field, rows.size(), {static_cast<int64_t>(first_length / field.value_bytes())});
         }
         if (values.size() != first_length) {
-          throw invalid_argument(row_name(i), ": column \"", field.name, "\" has ",
-                                 values.size() / field.value_bytes(), " values, but the first row of its batch has ",
-                                 first_length / field.value_bytes(),
+          throw invalid_argument(row_name(i), ": column \"", field.name, "\" has ", values.size() / field.value_bytes(),
+                                 " values, but the first row of its batch has ", first_length / field.value_bytes(),
                                  "; expected as many, which padded_batch makes of them");
         }
         if (first_length > 0) {

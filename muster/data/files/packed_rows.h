@@ -46,9 +46,12 @@ class PackedRows {
 
   const std::vector<PackedField>& fields() const { return fields_; }
   std::vector<std::string> names() const;
-  size_t fixed_bytes() const { return fixed_bytes_; }        // that every row has at its beginning
+  size_t fixed_bytes() const { return fixed_bytes_; }          // that every row has at its beginning
   size_t place(size_t field) const { return places_[field]; }  // of a field in them. REQUIRES: !has_length()
   size_t bytes(size_t field) const { return bytes_[field]; }   // and how many they are
+
+  // Numbers that lie after each other, as a column. REQUIRES: !has_length().
+  at::Tensor tensor(size_t field, const char* values, size_t rows) const;
 
   // Each column has a row for each of them. Throws Error{kInvalidArgument} for rows that are not as long in a column of
   // lists, and Error{kDataLoss} for bytes that are no row. It names the row: where(i) for rows[i].

@@ -86,9 +86,9 @@ TEST_F(ParquetReaderTest, GivesEveryKindOfNumberAsATensorOfItsType) {
   ASSERT_EQ(columns.size(), 14u);
   std::vector<std::string> types;
   for (const Column& column : columns) types.push_back(column.to_string());
-  EXPECT_THAT(types, ElementsAre("bool[2]", "int8[2]", "int16[2]", "int32[2]", "int64[2]", "uint8[2]", "int32[2]",
-                                 "int64[2]", "int64[2]", "float16[2]", "float32[2]", "float64[2]", "int64[2]",
-                                 "int64[2]"));
+  EXPECT_THAT(types,
+              ElementsAre("bool[2]", "int8[2]", "int16[2]", "int32[2]", "int64[2]", "uint8[2]", "int32[2]", "int64[2]",
+                          "int64[2]", "float16[2]", "float32[2]", "float64[2]", "int64[2]", "int64[2]"));
   EXPECT_THAT(values<bool>(columns[0]), ElementsAre(true, false));
   EXPECT_THAT(values<int8_t>(columns[1]), ElementsAre(-3, 4));
   EXPECT_THAT(values<int16_t>(columns[2]), ElementsAre(-300, 400));
@@ -106,9 +106,9 @@ TEST_F(ParquetReaderTest, GivesEveryKindOfNumberAsATensorOfItsType) {
 }
 
 TEST_F(ParquetReaderTest, GivesEveryKindOfTextAsStrings) {
-  const auto words_of = *arrow::DictionaryArray::FromArrays(
-      arrow::dictionary(arrow::int32(), arrow::utf8()), two<arrow::Int32Type>("", 1, 0).array,
-      string_values("", {"no", "yes"}).array);
+  const auto words_of = *arrow::DictionaryArray::FromArrays(arrow::dictionary(arrow::int32(), arrow::utf8()),
+                                                            two<arrow::Int32Type>("", 1, 0).array,
+                                                            string_values("", {"no", "yes"}).array);
   const Columns columns = read(write({
       string_values("text", {"a", ""}),
       two<arrow::BinaryType>("bytes", std::string("\0\xff", 2), std::string("b")),
@@ -170,8 +170,10 @@ TEST_F(ParquetReaderTest, NamesTheRowAndColumnOfANullAndGoesOnAfterIt) {
 
 TEST_F(ParquetReaderTest, HasWhatANullStandsFor) {
   const auto pairs = *arrow::FixedSizeListArray::FromArrays(float_values("", {1, {}, 3, 4}).array, 2);
-  const std::string path = write({int64_values("a", {1, {}}), string_values("b", {{}, "y"}),
-                                  list_values("c", {std::vector<std::optional<int32_t>>{7, {}}, {}}), {"d", pairs}});
+  const std::string path = write({int64_values("a", {1, {}}),
+                                  string_values("b", {{}, "y"}),
+                                  list_values("c", {std::vector<std::optional<int32_t>>{7, {}}, {}}),
+                                  {"d", pairs}});
   const std::vector<ParquetColumn> columns{{.name = "a", .otherwise = int64_t{-1}},
                                            {.name = "b", .otherwise = std::string("?")},
                                            {.name = "d", .otherwise = 0.5}};
@@ -182,7 +184,8 @@ TEST_F(ParquetReaderTest, HasWhatANullStandsFor) {
   EXPECT_THAT(words(read_columns[1]), ElementsAre("?", "y"));
   EXPECT_THAT(values<float>(read_columns[2]), ElementsAre(1, 0.5F, 3, 4));
   EXPECT_THAT(caught([&] { read(path, {{.name = "c", .otherwise = int64_t{5}}}); }).message(),
-              AllOf(HasSubstr("0 values"), HasSubstr("2;"))) << "a list that is null is empty";
+              AllOf(HasSubstr("0 values"), HasSubstr("2;")))
+      << "a list that is null is empty";
   EXPECT_THAT(caught([&] { read(path, {{.name = "c"}}); }).message(), HasSubstr("row 0: column \"c\" is null"));
   EXPECT_THAT(caught([&] { read(path, {{.name = "d"}}); }).message(), HasSubstr("row 0: column \"d\" is null"));
 }
@@ -201,8 +204,8 @@ TEST_F(ParquetReaderTest, RefusesTypesThatHaveNoTensorsByColumn) {
   const Status status = caught([&] { read(path); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("column \"b\""), HasSubstr("struct<x: int64>"),
-                                      HasSubstr("ParquetOptions::columns")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("column \"b\""), HasSubstr("struct<x: int64>"), HasSubstr("ParquetOptions::columns")));
   EXPECT_NO_THROW(read(path, {{.name = "a"}}));
 }
 
@@ -274,10 +277,10 @@ TEST_F(ParquetReaderTest, GoesOnWithTheRowGroupAfterOneThatIsDamaged) {
 }
 
 TEST_F(ParquetReaderTest, SurvivesWhicheverByteIsDamaged) {
-  const std::string path = write({int64_values("a", {1, {}, 3}), string_values("b", {"x", "yy", "x"}),
-                                  list_values("c", {std::vector<std::optional<int32_t>>{7, 8}, {},
-                                                    std::vector<std::optional<int32_t>>{}})},
-                                 2);
+  const std::string path =
+      write({int64_values("a", {1, {}, 3}), string_values("b", {"x", "yy", "x"}),
+             list_values("c", {std::vector<std::optional<int32_t>>{7, 8}, {}, std::vector<std::optional<int32_t>>{}})},
+            2);
   const std::string whole = testing_support::read_file(path);
 
   for (size_t place = 0; place < whole.size(); ++place) {

@@ -26,6 +26,10 @@ class RecordReader {
   // cut short), there is nothing from then on. A call that failed because the disk was away may be repeated.
   virtual std::optional<std::string_view> next() = 0;
 
+  // Many records at once, up to `most`, as columns that have a row for each: of files that hold whole columns. Else as
+  // next().
+  virtual std::optional<Columns> next_columns([[maybe_unused]] int64_t most) { return std::nullopt; }
+
   // Of the record that next() came to last, whether it gave it or said what is wrong with it. Records count from 0 and
   // lines from 1: with those that were skipped, and with line breaks within quotes; a record that has some has the
   // number of its first line.
