@@ -30,6 +30,7 @@
 #include "muster/fit/loaded_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/rate_callbacks.h"
+#include "muster/fit/sidecar_evaluator.h"
 #include "muster/fit/summary_writer.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/dump.h"

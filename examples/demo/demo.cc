@@ -1,161 +1,224 @@
-// Trains a click model: three workers, two parameter servers, tables in parts, and a worker that dies on the way. The
-// log is generated, so the probability of every click is known, and with it the best AUC that any model can reach.
+// Trains a click model from CSV files with fit(): three workers, two parameter servers and an evaluator, each a process
+// of this program. One worker is killed on the way and started again.
+//   demo [the folder for data, checkpoints and logs]
 #include <muster/muster.h>
 #include <torch/torch.h>
 
-#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "examples/demo/click_log.h"
+#include "examples/demo/processes.h"
+#include "muster/fit/event_reader.h"
+#include "tools/chart.h"
 
 namespace {
 
-struct Field {
-  const char* name;
-  int64_t ids;
-  double effect;  // how much it decides
-};
-constexpr Field kFields[] = {{"user", 4000, 0.9}, {"item", 2000, 0.9}, {"shop", 200, 0.6}, {"hour", 24, 0.5}};
-constexpr int64_t kNumFields = std::size(kFields), kDim = 8, kBatch = 512;
+constexpr int kFiles = 12, kViewsPerFile = 40'000, kTestViews = 20'000, kEpochs = 4;
+constexpr int64_t kDim = 8, kBatch = 512, kUserBins = 1 << 16;
+constexpr std::chrono::seconds kPatience{60};
 
-struct Log {
-  torch::Tensor ids;     // int64[n, fields]
-  torch::Tensor clicks;  // float32[n]
-  torch::Tensor truth;   // the logits that the clicks were drawn from
-};
-
-// Every id of every field has an effect of its own; users also like or dislike the hours.
-class World {
- public:
-  World() {
-    for (const Field& field : kFields) effects_.push_back(field.effect * torch::randn({field.ids}));
+struct ClickModelImpl : torch::nn::Module {
+  ClickModelImpl() {
+    auto table = [&](const char* name, int64_t rows) {
+      tables.emplace_back(name,
+                          register_module(name, muster::nn::Embedding({.rows = rows, .dim = kDim, .name = name})));
+    };
+    table("user", kUserBins);  // hashed
+    table("item", 1001);       // looked up; 0 stands for those that are not in the vocabulary
+    table("shop", 201);
+    table("hour", 24);
+    top = register_module(
+        "top", torch::nn::Sequential(torch::nn::Linear(4 * kDim, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1)));
+  }
+  torch::Tensor forward(const muster::Features& view) {
+    std::vector<torch::Tensor> rows;
+    for (auto& [name, table] : tables) rows.push_back(table->forward(view[name]));
+    return top->forward(torch::cat(rows, 1)).squeeze(1);
   }
 
-  Log log(int64_t count) const {
-    std::vector<torch::Tensor> ids;
-    torch::Tensor logit = torch::full({count}, -0.7);
-    for (int64_t f = 0; f < kNumFields; ++f) {
-      ids.push_back(torch::randint(kFields[f].ids, {count}, torch::kLong));
-      logit = logit + effects_[f].index_select(0, ids.back());
-    }
-    return {torch::stack(ids, 1), torch::bernoulli(torch::sigmoid(logit)), logit};
-  }
-
- private:
-  std::vector<torch::Tensor> effects_;
+  std::vector<std::pair<std::string, muster::nn::Embedding>> tables;
+  torch::nn::Sequential top{nullptr};
 };
+TORCH_MODULE(ClickModel);
 
-// The probability that a click scores higher than no click.
-double auc(const torch::Tensor& scores, const torch::Tensor& clicks) {
-  const torch::Tensor in_order = clicks.index_select(0, scores.argsort());
-  const torch::Tensor below = (1 - in_order).to(torch::kDouble).cumsum(0);  // no clicks that score lower
-  const double clicked = clicks.sum().item<double>(), others = static_cast<double>(clicks.numel()) - clicked;
-  return (in_order * below).sum().item<double>() / (clicked * others);
+muster::Model compiled(const muster::Strategy& strategy) {
+  torch::manual_seed(7);
+  return muster::compile(strategy.make<ClickModel>(),
+                         {.optimizer = muster::Adagrad({.learning_rate = 0.2, .initial_accumulator = 0.1}),
+                          .loss = muster::binary_cross_entropy_with_logits,
+                          .metrics = {muster::Auc()}});
 }
 
-class ClickModel {
+// Lines of CSV become batches: words are hashed, or are looked up in vocabularies that are learned from a file.
+class Views {
  public:
-  ClickModel() : net_(torch::nn::Linear(kNumFields * kDim, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1)) {
-    for (const Field& field : kFields) {
-      tables_.emplace_back(muster::nn::EmbeddingOptions{.rows = field.ids, .dim = kDim, .name = field.name});
-      variables_.push_back(tables_.back().table());
+  explicit Views(std::string folder) : folder_(std::move(folder)) {
+    const muster::Dataset some = muster::Dataset::csv({folder_ + "/data/train-00.csv"});
+    for (const std::string name : {"item", "shop"}) {
+      auto adapter = muster::string_lookup_adapter();
+      some.adapt(*adapter, name);
+      vocabularies_.emplace_back(name, adapter->finish());
     }
-    for (const muster::Variable& weight : muster::adopt(net_).trainable()) variables_.push_back(weight);
   }
-
-  torch::Tensor operator()(const torch::Tensor& ids) {
-    std::vector<torch::Tensor> rows;
-    for (int64_t f = 0; f < kNumFields; ++f) rows.push_back(tables_[f](ids.select(1, f)));
-    return net_->forward(torch::cat(rows, 1)).squeeze(1);
+  muster::Dataset of(const std::string& files) const {
+    muster::Dataset views = muster::Dataset::csv({folder_ + "/data/" + files});
+    views = views.preprocess("user", muster::hashing({.bins = kUserBins}));
+    for (const auto& [name, vocabulary] : vocabularies_) views = views.preprocess(name, vocabulary);
+    return views.label("click");
   }
-  const std::vector<muster::Variable>& variables() const { return variables_; }
+  muster::Dataset training() const { return of("train-*.csv").shuffle(10'000).batch(kBatch).prefetch(2); }
+  muster::Dataset test() const { return of("test.csv").batch(kBatch); }
 
  private:
-  std::vector<muster::nn::Embedding> tables_;
-  torch::nn::Sequential net_;
-  std::vector<muster::Variable> variables_;
+  const std::string folder_;
+  std::vector<std::pair<std::string, std::shared_ptr<const muster::Preprocessing>>> vocabularies_;
 };
 
-int run(int steps) {
-  torch::manual_seed(7);
-  torch::set_num_threads(1);  // several workers share this machine
-  const World world;
-  const Log train = world.log(400'000), test = world.log(20'000);
-  const double best = auc(test.truth, test.clicks);
-  std::cout << "A log of " << train.clicks.numel() << " views, of which " << std::fixed << std::setprecision(1)
-            << 100 * train.clicks.mean().item<double>() << " % were clicked. Whoever knows the truth has an AUC of "
-            << std::setprecision(4) << best << ".\n"
-            << "Three workers and two parameter servers, each a gRPC server in this process; tables in two parts.\n\n";
+// A worker or a parameter server: it needs nothing of the model.
+int serve(const std::string& job, int index, const std::string& cluster, const std::string& folder) {
+  muster::ServerOptions options{.cluster = muster::ClusterSpec::from_json(cluster), .task = {job, index}};
+  options.worker.data = {folder};
+  options.worker.storage = {folder};
+  return muster::Server(options).join();
+}
 
-  muster::InProcessCluster cluster({.workers = 3, .ps = 2});
-  muster::ParameterServerStrategy strategy(
-      cluster.resolver(), {.partitioner = muster::MinSizePartitioner{.min_shard_bytes = 4 << 10, .max_shards = 2}});
-  auto model = strategy.make<ClickModel>();
-  auto counted = strategy.make<muster::Variable>(torch::zeros({}, torch::kLong));
-  const muster::Adagrad adagrad(model.variables(), {.learning_rate = 0.2, .initial_accumulator = 0.1});
+// Looks at every checkpoint that the training leaves, without anybody waiting for it.
+int evaluate(const std::string& folder) {
+  muster::SidecarEvaluator evaluator(compiled({}), Views(folder).test(),
+                                     {.directory = folder + "/checkpoints",
+                                      .logs = folder + "/logs/evaluator",
+                                      .max_evaluations = kEpochs,
+                                      .patience = kPatience,
+                                      .look_every = std::chrono::milliseconds(50)});
+  return evaluator.run() > 0 ? 0 : 1;
+}
 
-  muster::ClusterCoordinator coordinator(strategy, {.queue_capacity = 32});
-  auto batches = coordinator.create_per_worker_dataset([&](const muster::InputContext& input) {
-    return muster::Dataset::tensors({train.ids, train.clicks})
-        .shard(input)
-        .shuffle(20'000)
-        .batch(kBatch, true)
-        .repeat();
-  });
-  auto step = muster::function([&](muster::Iterator& it) {
-    auto [ids, clicks] = it.next();
-    torch::Tensor loss = torch::binary_cross_entropy_with_logits(model(ids), clicks);
-    adagrad.minimize(loss);
-    counted.assign_add(torch::ones({}, torch::kLong));
-    return loss;
-  });
-  auto predict = muster::function([&](const torch::Tensor& ids) { return model(ids); });
-  auto tested = [&] { return auc(coordinator.schedule(predict, test.ids).fetch(), test.clicks); };
+class Cluster {
+ public:
+  explicit Cluster(std::string folder) : folder_(std::move(folder)), addresses_(demo::free_addresses(5)) {
+    for (int i = 0; i < 3; ++i) tasks_.push_back(started("worker", i));
+    for (int i = 0; i < 2; ++i) tasks_.push_back(started("ps", i));
+  }
+  muster::SimpleClusterResolver resolver() const {
+    return muster::SimpleClusterResolver(muster::ClusterSpec::from_json(json()));
+  }
+  void kill_worker(int index) { tasks_[static_cast<size_t>(index)].kill(); }
+  void start_worker(int index) { tasks_[static_cast<size_t>(index)] = started("worker", index); }
 
-  const int dies = steps * 2 / 5, returns = steps * 3 / 5;
-  double reached = 0;
-  {
-    muster::ProgressBar bar({.title = "train", .total = steps});
-    muster::RemoteValue<torch::Tensor> loss, shown;
-    for (int i = 1; i <= steps; ++i) {
-      loss = coordinator.schedule(step, batches);
-      if (i == dies) cluster.stop({"worker", 1});
-      if (i == returns) cluster.start({"worker", 1});
-      if (i % std::max(1, steps / 10) == 0) {
-        reached = tested();
-        shown = loss;
-      }
-      if (i % 10 != 0 && i != steps) continue;
-      std::ostringstream note;
-      note << std::fixed;
-      if (shown.ready()) note << "loss " << std::setprecision(3) << shown.fetch().item<double>() << "  ";
-      note << "AUC " << std::setprecision(4) << reached << "  " << coordinator.workers_up() << " of 3 workers";
-      bar.update(i, note.str());
-    }
-    coordinator.join();
+ private:
+  std::string json() const {
+    auto quoted = [&](size_t first, size_t count) {
+      std::string list;
+      for (size_t i = first; i < first + count; ++i) list += (i > first ? ",\"" : "\"") + addresses_[i] + "\"";
+      return list;
+    };
+    return "{\"worker\":[" + quoted(0, 3) + "],\"ps\":[" + quoted(3, 2) + "]}";
+  }
+  demo::Process started(const std::string& job, int index) const {
+    const std::string number = std::to_string(index);
+    return {{"--serve", job, number, json(), folder_}, folder_ + "/output/" + job + "-" + number + ".txt"};
   }
 
-  reached = tested();
-  const auto count = counted.value().item<int64_t>();
-  std::cout << "\nWorker 1 was killed after step " << dies << " and started again after step " << returns << ".\n"
-            << steps << " steps were scheduled and " << count
-            << " counted on the parameter server: " << (count >= steps ? "none was lost.\n" : "SOME WERE LOST.\n")
+  const std::string folder_;
+  const std::vector<std::string> addresses_;
+  std::vector<demo::Process> tasks_;
+};
+
+// Kills a worker in the middle of the second epoch, and starts it again before the third.
+muster::LambdaCallback accident(Cluster& cluster, std::jthread& killer) {
+  return muster::LambdaCallback({.on_epoch_begin = [&](muster::Training& training) {
+    if (training.epoch == 1) {
+      killer = std::jthread([&cluster] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        cluster.kill_worker(1);
+      });
+    }
+    if (training.epoch == 2) {
+      killer.join();
+      cluster.start_worker(1);
+    }
+  }});
+}
+
+void draw(const std::string& logs, const std::string& file) {
+  const muster::ScalarCurves curves = muster::scalars_below(logs);
+  std::ofstream(file) << muster::tools::draw_as_svg(muster::tools::charts_of(curves.curves));
+}
+
+int train(const std::string& folder) {
+  const bool ours = std::filesystem::exists(folder + "/data/train-00.csv");
+  if (std::filesystem::exists(folder) && !ours && !std::filesystem::is_empty(folder)) {
+    throw std::runtime_error("\"" + folder + "\" is not empty, and nothing that the demo has left");
+  }
+  std::filesystem::remove_all(folder);
+  for (const char* below : {"data", "output"}) std::filesystem::create_directories(folder + "/" + below);
+  demo::World world;
+  double clicks = 0;
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string number = (i < 10 ? "0" : "") + std::to_string(i);
+    for (const demo::View& view : world.write(folder + "/data/train-" + number + ".csv", kViewsPerFile))
+      clicks += view.clicked;
+  }
+  const double best = demo::best_auc(world.write(folder + "/data/test.csv", kTestViews));
+  std::cout << std::fixed << kFiles << " CSV files with " << kFiles * kViewsPerFile << " views, of which "
+            << std::setprecision(1) << 100 * clicks / (kFiles * kViewsPerFile)
+            << " % were clicked. Who knows the truth has an AUC of " << std::setprecision(4) << best << ".\n"
+            << "Three workers, two parameter servers and an evaluator, each a process; tables in two parts.\n"
+            << std::endl;
+
+  Cluster cluster(folder);
+  demo::Process evaluator({"--evaluate", folder}, folder + "/output/evaluator.txt");
+  std::jthread killer;
+  const muster::ParameterServerStrategy strategy(
+      cluster.resolver(), {.partitioner = muster::MinSizePartitioner{.min_shard_bytes = 4 << 10, .max_shards = 2}});
+  muster::Model model = compiled(strategy);
+  const Views views(folder);
+  int64_t steps = 0;
+  model.fit(views.training(),
+            {.epochs = kEpochs,
+             .callbacks = {
+                 muster::ModelCheckpoint({.directory = folder + "/checkpoints", .keep = kEpochs}),
+                 muster::TensorBoard({.directory = folder + "/logs", .write_graph = false}), accident(cluster, killer),
+                 muster::LambdaCallback({.on_train_end = [&](muster::Training& training, const muster::Logs&) {
+                   steps = training.steps;
+                 }})}});
+  const double reached = model.evaluate(views.test()).at("auc");
+  const int64_t counted = model.optimizer().iterations();
+  const bool evaluated = evaluator.wait() == 0;
+  draw(folder + "/logs", folder + "/curves.svg");
+
+  std::cout << "\nWorker 1 was killed in the second epoch and started again before the third. " << steps
+            << " steps were taken, and " << counted
+            << " counted by the parameter servers: " << (counted >= steps ? "none was lost.\n" : "SOME WERE LOST.\n")
             << "AUC " << std::setprecision(4) << reached << " on views that it has never seen; the best possible is "
             << best << ".\n"
-            << "Next: examples/task/run   # the same kind of job as six processes\n";
-  return count >= steps && reached > best - 0.02 ? 0 : 1;
+            << (evaluated ? "" : "THE EVALUATOR HAS FAILED: see output/evaluator.txt.\n") << "In " << folder << ":\n"
+            << "  checkpoints/   one after each epoch\n"
+            << "  logs/          tensorboard --logdir, or muster plot\n"
+            << "  curves.svg     what they show\n"
+            << "  output/        what the other processes have said\n";
+  return counted >= steps && evaluated && reached > best - 0.01 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  int steps = 3000;
-  if (argc == 3 && std::strcmp(argv[1], "--steps") == 0) steps = std::atoi(argv[2]);
-  if ((argc != 1 && argc != 3) || steps < 10) {
-    std::cerr << "usage: demo [--steps N]\n  --steps N    how long to train (3000, at least 10)\n";
-    return 2;
-  }
+  const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    return run(steps);
+    torch::set_num_threads(1);  // several processes share this machine
+    if (words.size() == 5 && words[0] == "--serve") return serve(words[1], std::stoi(words[2]), words[3], words[4]);
+    if (words.size() == 2 && words[0] == "--evaluate") return evaluate(words[1]);
+    if (words.size() > 1 || (words.size() == 1 && words[0].starts_with("-"))) {
+      std::cerr << "demo: expected no arguments, or one folder for what it leaves\n";
+      return 2;
+    }
+    const auto usual = std::filesystem::temp_directory_path() / ("muster-demo-" + std::to_string(::getuid()));
+    return train(words.empty() ? usual.string() : std::filesystem::absolute(words[0]).string());
   } catch (const std::exception& error) {
     std::cerr << "demo: " << error.what() << "\n";
     return 1;

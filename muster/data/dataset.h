@@ -54,14 +54,13 @@ class Dataset {
   // ---- Files. In a path, * ? and [] stand for whatever is there when the dataset is opened, in order of the names. A
   // file that is missing is Error{kNotFound}; what is wrong in one is an Error with its name and the record or line.
   // An element is one record, as a string, until parse_examples or parse_csv says what is in it.
-  static Dataset tfrecords(std::vector<std::string> files, const FileOptions& options = {});
-  static Dataset text_lines(std::vector<std::string> files, const FileOptions& options = {});
-  static Dataset fixed_records(std::vector<std::string> files, int64_t record_bytes,
-                               const FixedRecordOptions& options = {});
+  static Dataset tfrecords(Files files, const FileOptions& options = {});
+  static Dataset text_lines(Files files, const FileOptions& options = {});
+  static Dataset fixed_records(Files files, int64_t record_bytes, const FixedRecordOptions& options = {});
   // Lines and what is in them. Columns are named as in the file.
-  static Dataset csv(std::vector<std::string> files, const CsvOptions& options = {}, Parallel parallel = {});
+  static Dataset csv(Files files, const CsvOptions& options = {}, Parallel parallel = {});
   // The rows of Parquet files, with columns named as in them. Needs a Muster that was built with Apache Arrow.
-  static Dataset parquet(std::vector<std::string> files, const ParquetOptions& options = {}, Parallel parallel = {});
+  static Dataset parquet(Files files, const ParquetOptions& options = {}, Parallel parallel = {});
   // The PNG and JPEG files of a folder, named "image", and which of its folders each is in, named "label": the first by
   // name is 0. decode_images makes pictures of them.
   static Dataset image_folder(const std::string& directory);
@@ -80,6 +79,7 @@ class Dataset {
   // ---- Columns with names
   // What is in a record, as examples or as lines of a CSV file. Before a batch, it is done to the batch at once.
   Dataset parse_examples(std::vector<ExampleFeature> features, Parallel parallel = {}) const;
+  Dataset parse(std::vector<std::pair<std::string, ExampleFeature>> features, Parallel parallel = {}) const;
   Dataset parse_csv(CsvFormat format, Parallel parallel = {}) const;
   // What is in the files of a column of pictures.
   Dataset decode_images(const std::string& column, const ImageOptions& options = {}, Parallel parallel = {}) const;

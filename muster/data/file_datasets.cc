@@ -85,31 +85,30 @@ std::vector<CsvColumn> guessed_columns(RecordReader& reader, std::vector<std::st
 
 }  // namespace
 
-Dataset Dataset::tfrecords(std::vector<std::string> files, const FileOptions& options) {
+Dataset Dataset::tfrecords(Files files, const FileOptions& options) {
   return files_dataset("tfrecords",
-                       {.patterns = std::move(files),
+                       {.patterns = std::move(files).take(),
                         .format = {.kind = RecordFormat::Kind::kTfRecord, .compression = options.compression},
                         .ignore_errors = options.ignore_errors,
                         .cycle = options.cycle_length,
                         .block = options.block_length});
 }
 
-Dataset Dataset::text_lines(std::vector<std::string> files, const FileOptions& options) {
+Dataset Dataset::text_lines(Files files, const FileOptions& options) {
   return files_dataset("text_lines",
-                       {.patterns = std::move(files),
+                       {.patterns = std::move(files).take(),
                         .format = {.kind = RecordFormat::Kind::kLines, .compression = options.compression},
                         .ignore_errors = options.ignore_errors,
                         .cycle = options.cycle_length,
                         .block = options.block_length});
 }
 
-Dataset Dataset::fixed_records(std::vector<std::string> files, int64_t record_bytes,
-                               const FixedRecordOptions& options) {
+Dataset Dataset::fixed_records(Files files, int64_t record_bytes, const FixedRecordOptions& options) {
   if (record_bytes < 1 || options.header_bytes < 0 || options.footer_bytes < 0) {
     throw invalid_argument("fixed_records: records of ", record_bytes, " bytes, a header of ", options.header_bytes,
                            " and a footer of ", options.footer_bytes, "; expected at least 1, 0 and 0");
   }
-  return files_dataset("fixed_records", {.patterns = std::move(files),
+  return files_dataset("fixed_records", {.patterns = std::move(files).take(),
                                          .format = {.kind = RecordFormat::Kind::kFixed,
                                                     .compression = options.files.compression,
                                                     .record_bytes = record_bytes,
@@ -120,8 +119,8 @@ Dataset Dataset::fixed_records(std::vector<std::string> files, int64_t record_by
                                          .block = options.files.block_length});
 }
 
-Dataset Dataset::csv(std::vector<std::string> files, const CsvOptions& options, Parallel parallel) {
-  FilesOp op{.patterns = std::move(files),
+Dataset Dataset::csv(Files files, const CsvOptions& options, Parallel parallel) {
+  FilesOp op{.patterns = std::move(files).take(),
              .format = {.kind = RecordFormat::Kind::kLines,
                         .compression = options.files.compression,
                         .quoted = options.quotes},
@@ -150,9 +149,9 @@ Dataset Dataset::csv(std::vector<std::string> files, const CsvOptions& options, 
   return parsed("csv", files_dataset("csv", std::move(op)), std::move(format), parallel);
 }
 
-Dataset Dataset::parquet(std::vector<std::string> files, const ParquetOptions& options, Parallel parallel) {
+Dataset Dataset::parquet(Files files, const ParquetOptions& options, Parallel parallel) {
   check_has_parquet();
-  FilesOp op{.patterns = std::move(files),
+  FilesOp op{.patterns = std::move(files).take(),
              .format = {.kind = RecordFormat::Kind::kParquet},
              .ignore_errors = options.files.ignore_errors,
              .cycle = options.files.cycle_length,
@@ -191,6 +190,15 @@ Dataset Dataset::concatenate(const std::vector<Dataset>& datasets) {
 
 Dataset Dataset::parse_examples(std::vector<ExampleFeature> features, Parallel parallel) const {
   return parsed("parse_examples", *this, std::move(features), parallel);
+}
+
+Dataset Dataset::parse(std::vector<std::pair<std::string, ExampleFeature>> features, Parallel parallel) const {
+  std::vector<ExampleFeature> named;
+  for (auto& [name, feature] : features) {
+    feature.name = name;
+    named.push_back(std::move(feature));
+  }
+  return parse_examples(std::move(named), parallel);
 }
 
 Dataset Dataset::parse_csv(CsvFormat format, Parallel parallel) const {

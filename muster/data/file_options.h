@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -14,6 +16,19 @@
 #include "muster/data/images/image_steps.h"
 
 namespace muster {
+
+// Which files: one path or pattern, or several.
+class Files {
+ public:
+  Files(const char* one) : patterns_{one} {}                                  // NOLINT: a path is files
+  Files(std::string one) : patterns_{std::move(one)} {}                       // NOLINT
+  Files(std::vector<std::string> several) : patterns_(std::move(several)) {}  // NOLINT
+  Files(std::initializer_list<std::string> several) : patterns_(several) {}   // NOLINT
+  std::vector<std::string> take() && { return std::move(patterns_); }
+
+ private:
+  std::vector<std::string> patterns_;
+};
 
 struct FileOptions {
   Compression compression = Compression::kNone;

@@ -2,18 +2,27 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/amin.h>
 #include <ATen/ops/binary_cross_entropy.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "muster/base/status.h"
@@ -160,6 +169,75 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
             return per_example(-(own * (1 - options.label_smoothing) + logs.mean(-1) * options.label_smoothing));
           },
           options.from_logits ? Outputs::kClassLogits : Outputs::kValues};
+}
+
+Loss triplet(double margin) {
+  return {"triplet", [margin](const at::Tensor& output, const at::Tensor& target) {
+            if (output.dim() != 2 || target.numel() != output.size(0)) {
+              throw invalid_argument("loss triplet: the output is ", spec_of(output).to_string(), " and the target ",
+                                     spec_of(target).to_string(), ", expected a vector and a class for each example");
+            }
+            const at::Tensor classes = target.flatten();
+            const at::Tensor same = classes.unsqueeze(0) == classes.unsqueeze(1);
+            // No root of 0: its slope has no end.
+            const at::Tensor squares = (output.unsqueeze(0) - output.unsqueeze(1)).square().sum(-1);
+            const at::Tensor distances = (squares + 1e-12).sqrt();
+            const at::Tensor farthest = at::amax(distances * same.to(distances.scalar_type()), {1});
+            const at::Tensor nearest = at::amin(distances.masked_fill(same, 1e9), {1});
+            return (farthest - nearest + margin).clamp_min(0);
+          }};
+}
+
+namespace {
+
+// libtorch's op looks at the lengths, so it cannot be traced; this is the same sum over all ways, time by time. A state
+// is a place in `classes` with a blank before, between and after; from each a way stays, goes on, or leaves a blank out
+// between two that are different.
+at::Tensor ctc_log_likelihood(const at::Tensor& logs, const at::Tensor& classes, const at::Tensor& lengths,
+                              int64_t blank) {
+  constexpr double kImpossible = -1e30;  // whose difference is a number, where that of infinities is none
+  const int64_t examples = logs.size(0), times = logs.size(1), most = classes.size(1);
+  const at::Tensor blanks = at::full_like(classes, blank);
+  const at::Tensor last = at::full({examples, 1}, blank, classes.options());
+  const at::Tensor states = at::cat({at::stack({blanks, classes}, 2).flatten(1), last}, 1);  // [examples, 2 most + 1]
+  const int64_t count = 2 * most + 1;
+  const at::Tensor scores = logs.gather(2, states.unsqueeze(1).expand({examples, times, count}));
+  auto impossible = [&](int64_t columns) { return at::full({examples, columns}, kImpossible, logs.options()); };
+  auto later = [&](const at::Tensor& ways, int64_t by) {
+    return by >= count ? impossible(count) : at::cat({impossible(by), ways.narrow(1, 0, count - by)}, 1);
+  };
+  at::Tensor skips = at::zeros({examples, count}, at::kBool);
+  if (most > 1) {
+    const at::Tensor here = states.narrow(1, 2, count - 2), before = states.narrow(1, 0, count - 2);
+    skips = at::cat({skips.narrow(1, 0, 2), here.ne(blank).logical_and(here.ne(before))}, 1);
+  }
+  const int64_t starts = std::min<int64_t>(2, count);
+  at::Tensor ways = at::cat({scores.select(1, 0).narrow(1, 0, starts), impossible(count - starts)}, 1);
+  for (int64_t time = 1; time < times; ++time) {
+    const at::Tensor leaps = later(ways, 2).masked_fill(skips.logical_not(), kImpossible);
+    ways = at::logaddexp(at::logaddexp(ways, later(ways, 1)), leaps) + scores.select(1, time);
+  }
+  const at::Tensor ends = (2 * lengths).unsqueeze(1);
+  const at::Tensor at_blank = ways.gather(1, ends).squeeze(1);
+  const at::Tensor at_class = ways.gather(1, (ends - 1).clamp_min(0)).squeeze(1);
+  return at::logaddexp(at_blank, at_class.masked_fill(lengths.eq(0), kImpossible));
+}
+
+}  // namespace
+
+Loss ctc(int64_t blank) {
+  return {"ctc",
+          [blank](const at::Tensor& output, const at::Tensor& target) {
+            if (output.dim() != 3 || target.dim() != 2 || target.size(0) != output.size(0)) {
+              throw invalid_argument("loss ctc: the output is ", spec_of(output).to_string(), " and the target ",
+                                     spec_of(target).to_string(),
+                                     ", expected [examples, times, classes] and [examples, most]");
+            }
+            const at::Tensor classes = target.to(at::kLong);
+            const at::Tensor lengths = (classes != blank).sum(1);
+            return -ctc_log_likelihood(at::log_softmax(output, -1), classes, lengths, blank);
+          },
+          Outputs::kClassLogits};
 }
 
 at::Tensor probabilities_of(const at::Tensor& output, Outputs kind) {

@@ -63,6 +63,14 @@ struct ClassLossOptions {
 Loss make_categorical_cross_entropy(const ClassLossOptions& options);
 Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options);
 
+// Outputs are vectors, targets the numbers of classes: those of one class should be closer to each other, by `margin`,
+// than to others. Of each example counts the farthest of its class and the nearest of another one, within the batch.
+Loss triplet(double margin = 1);
+
+// Outputs are the logits of classes at each of several times, [examples, times, classes]; targets are the classes that
+// should be found in that order, [examples, most], filled up with `blank`, which is none.
+Loss ctc(int64_t blank = 0);
+
 // The probabilities that outputs of a loss stand for.
 at::Tensor probabilities_of(const at::Tensor& output, Outputs kind);
 

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/trace/function.h"
 
 namespace muster {
 namespace {
@@ -54,6 +55,41 @@ TEST(Losses, OfClassesAreThoseOfKeras) {
   expect(make_sparse_categorical_cross_entropy({.from_logits = false}),
          torch::tensor({{.7F, .2F, .1F}, {.3F, .3F, .4F}, {.2F, .5F, .3F}}), kClasses,
          {0.356675F, 0.9162908F, 0.6931472F});
+}
+
+TEST(Losses, OfTripletsAreOfTheFarthestFriendAndTheNearestStranger) {
+  const at::Tensor places = torch::tensor({{0.F, 0.F}, {3.F, 0.F}, {0.F, 2.F}, {9.F, 0.F}});
+  expect(triplet(1), places, torch::tensor({0, 0, 1, 1}),
+         {3 - 2 + 1.F, 0.F + 3 - 3.605551F + 1, 9.219544F - 2 + 1, 9.219544F - 6 + 1});
+}
+
+TEST(Losses, OfSequencesAreLibtorchsAlsoWhenTraced) {
+  torch::manual_seed(1);
+  const at::Tensor scores = torch::randn({3, 6, 4}), wanted = torch::tensor({{1, 2, 0}, {3, 0, 0}, {2, 2, 1}});
+  auto expected = [&](const at::Tensor& target, std::vector<int64_t> lengths) {
+    return torch::ctc_loss(torch::log_softmax(scores, -1).transpose(0, 1), target, std::vector<int64_t>{6, 6, 6},
+                           lengths, 0, at::Reduction::None);
+  };
+  auto traced = function([](at::Tensor x, at::Tensor y) { return ctc()(x, y); });
+  EXPECT_TRUE(torch::allclose(traced(scores, wanted), expected(wanted, {2, 1, 3}), 1e-5, 1e-5));
+  const at::Tensor others = torch::tensor({{1, 2, 3}, {3, 1, 0}, {2, 0, 0}});
+  EXPECT_TRUE(torch::allclose(traced(scores, others), expected(others, {3, 2, 1}), 1e-5, 1e-5))
+      << "lengths are no constants";
+  EXPECT_EQ(traced.stats().misses, 1);
+  const at::Tensor nothing = torch::tensor({{0, 0, 0}, {1, 1, 0}, {2, 0, 0}});
+  EXPECT_TRUE(torch::allclose(traced(scores, nothing), expected(nothing, {0, 2, 1}), 1e-5, 1e-5));
+
+  at::Tensor ours = scores.clone().requires_grad_(), theirs = scores.clone().requires_grad_();
+  ctc()(ours, wanted).sum().backward();
+  torch::ctc_loss(torch::log_softmax(theirs, -1).transpose(0, 1), wanted, std::vector<int64_t>{6, 6, 6},
+                  std::vector<int64_t>{2, 1, 3}, 0, at::Reduction::Sum)
+      .backward();
+  EXPECT_TRUE(torch::allclose(ours.grad(), theirs.grad(), 1e-4, 1e-5));
+}
+
+TEST(Losses, OfSequencesAndTripletsNameShapesThatTheyDoNotTake) {
+  EXPECT_THROW(ctc()(torch::zeros({2, 3}), torch::zeros({2, 3})), Error);
+  EXPECT_THROW(triplet()(torch::zeros({2, 3}), torch::zeros({3})), Error);
 }
 
 TEST(Losses, TakeAnOutputWithOneColumnForARow) {

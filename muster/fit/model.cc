@@ -28,6 +28,7 @@ namespace muster {
 namespace {
 
 constexpr std::string_view kWeights = "sample_weight";
+constexpr int kMostBeginnings = 10;  // of an evaluation under which workers die
 
 struct Batch {
   Features inputs;
@@ -49,14 +50,15 @@ Batch batch_of(const Iterator& it, const std::vector<at::Tensor>& tensors, bool 
     if (count > 2) batch.weights = tensors[2];
     return batch;
   }
-  if (labelled && !it.labelled) {
-    throw invalid_argument("a model is trained with a target, but the dataset has only the columns ",
-                           absl::StrJoin(it.names, ", "), "; label() says which is the target");
+  const bool has_target = labelled || it.labelled;  // which is the last column, unless label() has named another one
+  if (labelled && count < 2) {
+    throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
+                           absl::StrJoin(it.names, ", "));
   }
   std::vector<std::string> names;
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < count; ++i) {
-    if (it.labelled && i + 1 == count) {
+    if (has_target && i + 1 == count) {
       batch.target = tensors[i];
     } else if (it.names[i] == kWeights) {
       batch.weights = tensors[i];
@@ -189,8 +191,18 @@ struct Model::State {
     Totals totals(length);
     const std::variant<Dataset, ModelInput::Make> data = input.batched(how.batch_size, /*shuffle=*/false);
     if (!how.steps) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
-    const auto loop = make_step_loop(strategy, data);
-    loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
+    for (int begun = 1;; ++begun) {
+      const auto loop = make_step_loop(strategy, data);
+      const int64_t lost_before = loop->lost_workers();
+      totals = Totals(length);
+      loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
+      if (loop->lost_workers() == lost_before) break;
+      // What is read twice counts once only if nothing of it counts.
+      if (begun == kMostBeginnings) {
+        throw unavailable("evaluate: workers were lost each of the ", begun, " times that it began");
+      }
+      MUSTER_LOG(info) << "evaluate: a worker was lost, so it begins again: each example counts once";
+    }
     totals.add_others(strategy.across());
     if (totals.examples() == 0) throw out_of_range("evaluate: there are no examples");
     return totals.logs(options.metrics);
@@ -263,6 +275,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   History history;
   Logs logs;
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
+    loop->begin(options.steps_per_epoch);
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_begin(training);
     Totals totals(state.length);
     const int64_t examples_before = training.examples;

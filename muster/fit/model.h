@@ -71,8 +71,8 @@ class Model {
   // Trains, and returns the numbers of each epoch. Throws Error for data that does not fit, for what a step or a
   // callback throws, and if the data ends before the first step.
   History fit(const ModelInput& input, const FitOptions& options = {});
-  // The loss and the metrics of data, with the module in eval(). Each example counts once; on parameter servers, if a
-  // worker is lost meanwhile, those of the files or ranges that it had not ended count once more.
+  // The loss and the metrics of data, with the module in eval(). Each example counts once: on parameter servers, if a
+  // worker is lost meanwhile, it begins again.
   Logs evaluate(const ModelInput& input, const EvaluateOptions& options = {});
   // The outputs of all examples, in their order. This process computes them, also under a strategy.
   at::Tensor predict(const ModelInput& inputs, const EvaluateOptions& options = {});

@@ -22,9 +22,15 @@ class LoopInStep : public StepLoop {
  public:
   LoopInStep(Strategy strategy, Input input) : strategy_(std::move(strategy)), input_(std::move(input)) {}
 
-  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+  void begin(std::optional<int64_t> count) override {
     const bool goes_on = iterator_ && (count || iterator_->begin_again());
-    if (!goes_on) iterator_ = begin();
+    if (!goes_on) iterator_ = open();
+    begun_ = true;
+  }
+
+  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+    if (!begun_) begin(count);
+    begun_ = false;
     if (!count) count = length_;
     int64_t done = 0;
     while (!count || done < *count) {
@@ -48,7 +54,7 @@ class LoopInStep : public StepLoop {
   }
 
  private:
-  Iterator begin() const {
+  Iterator open() const {
     if (const auto* dataset = std::get_if<Dataset>(&input_)) return strategy_.distribute(*dataset);
     return strategy_.distribute(std::get<ModelInput::Make>(input_));
   }
@@ -56,6 +62,7 @@ class LoopInStep : public StepLoop {
   const Strategy strategy_;
   const Input input_;
   std::optional<Iterator> iterator_;
+  bool begun_ = false;             // for the next run
   std::optional<int64_t> length_;  // of an epoch, once one was seen
 };
 
@@ -65,8 +72,14 @@ class LoopOnWorkers : public StepLoop {
   LoopOnWorkers(const Strategy& strategy, Input input)
       : strategy_(strategy), coordinator_(strategy_), input_(std::move(input)) {}
 
+  void begin(std::optional<int64_t> count) override {
+    if (!count || !data_) data_ = open(count.has_value());
+    begun_ = true;
+  }
+
   int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!count || !data_) data_ = begin(count.has_value());
+    if (!begun_) begin(count);
+    begun_ = false;
     const size_t ahead = 4 * strategy_.workers().size();
     std::deque<Scheduled> under_way;
     int64_t scheduled = 0, done = 0;
@@ -107,13 +120,15 @@ class LoopOnWorkers : public StepLoop {
     return done;
   }
 
+  int64_t lost_workers() override { return coordinator_.metrics().snapshot().worker_failures; }
+
  private:
   struct Scheduled {
     RemoteValue<at::Tensor> sums;
     int64_t steps;
   };
 
-  PerWorkerDataset begin(bool counted) {
+  PerWorkerDataset open(bool counted) {
     if (const auto* make = std::get_if<ModelInput::Make>(&input_)) {
       return coordinator_.create_per_worker_dataset([make](InputContext context) { return (*make)(context); });
     }
@@ -128,6 +143,7 @@ class LoopOnWorkers : public StepLoop {
   ClusterCoordinator coordinator_;
   const Input input_;
   std::optional<PerWorkerDataset> data_;
+  bool begun_ = false;  // for the next run
 };
 
 }  // namespace

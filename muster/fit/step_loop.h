@@ -31,9 +31,13 @@ class StepLoop {
   using Each = std::function<void(const at::Tensor& sums, int64_t steps)>;
 
   virtual ~StepLoop() = default;
-  // Takes `steps` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
+  // Opens the data for the next run(), which does it otherwise.
+  virtual void begin(std::optional<int64_t> count) = 0;
+  // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.
   virtual int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) = 0;
+  // How many workers were lost so far. What one of them had read, and not ended, others read once more.
+  virtual int64_t lost_workers() { return 0; }
 };
 
 // Throws Error{kInvalidArgument} for a dataset that cannot be read where the strategy needs it. What is shared by

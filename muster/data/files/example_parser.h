@@ -1,6 +1,7 @@
 // Reads batches of TensorFlow's records, tf.train.Example and SequenceExample, without protobuf and without TensorFlow.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,24 @@ struct ExampleFeature {
   // Among the feature lists of a SequenceExample in place of its context; then kPadded. A row is one step, a Feature.
   bool sequence = false;
 };
+
+// For Dataset::parse: as many values in each example, `int64s(26)`, or one, `floats()`.
+template <class... Sizes>
+ExampleFeature fixed_feature(ExampleFeature::Type type, Sizes... sizes) {
+  return {.name = "", .kind = ExampleFeature::Kind::kFixed, .type = type, .shape = {static_cast<int64_t>(sizes)...}};
+}
+template <std::integral... Sizes>
+ExampleFeature floats(Sizes... sizes) {
+  return fixed_feature(ExampleFeature::Type::kFloat, sizes...);
+}
+template <std::integral... Sizes>
+ExampleFeature int64s(Sizes... sizes) {
+  return fixed_feature(ExampleFeature::Type::kInt64, sizes...);
+}
+template <std::integral... Sizes>
+ExampleFeature strings(Sizes... sizes) {
+  return fixed_feature(ExampleFeature::Type::kString, sizes...);
+}
 
 // Parses serialized examples. Whether they are Examples or SequenceExamples need not be said: their features stand at
 // the same place, and an Example has no feature lists.
