@@ -214,11 +214,15 @@ FilesOp read_op(const proto::Dataset::Files& in) {
   if (in.cycle() < 1 || in.block() < 1) {
     throw invalid_argument("dataset: ", in.cycle(), " files at a time, ", in.block(), " records of each in turn");
   }
+  // Whatever throws comes first: GCC destroys a member of what it returns twice if a later one throws.
+  const auto kind = kind_from(in.kind(), RecordFormat::Kind::kParquet, "files of kind");
+  const auto compression = kind_from(in.compression(), Compression::kZlib, "compression");
+  const FilePart part = read_part(in.shard());
   std::vector<PackedField> fields = read_fields(in);
   if (!fields.empty()) const PackedRows checked(fields);  // throws for what no row has
   return {.patterns = {in.patterns().begin(), in.patterns().end()},
-          .format = {.kind = kind_from(in.kind(), RecordFormat::Kind::kParquet, "files of kind"),
-                     .compression = kind_from(in.compression(), Compression::kZlib, "compression"),
+          .format = {.kind = kind,
+                     .compression = compression,
                      .record_bytes = in.record_bytes(),
                      .header_bytes = in.header_bytes(),
                      .footer_bytes = in.footer_bytes(),
@@ -227,7 +231,7 @@ FilesOp read_op(const proto::Dataset::Files& in) {
                      .fields = std::move(fields)},
           .header = in.header(),
           .ignore_errors = in.ignore_errors(),
-          .part = read_part(in.shard()),
+          .part = part,
           .cycle = in.cycle(),
           .block = in.block()};
 }
