@@ -10,6 +10,7 @@
 #include "muster/data/dataset.h"
 #include "muster/data/dataset_node.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
+#include "muster/data/source.h"
 #include "muster/data/sources.h"
 #include "muster/data/test_elements.h"
 #include "muster/io/test_files.h"
@@ -149,6 +150,27 @@ TEST_F(DatasetParquet, GoesOverTheWireAndReadsOnlyWhereItMay) {
   EXPECT_EQ(numbers_of(testing_support::rest_of(*allowed)), Numbers({0, 2, 4, 6}));
   error_of(StatusCode::kPermissionDenied,
            [&] { open_source(bytes, local_worker(), {.readable = {"/no/such"}})->next(); });
+}
+
+TEST_F(DatasetParquet, ThatComesFromElsewhereIsParsedAsWhatItsFilesHold) {
+  const PackedField x{.name = "x", .type = PackedField::Type::kInt64},
+      y{.name = "y", .type = PackedField::Type::kFloat};
+  const Dataset files = dataset_of(
+      FilesOp{.patterns = {file("a", 0, 4)}, .format = {.kind = RecordFormat::Kind::kParquet, .fields = {x}}});
+  auto parsed = [](const Dataset& records, const RecordContent& what) {
+    return dataset_of(ParseOp{.what = what, .parser = parser_of(what)}, {records.node()});
+  };
+  using Fields = std::vector<PackedField>;
+  const CsvFormat csv{.columns = {{.name = "x", .type = CsvColumn::Type::kFloat}}};
+
+  EXPECT_EQ(numbers_of(parsed(files, Fields{x}).batch(3)), Numbers({0, 1, 2, 3}));
+  for (const Dataset& forged : {files, parsed(files, Fields{y}), parsed(files, Fields{x, y}).select({"y"}),
+                                parsed(files, csv), parsed(parsed(files, Fields{x}), Fields{x})}) {
+    EXPECT_THAT(error_of([&] {
+                  open_source(forged.batch(3).serialize(), local_worker(), {.readable = {directory_.path()}})->next();
+                }),
+                HasSubstr("parse: the files before it hold other columns"));
+  }
 }
 
 TEST_F(DatasetParquet, IsReadOnceOverAllWorkersHoweverManyThereAre) {

@@ -44,6 +44,7 @@ std::vector<std::pair<std::string, std::string>> dataset_seeds() {
   const std::vector<PackedField> fields{
       {.name = "x", .type = PackedField::Type::kFloat, .sizes = {2, 3}, .otherwise = 1.5},
       {.name = "y", .type = PackedField::Type::kInt16, .varies = true},
+      {.name = "t", .type = PackedField::Type::kInt64, .unit = PackedField::Unit::kNanoseconds},
       {.name = "z", .type = PackedField::Type::kString, .otherwise = std::string("?")}};
   const Dataset columns = dataset_of(
       FilesOp{.patterns = {"/no/such/file"}, .format = {.kind = RecordFormat::Kind::kParquet, .fields = fields}});

@@ -115,6 +115,7 @@ void write_fields(const std::vector<PackedField>& fields, Message& out) {
     written.set_type(static_cast<int>(field.type));
     written.mutable_sizes()->Add(field.sizes.begin(), field.sizes.end());
     written.set_varies(field.varies);
+    written.set_unit(static_cast<int>(field.unit));
     if (!field.otherwise) continue;
     std::visit([&](const auto& value) { write_values(value, *written.mutable_otherwise()); }, *field.otherwise);
   }
@@ -127,7 +128,8 @@ std::vector<PackedField> read_fields(const Message& in) {
     fields.push_back({.name = field.name(),
                       .type = kind_from(field.type(), PackedField::Type::kString, "a field of type"),
                       .sizes = {field.sizes().begin(), field.sizes().end()},
-                      .varies = field.varies()});
+                      .varies = field.varies(),
+                      .unit = kind_from(field.unit(), PackedField::Unit::kNanoseconds, "a field of unit")});
     if (field.has_otherwise()) fields.back().otherwise = read_one<double>(field.otherwise());
   }
   return fields;

@@ -439,6 +439,23 @@ bool rounds_alike(const DatasetNode& node) {
   });
 }
 
+// The rows of files come parsed into what the files are said to hold: the step that would parse them must say the same,
+// which a description from elsewhere need not do.
+void check_parsed(const DatasetNode& batch, const std::vector<const DatasetNode*>& late) {
+  const DatasetNode* files = &batch.input();
+  while (!files->inputs().empty()) files = &files->input();
+  const std::vector<PackedField>& held = std::get<FilesOp>(files->op()).format.fields;
+  const auto parses = [](const DatasetNode* step) { return std::holds_alternative<ParseOp>(step->op()); };
+  const auto step = std::ranges::find_if(late, parses);
+  const auto* fields =
+      step == late.end() ? nullptr : std::get_if<std::vector<PackedField>>(&std::get<ParseOp>((*step)->op()).what);
+  if (std::ranges::count_if(late, parses) == 1 && fields != nullptr &&
+      std::ranges::equal(*fields, held, [](const PackedField& a, const PackedField& b) { return a.is_like(b); })) {
+    return;
+  }
+  throw invalid_argument("parse: the files before it hold other columns than it takes, expected the same, once");
+}
+
 std::unique_ptr<Source> open_batch(const DatasetNode& node, const OpenContext& context) {
   const std::vector<const DatasetNode*> late = late_steps(node);
   std::vector<StepContexts> contexts{{context, context}};  // and of each of those
@@ -449,6 +466,7 @@ std::unique_ptr<Source> open_batch(const DatasetNode& node, const OpenContext& c
   const BatchOp op = of_rows(std::get<BatchOp>(node.op()), batch.own);
   std::unique_ptr<Source> source = open(node.input(), early);
   const bool parsed = source->gives_rows();
+  if (parsed) check_parsed(node, late);
   source = measured(batch.own.stage, open_op(op, std::move(source), batch.own));
   for (size_t i = late.size(); i-- > 0;) {
     if (parsed && std::holds_alternative<ParseOp>(late[i]->op())) continue;

@@ -31,7 +31,8 @@ std::shared_ptr<arrow::Array> stored(std::shared_ptr<arrow::Array> array) {
 
 bool is_text(arrow::Type::type id) {
   return id == arrow::Type::STRING || id == arrow::Type::BINARY || id == arrow::Type::LARGE_STRING ||
-         id == arrow::Type::LARGE_BINARY || id == arrow::Type::FIXED_SIZE_BINARY;
+         id == arrow::Type::LARGE_BINARY || id == arrow::Type::FIXED_SIZE_BINARY || id == arrow::Type::STRING_VIEW ||
+         id == arrow::Type::BINARY_VIEW;
 }
 
 std::optional<PackedField::Type> number_type(arrow::Type::type id) {
@@ -59,6 +60,27 @@ std::optional<PackedField::Type> number_type(arrow::Type::type id) {
   }
 }
 
+PackedField::Unit unit_of(const arrow::DataType& type) {
+  using Unit = PackedField::Unit;
+  auto named = [](arrow::TimeUnit::type unit) {
+    switch (unit) {
+      case arrow::TimeUnit::SECOND: return Unit::kSeconds;
+      case arrow::TimeUnit::MILLI: return Unit::kMilliseconds;
+      case arrow::TimeUnit::MICRO: return Unit::kMicroseconds;
+      default: return Unit::kNanoseconds;
+    }
+  };
+  switch (type.id()) {
+    case arrow::Type::DATE32: return Unit::kDays;
+    case arrow::Type::DATE64: return Unit::kMilliseconds;
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64: return named(static_cast<const arrow::TimeType&>(type).unit());
+    case arrow::Type::DURATION: return named(static_cast<const arrow::DurationType&>(type).unit());
+    case arrow::Type::TIMESTAMP: return named(static_cast<const arrow::TimestampType&>(type).unit());
+    default: return Unit::kNone;
+  }
+}
+
 // The bytes of each string; nothing where it is null. Offsets are looked at, since a file may come from a stranger.
 template <class ArrayType>
 void views_of_binary(const arrow::Array& any, std::vector<std::optional<std::string_view>>& views) {
@@ -73,6 +95,22 @@ void views_of_binary(const arrow::Array& any, std::vector<std::optional<std::str
   }
 }
 
+void views_of_binary_views(const arrow::Array& any, std::vector<std::optional<std::string_view>>& views) {
+  const auto& array = static_cast<const arrow::BinaryViewArray&>(any);
+  const auto& buffers = array.data()->buffers;  // which bytes are there, the views, and what they look into
+  const auto* at = array.data()->GetValues<arrow::BinaryViewType::c_type>(1);
+  for (int64_t i = 0; i < array.length(); ++i) {
+    if (array.IsNull(i)) continue;
+    if (!at[i].is_inline()) {
+      const int64_t number = int64_t{at[i].ref.buffer_index} + 2, begin = at[i].ref.offset;
+      const bool inside = at[i].size() >= 0 && begin >= 0 && number >= 2 && number < std::ssize(buffers) &&
+                          begin + at[i].size() <= buffers[static_cast<size_t>(number)]->size();
+      if (!inside) throw data_loss("string ", i, " is outside of what it has");
+    }
+    views[static_cast<size_t>(i)] = array.GetView(i);
+  }
+}
+
 std::vector<std::optional<std::string_view>> views_of(const arrow::Array& array) {
   std::vector<std::optional<std::string_view>> views(static_cast<size_t>(array.length()));
   switch (array.type_id()) {
@@ -80,6 +118,8 @@ std::vector<std::optional<std::string_view>> views_of(const arrow::Array& array)
     case arrow::Type::BINARY: views_of_binary<arrow::BinaryArray>(array, views); break;
     case arrow::Type::LARGE_STRING:
     case arrow::Type::LARGE_BINARY: views_of_binary<arrow::LargeBinaryArray>(array, views); break;
+    case arrow::Type::STRING_VIEW:
+    case arrow::Type::BINARY_VIEW: views_of_binary_views(array, views); break;
     case arrow::Type::DICTIONARY: {
       const auto& numbers = static_cast<const arrow::DictionaryArray&>(array);
       const auto words = views_of(*numbers.dictionary());
@@ -247,6 +287,7 @@ std::optional<PackedField> packed_field(const std::string& name, const arrow::Da
   const std::optional<PackedField::Type> number = number_type(stored->id());
   if (!number) return std::nullopt;
   field.type = *number;
+  field.unit = unit_of(*stored);
   return field;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_join.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -16,7 +17,7 @@ namespace {
 
 using FieldType = PackedField::Type;
 
-constexpr size_t kMostRowBytes = size_t{1} << 30;
+constexpr size_t kMostRowBytes = size_t{1} << 30, kMostDimensions = 64;
 
 at::ScalarType scalar_type_of_field(FieldType type) {
   switch (type) {
@@ -47,6 +48,17 @@ const char* name_of_field_type(FieldType type) {
   }
 }
 
+const char* name_of_unit(PackedField::Unit unit) {
+  switch (unit) {
+    case PackedField::Unit::kDays: return " of days";
+    case PackedField::Unit::kSeconds: return " of s";
+    case PackedField::Unit::kMilliseconds: return " of ms";
+    case PackedField::Unit::kMicroseconds: return " of us";
+    case PackedField::Unit::kNanoseconds: return " of ns";
+    default: return "";
+  }
+}
+
 // Whether it is a value of the field, as it is.
 bool can_be(const PackedField& field, const std::variant<double, int64_t, std::string>& value) {
   if (field.type == FieldType::kString) return std::holds_alternative<std::string>(value);
@@ -66,16 +78,29 @@ void check_field(const PackedField& field) {
   if (field.has_length() && !field.sizes.empty()) {
     throw invalid_argument("column \"", field.name, "\": ", field.to_string(), " cannot be in a row");
   }
+  if (field.sizes.size() > kMostDimensions) {
+    throw invalid_argument("column \"", field.name, "\": a row of ", field.sizes.size(),
+                           " dimensions, expected at most ", kMostDimensions);
+  }
   uint64_t bytes = field.value_bytes();
   for (const int64_t size : field.sizes) {
-    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || bytes > kMostRowBytes) {
+    // As if no dimension were 0: libtorch multiplies them all for the strides.
+    const auto factor = static_cast<uint64_t>(std::max<int64_t>(size, 1));
+    if (size < 0 || __builtin_mul_overflow(bytes, factor, &bytes) || bytes > kMostRowBytes) {
       throw invalid_argument("column \"", field.name, "\": a row of ", field.to_string(), ", expected at most ",
                              kMostRowBytes, " bytes");
     }
   }
   if (field.otherwise && !can_be(field, *field.otherwise)) {
-    throw invalid_argument("column \"", field.name, "\": its value otherwise is none of ",
-                           name_of_field_type(field.type));
+    const std::string value = std::visit(
+        []<class Value>(const Value& it) {
+          if constexpr (std::is_same_v<Value, std::string>) return str_cat("\"", it.substr(0, 100), "\"");
+          return str_cat(it);
+        },
+        *field.otherwise);
+    const char* const kind = std::holds_alternative<double>(*field.otherwise) ? " (a double)" : "";
+    throw invalid_argument("column \"", field.name, "\": its value otherwise is ", value, kind,
+                           ", expected a value of ", name_of_field_type(field.type));
   }
 }
 
@@ -137,7 +162,12 @@ std::string PackedField::otherwise_bytes() const {
 
 std::string PackedField::to_string() const {
   return str_cat(varies ? "list of " : "", name_of_field_type(type),
-                 sizes.empty() ? "" : str_cat("[", absl::StrJoin(sizes, ", "), "]"));
+                 sizes.empty() ? "" : str_cat("[", absl::StrJoin(sizes, ", "), "]"), name_of_unit(unit));
+}
+
+bool PackedField::is_like(const PackedField& other) const {
+  return name == other.name && type == other.type && sizes == other.sizes && varies == other.varies &&
+         unit == other.unit;
 }
 
 PackedRows::PackedRows(std::vector<PackedField> fields) : fields_(std::move(fields)) {

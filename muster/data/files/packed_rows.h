@@ -18,17 +18,21 @@ namespace muster {
 // What a row has of a column.
 struct PackedField {
   enum class Type { kBool, kUint8, kInt8, kInt16, kInt32, kInt64, kHalf, kFloat, kDouble, kString };
+  // Of times and dates, whose numbers mean nothing beside those of another unit.
+  enum class Unit { kNone, kDays, kSeconds, kMilliseconds, kMicroseconds, kNanoseconds };
 
   std::string name;
   Type type;
   std::vector<int64_t> sizes{};  // of what a row has; none: it is one value
   bool varies = false;           // a row has any number of values, in one dimension
+  Unit unit = Unit::kNone;
   // What a value that is missing stands for, as in ParquetColumn.
   std::optional<std::variant<double, int64_t, std::string>> otherwise{};
 
-  size_t value_bytes() const;           // of a number
-  std::string otherwise_bytes() const;  // as it is in a row. REQUIRES: otherwise, and PackedRows has taken it
-  std::string to_string() const;        // "float32[2, 3]"
+  size_t value_bytes() const;                    // of a number
+  std::string otherwise_bytes() const;           // as it is in a row. REQUIRES: otherwise, and PackedRows has taken it
+  std::string to_string() const;                 // "float32[2, 3]", "int64 of ms"
+  bool is_like(const PackedField& other) const;  // but for `otherwise`
   bool has_length() const { return varies || type == Type::kString; }  // it is not as long in every row
 };
 

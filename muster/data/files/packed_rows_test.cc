@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "muster/io/test_files.h"
 
 namespace muster::packed_rows_test {
@@ -49,6 +51,27 @@ TEST(PackedRows, HaveFieldsOfOneLengthBeforeTheOthers) {
   EXPECT_EQ(columns[3].tensor().const_data_ptr<float>()[3], 1.25F);
   EXPECT_EQ(columns[4].tensor().const_data_ptr<bool>()[0], false);
   EXPECT_EQ(bytes_of(columns[4].tensor().const_data_ptr<bool>()[2]), std::string(1, '\1')) << "no bool is 2";
+}
+
+TEST(PackedRows, HaveNoMoreDimensionsThanATensorHas) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  auto message = [](std::vector<int64_t> sizes) {
+    return caught([&] { PackedRows({{.name = "x", .type = Type::kFloat, .sizes = std::move(sizes)}}); }).message();
+  };
+
+  EXPECT_THAT(message(std::vector<int64_t>(1'000'000, 1)), testing::AllOf(HasSubstr("\"x\""), HasSubstr("at most 64")));
+  EXPECT_THAT(message({0, kMost, 4}), HasSubstr("bytes")) << "libtorch multiplies them for the strides";
+  EXPECT_NO_THROW(PackedRows({{.name = "x", .type = Type::kFloat, .sizes = {0, 3}}}));
+}
+
+TEST(PackedRows, SayWhatTheValueIsThatANullCannotStandFor) {
+  auto message = [](Type type, std::variant<double, int64_t, std::string> otherwise) {
+    return caught([&] { PackedRows({{.name = "x", .type = type, .otherwise = std::move(otherwise)}}); }).message();
+  };
+
+  EXPECT_THAT(message(Type::kInt8, int64_t{300}), HasSubstr("\"x\": its value otherwise is 300, expected a value of"));
+  EXPECT_THAT(message(Type::kInt64, 0.0), HasSubstr("0 (a double), expected a value of int64"));
+  EXPECT_THAT(message(Type::kFloat, std::string("?")), HasSubstr("\"?\", expected a value of float32"));
 }
 
 TEST(PackedRows, OfDifferentLengthsAreNoBatch) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #ifdef MUSTER_HAS_PARQUET
 #include <arrow/buffer.h>
@@ -15,6 +16,7 @@
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 #include <parquet/properties.h>
+#include <parquet/size_statistics.h>
 #endif
 
 #include "muster/base/status.h"
@@ -29,6 +31,7 @@ namespace {
 
 // What is decoded at once, and what of it is packed at once: a column may say one long word again and again.
 constexpr int64_t kMostRowsDecoded = 16'384, kBytesDecoded = 8 << 20;
+constexpr int64_t kFewerAtOnce = 16;  // so many times, where all of them are too large
 constexpr size_t kMostRowsPacked = 512, kBytesPacked = 1 << 20;
 constexpr int64_t kMostArrowBytes = int64_t{4} << 30;  // of one file: a page of it may have 2 GiB
 
@@ -228,16 +231,16 @@ class ParquetReader final : public RecordReader {
  private:
   void check_type(const PackedField& wanted) const {
     const PackedField found = field_of(file_, wanted.name);
-    if (found.type == wanted.type && found.varies == wanted.varies && found.sizes == wanted.sizes) return;
+    if (found.is_like(wanted)) return;
     throw invalid_argument(file_.where(), ": column \"", wanted.name, "\" is ", found.to_string(), ", expected ",
                            wanted.to_string(), ", as in the first file");
   }
 
   void choose_columns() {
+    std::set<std::string_view> wanted;
+    for (const PackedField& field : rows_.fields()) wanted.insert(field.name);
     for (const parquet::arrow::SchemaField& field : file_.reader().manifest().schema_fields) {
-      const bool wanted = std::ranges::any_of(
-          rows_.fields(), [&](const PackedField& packed) { return packed.name == field.field->name(); });
-      if (wanted) add_leaves(field);
+      if (wanted.contains(field.field->name())) add_leaves(field);
     }
     const std::shared_ptr<parquet::FileMetaData> metadata = file_.reader().parquet_reader()->metadata();
     int64_t widest = 1;
@@ -246,13 +249,25 @@ class ParquetReader final : public RecordReader {
       const auto about = metadata->RowGroup(group);
       const int64_t rows = std::clamp<int64_t>(about->num_rows(), 0, int64_t{1} << 40);
       int64_t bytes = 0;
-      for (const int leaf : leaves_) {
-        bytes += std::clamp<int64_t>(about->ColumnChunk(leaf)->total_uncompressed_size(), 0, int64_t{1} << 40);
-      }
+      for (const int leaf : leaves_) bytes += bytes_of(*about->ColumnChunk(leaf));
       if (rows > 0) widest = std::max(widest, bytes / rows);
       groups_.push_back(groups_.back() + rows);
     }
-    file_.reader().set_batch_size(std::clamp<int64_t>(kBytesDecoded / widest, 1, kMostRowsDecoded));
+    decode_at_once(std::clamp<int64_t>(kBytesDecoded / widest, 1, kMostRowsDecoded));
+  }
+
+  // Once it is decoded, as far as the file says: a dictionary has a word once, however many rows have it.
+  static int64_t bytes_of(const parquet::ColumnChunkMetaData& chunk) {
+    int64_t bytes = chunk.total_uncompressed_size();
+    if (const std::shared_ptr<parquet::SizeStatistics> sizes = chunk.size_statistics()) {
+      bytes = std::max(bytes, sizes->unencoded_byte_array_data_bytes.value_or(0));
+    }
+    return std::clamp<int64_t>(bytes, 0, int64_t{1} << 40);
+  }
+
+  void decode_at_once(int64_t rows) {
+    rows_at_once_ = rows;
+    file_.reader().set_batch_size(rows);
   }
 
   void add_leaves(const parquet::arrow::SchemaField& field) {
@@ -269,13 +284,16 @@ class ParquetReader final : public RecordReader {
         batches_ = nullptr;
         row_ = decoded_rows_ = packed_begin_ = packed_end_ = 0;
         number_ = upcoming_;
-        if (error.code() == StatusCode::kUnavailable) {  // the same again
+        const bool fewer = error.code() == StatusCode::kResourceExhausted && rows_at_once_ > 1;
+        if (fewer || error.code() == StatusCode::kUnavailable) {  // the same again
           to_leave_out_ = static_cast<size_t>(upcoming_ - groups_[group_]);
         } else {
           to_leave_out_ = 0;
           upcoming_ = groups_[++group_];
         }
-        throw;
+        if (!fewer) throw;
+        decode_at_once(std::max<int64_t>(rows_at_once_ / kFewerAtOnce, 1));
+        continue;
       }
       batches_ = nullptr;
       to_leave_out_ = 0;
@@ -300,7 +318,11 @@ class ParquetReader final : public RecordReader {
       if (next) ARROW_RETURN_NOT_OK(next->Validate());
       return next;
     });
-    if (!batch) return false;
+    if (!batch) {
+      if (upcoming_ == groups_[group_ + 1]) return false;
+      throw data_loss(what, ": it ends after ", upcoming_ - groups_[group_], " rows, expected ",
+                      groups_[group_ + 1] - groups_[group_]);
+    }
     for (const PackedField& field : rows_.fields()) {
       const std::shared_ptr<arrow::Array> array = batch->GetColumnByName(field.name);
       if (!array) throw data_loss(what, ": it has no column \"", field.name, "\"");
@@ -370,6 +392,7 @@ class ParquetReader final : public RecordReader {
   std::vector<int> leaves_;      // the columns as Parquet numbers them
   std::vector<int64_t> groups_;  // the first row of each row group, and where the last one ends
   size_t group_ = 0;
+  int64_t rows_at_once_ = 1;                           // that Arrow decodes
   std::unique_ptr<arrow::RecordBatchReader> batches_;  // of the row group
   size_t to_leave_out_ = 0;                            // rows of it, which were given before it was opened again
   std::vector<DecodedColumn> columns_;

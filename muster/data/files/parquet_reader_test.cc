@@ -115,14 +115,18 @@ TEST_F(ParquetReaderTest, GivesEveryKindOfTextAsStrings) {
       two<arrow::LargeStringType>("large", std::string("c"), std::string("dd")),
       two<arrow::FixedSizeBinaryType>("fixed", std::string("123"), std::string("456"), arrow::fixed_size_binary(3)),
       {"dictionary", words_of},
+      two<arrow::StringViewType>("view", std::string(40, 'e'), std::string("f")),
+      two<arrow::BinaryViewType>("bytes view", std::string("\0", 1), std::string(40, '\0')),
   }));
 
-  ASSERT_EQ(columns.size(), 5u);
+  ASSERT_EQ(columns.size(), 7u);
   EXPECT_THAT(words(columns[0]), ElementsAre("a", ""));
   EXPECT_THAT(words(columns[1]), ElementsAre(std::string("\0\xff", 2), "b"));
   EXPECT_THAT(words(columns[2]), ElementsAre("c", "dd"));
   EXPECT_THAT(words(columns[3]), ElementsAre("123", "456"));
   EXPECT_THAT(words(columns[4]), ElementsAre("yes", "no"));
+  EXPECT_THAT(words(columns[5]), ElementsAre(std::string(40, 'e'), "f"));
+  EXPECT_THAT(words(columns[6]), ElementsAre(std::string("\0", 1), std::string(40, '\0')));
 }
 
 TEST_F(ParquetReaderTest, GivesListsOfOneSizeTheirShape) {
@@ -242,6 +246,67 @@ TEST_F(ParquetReaderTest, RefusesAColumnThatIsOfAnotherTypeThanInTheFirstFile) {
               AllOf(HasSubstr("b.parquet"), HasSubstr("\"a\" is float32, expected int64")));
   EXPECT_THAT(caught([&] { open_parquet(without, fields); }).message(), HasSubstr("no column \"a\""));
   EXPECT_EQ(caught([&] { open_parquet(directory_.path("none"), fields); }).code(), StatusCode::kNotFound);
+}
+
+TEST_F(ParquetReaderTest, RefusesTimesOfAnotherUnitThanInTheFirstFile) {
+  auto times = [](const std::shared_ptr<arrow::DataType>& type) {
+    return parquet_values<arrow::TimestampType>("a", std::vector<std::optional<int64_t>>{1'000}, type);
+  };
+  const std::string path = write({times(arrow::timestamp(arrow::TimeUnit::MILLI))});
+  const std::vector<PackedField> fields = parquet_fields(path, {});
+  auto message = [&](const ParquetValues& values) {
+    const std::string other = write_parquet(directory_.path("b.parquet"), {values});
+    return caught([&] { open_parquet(other, fields); }).message();
+  };
+
+  EXPECT_THAT(message(times(arrow::timestamp(arrow::TimeUnit::MICRO))),
+              HasSubstr("b.parquet\": column \"a\" is int64 of us, expected int64 of ms, as in the first file"));
+  EXPECT_THAT(message(parquet_values<arrow::Date32Type>("a", std::vector<std::optional<int32_t>>{1}, arrow::date32())),
+              HasSubstr("is int64 of days, expected int64 of ms"));
+  EXPECT_THAT(message(int64_values("a", {1})), HasSubstr("is int64, expected int64 of ms"));
+  EXPECT_EQ(message(times(arrow::timestamp(arrow::TimeUnit::MILLI, "UTC"))), "") << "the same moments";
+}
+
+TEST_F(ParquetReaderTest, HoldsAFewOfManyRowsThatHaveALongWordOfADictionary) {
+  constexpr int64_t kRows = 1'500;
+  arrow::Int32Builder numbers;
+  for (int64_t i = 0; i < kRows; ++i) ASSERT_TRUE(numbers.Append(0).ok());
+  const auto column =
+      *arrow::DictionaryArray::FromArrays(*numbers.Finish(), string_values("", {std::string(400'000, 'x')}).array);
+  const auto table = arrow::Table::Make(arrow::schema({arrow::field("a", column->type())}), {column});
+  const std::string path = directory_.path("a.parquet");
+  const auto out = *arrow::io::FileOutputStream::Open(path);
+  ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out, kRows).ok());  // as plain strings
+  ASSERT_TRUE(out->Close().ok());
+  const auto reader = open_parquet(path, parquet_fields(path, {}));
+
+  int64_t rows = 0;
+  while (reader->next()) ++rows;
+
+  EXPECT_EQ(rows, kRows);
+  EXPECT_LT(arrow::default_memory_pool()->max_memory(), 256 << 20) << "all of them have 600 MB";
+}
+
+TEST_F(ParquetReaderTest, SaysSoIfARowGroupHasFewerRowsThanItShould) {
+  std::vector<std::optional<int64_t>> numbers(1'000, 1);
+  const std::string path = write({int64_values("a", numbers)});
+  const std::vector<PackedField> fields = parquet_fields(path, {});
+  std::string bytes = testing_support::read_file(path);
+  const std::string thousand = "\xd0\x0f", more = "\xe0\x0f";  // 1'000 and 1'008, as Thrift has them
+  uint32_t footer = 0;
+  std::memcpy(&footer, bytes.data() + bytes.size() - 8, sizeof footer);
+  for (size_t at = bytes.size() - 8 - footer; (at = bytes.find(thousand, at)) != std::string::npos;) {
+    bytes.replace(at, 2, more);
+  }
+  testing_support::write_file(path, bytes);
+  const auto reader = open_parquet(path, fields);
+
+  for (int i = 0; i < 1'000; ++i) ASSERT_TRUE(reader->next());
+  const Status status = caught([&] { reader->next(); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("row group 0 cannot be read: it ends after 1000 rows, expected 1008"));
+  EXPECT_FALSE(reader->next());
 }
 
 TEST_F(ParquetReaderTest, RefusesAFileThatWasCutShortOrIsNone) {
