@@ -130,6 +130,11 @@ TEST_F(DatasetParquet, LeavesOutWhatItIsAskedTo) {
 
   EXPECT_EQ(numbers_of(numbers(files, {.ignore_errors = true})), Numbers({0, 2, 20, 21}));
   EXPECT_EQ(numbers_of(numbers(files, {.ignore_errors = true}).batch(2)), Numbers({0, 2, 20, 21}));
+  const std::vector<std::string> bad{directory_.path("c"), directory_.path("none")};
+  EXPECT_EQ(numbers_of(numbers({bad[0], bad[1], d}, {.ignore_errors = true})), Numbers({20, 21}))
+      << "whichever is the first";
+  EXPECT_THAT(error_of(StatusCode::kDataLoss, [&] { numbers(bad, {.ignore_errors = true}); }), HasSubstr("/c\""));
+  EXPECT_THAT(error_of(StatusCode::kDataLoss, [&] { numbers({bad[0], d}); }), HasSubstr("/c\""));
   EXPECT_THAT(error_of([&] { elements_of(numbers({a})); }), HasSubstr("row 1: column \"x\" is null"));
   EXPECT_THAT(error_of([&] { elements_of(numbers({d, b})); }), HasSubstr("\"y\" is int64, expected float32"));
 }

@@ -83,6 +83,21 @@ std::vector<CsvColumn> guessed_columns(RecordReader& reader, std::vector<std::st
   return columns;
 }
 
+// As the first file has them; of those that can be read, if others are left out.
+std::vector<PackedField> fields_of_files(const FilesOp& op, const std::vector<ParquetColumn>& columns) {
+  std::optional<Error> first;
+  for (const std::string& path : record_files(op)) {
+    try {
+      return parquet_fields(path, columns);
+    } catch (const Error& error) {
+      const bool is_left_out = error.code() == StatusCode::kDataLoss || error.code() == StatusCode::kNotFound;
+      if (!op.ignore_errors || !is_left_out) throw;  // what is wrong with `columns` is so in every file
+      if (!first) first.emplace(error);
+    }
+  }
+  throw Error(*first);
+}
+
 }  // namespace
 
 Dataset Dataset::tfrecords(Files files, const FileOptions& options) {
@@ -160,7 +175,7 @@ Dataset Dataset::parquet(Files files, const ParquetOptions& options, Parallel pa
   if (options.files.compression != Compression::kNone) {
     throw invalid_argument("parquet: a compression, expected none: the files say themselves how they are compressed");
   }
-  op.format.fields = parquet_fields(record_files(op).at(0), options.columns);
+  op.format.fields = fields_of_files(op, options.columns);
   std::vector<PackedField> fields = op.format.fields;
   return parsed("parquet", files_dataset("parquet", std::move(op)), std::move(fields), parallel);
 }

@@ -62,8 +62,10 @@ struct ParquetColumn {
 };
 
 struct ParquetOptions {
-  std::vector<ParquetColumn> columns{};  // those that are wanted, in this order. Without: all that the first file has.
-  FileOptions files{};                   // not `compression`: the files say themselves how they are compressed
+  // Those that are wanted, in this order. Without: all that the first file has; with `ignore_errors`, the first that
+  // can be read.
+  std::vector<ParquetColumn> columns{};
+  FileOptions files{};  // not `compression`: the files say themselves how they are compressed
 };
 
 // Pictures become tensors of their pixels: uint8 [height, width, channels], and what the steps make of them.

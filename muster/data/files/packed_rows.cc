@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "muster/base/status.h"
@@ -64,10 +65,17 @@ bool can_be(const PackedField& field, const std::variant<double, int64_t, std::s
   if (field.type == FieldType::kString) return std::holds_alternative<std::string>(value);
   const bool floats =
       field.type == FieldType::kHalf || field.type == FieldType::kFloat || field.type == FieldType::kDouble;
-  if (std::holds_alternative<double>(value)) return floats;
+  if (const auto* real = std::get_if<double>(&value)) {
+    // One that is finite stays so.
+    double most = std::numeric_limits<double>::max();
+    if (field.type == FieldType::kFloat) most = std::numeric_limits<float>::max();
+    if (field.type == FieldType::kHalf) most = static_cast<float>(std::numeric_limits<c10::Half>::max());
+    return floats && (!std::isfinite(*real) || std::abs(*real) <= most);
+  }
   const auto* number = std::get_if<int64_t>(&value);
   if (number == nullptr) return false;
-  if (floats || field.type == FieldType::kInt64) return true;
+  if (floats) return can_be(field, static_cast<double>(*number));
+  if (field.type == FieldType::kInt64) return true;
   if (field.type == FieldType::kBool) return *number == 0 || *number == 1;
   if (field.type == FieldType::kUint8) return *number >= 0 && *number <= 255;
   const int bits = static_cast<int>(8 * field.value_bytes()) - 1;

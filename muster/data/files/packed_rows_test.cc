@@ -71,6 +71,10 @@ TEST(PackedRows, SayWhatTheValueIsThatANullCannotStandFor) {
 
   EXPECT_THAT(message(Type::kInt8, int64_t{300}), HasSubstr("\"x\": its value otherwise is 300, expected a value of"));
   EXPECT_THAT(message(Type::kInt64, 0.0), HasSubstr("0 (a double), expected a value of int64"));
+  EXPECT_THAT(message(Type::kFloat, 1e300), HasSubstr("1e+300 (a double), expected a value of float32"));
+  EXPECT_THAT(message(Type::kHalf, int64_t{70'000}), HasSubstr("70000, expected a value of float16"));
+  EXPECT_EQ(message(Type::kHalf, std::numeric_limits<double>::quiet_NaN()), "");
+  EXPECT_EQ(message(Type::kFloat, -std::numeric_limits<double>::infinity()), "");
   EXPECT_THAT(message(Type::kFloat, std::string("?")), HasSubstr("\"?\", expected a value of float32"));
 }
 

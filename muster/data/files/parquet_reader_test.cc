@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "muster/io/test_files.h"
 
 namespace muster::parquet_reader_test {
