@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
@@ -349,6 +350,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
     clip(rule_.all.clipping, for_places[p]);
   }
   Rates rates(*this);
+  std::map<std::string, at::Tensor> came;  // to each parameter server: one of what it was sent
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
     const Own& mine = own_[i];
@@ -380,16 +382,19 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
       for (const Variable& slot : mine.slots) step.slots.push_back(place_of(slot, p).memory());
       const at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
       rows != nullptr ? update_rows(step, ids) : update(step);
+      if (own.state()->home) came[own.device()] = rows != nullptr ? ids : gradient;
       if (!mine.average) continue;
       const at::Tensor share = rates.share_of_value(own.device(), *rule_.all.average);
       add_to_average(place_of(*mine.average, p).memory(), step.value, share, ids);
     }
   }
-  // The last: what depends on it is of the steps before.
+  // The last: what depends on it is of the steps before. A parameter server counts when gradients have come: else that
+  // were part of the request which only reads, and could be neither repeated then nor shared.
   for (size_t p = 0; p < places_of(*iterations_); ++p) {
     const Variable steps = place_of(*iterations_, p);
     DeviceScope there(steps.device());
-    steps.memory().add_(1);
+    const auto with = came.find(steps.device());
+    steps.memory().add_(with == came.end() ? at::ones({1}, at::kLong) : with->second.new_ones({1}, at::kLong));
   }
 }
 
