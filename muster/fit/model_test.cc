@@ -343,7 +343,7 @@ TEST(EvaluateOnParameterServers, CountsEachExampleOnceWhileAWorkerDies) {
       return element;
     };
   });
-  constexpr int64_t kElements = 8'000;
+  constexpr int64_t kElements = 3'000;
   const at::Tensor numbers = torch::arange(kElements, torch::kFloat);
   const Dataset data = Dataset::tensors({numbers.unsqueeze(1), numbers}).map_registered("counted_elements").batch(2);
   LogCapture log;
