@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
       measure(words[1]);
       return 0;
     }
-    const Dataset rows = Dataset::parquet({words.begin() + 2, words.end()});
+    const Dataset rows = Dataset::parquet(std::vector<std::string>(words.begin() + 2, words.end()));
     const int64_t batch = std::stoll(words[1]);
     print_rows(batch == 0 ? rows : rows.batch(batch));
     return 0;
