@@ -22,15 +22,13 @@ class LoopInStep : public StepLoop {
  public:
   LoopInStep(Strategy strategy, Input input) : strategy_(std::move(strategy)), input_(std::move(input)) {}
 
-  void begin(std::optional<int64_t> count) override {
+ private:
+  void open(std::optional<int64_t> count) override {
     const bool goes_on = iterator_ && (count || iterator_->begin_again());
-    if (!goes_on) iterator_ = open();
-    begun_ = true;
+    if (!goes_on) iterator_ = distributed();
   }
 
-  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!begun_) begin(count);
-    begun_ = false;
+  int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
     if (!count) count = length_;
     int64_t done = 0;
     while (!count || done < *count) {
@@ -53,8 +51,7 @@ class LoopInStep : public StepLoop {
     return done;
   }
 
- private:
-  Iterator open() const {
+  Iterator distributed() const {
     if (const auto* dataset = std::get_if<Dataset>(&input_)) return strategy_.distribute(*dataset);
     return strategy_.distribute(std::get<ModelInput::Make>(input_));
   }
@@ -62,7 +59,6 @@ class LoopInStep : public StepLoop {
   const Strategy strategy_;
   const Input input_;
   std::optional<Iterator> iterator_;
-  bool begun_ = false;             // for the next run
   std::optional<int64_t> length_;  // of an epoch, once one was seen
 };
 
@@ -72,19 +68,19 @@ class LoopOnWorkers : public StepLoop {
   LoopOnWorkers(const Strategy& strategy, Input input)
       : strategy_(strategy), coordinator_(strategy_), input_(std::move(input)) {}
 
-  void begin(std::optional<int64_t> count) override {
-    if (!count || !data_) data_ = open(count.has_value());
-    begun_ = true;
+  int64_t lost_workers() override { return coordinator_.metrics().snapshot().worker_failures; }
+
+ private:
+  void open(std::optional<int64_t> count) override {
+    if (!count || !data_) data_ = at_workers(count.has_value());
   }
 
-  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!begun_) begin(count);
-    begun_ = false;
+  int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
     const size_t ahead = 4 * strategy_.workers().size();
     std::deque<Scheduled> under_way;
     int64_t scheduled = 0, done = 0;
     bool ended = false;
-    auto take = [&](Scheduled& next) {
+    auto fetch = [&](Scheduled& next) {
       try {
         const at::Tensor sums = next.sums.fetch();
         done += next.steps;
@@ -105,11 +101,11 @@ class LoopOnWorkers : public StepLoop {
         ended = true;
       }
       if (under_way.size() >= ahead) {
-        take(under_way.front());
+        fetch(under_way.front());
         under_way.pop_front();
       }
     }
-    for (Scheduled& next : under_way) take(next);
+    for (Scheduled& next : under_way) fetch(next);
     try {
       coordinator_.join();
     } catch (const Error& error) {
@@ -120,15 +116,12 @@ class LoopOnWorkers : public StepLoop {
     return done;
   }
 
-  int64_t lost_workers() override { return coordinator_.metrics().snapshot().worker_failures; }
-
- private:
   struct Scheduled {
     RemoteValue<at::Tensor> sums;
     int64_t steps;
   };
 
-  PerWorkerDataset open(bool counted) {
+  PerWorkerDataset at_workers(bool counted) {
     if (const auto* make = std::get_if<ModelInput::Make>(&input_)) {
       return coordinator_.create_per_worker_dataset([make](InputContext context) { return (*make)(context); });
     }
@@ -143,10 +136,20 @@ class LoopOnWorkers : public StepLoop {
   ClusterCoordinator coordinator_;
   const Input input_;
   std::optional<PerWorkerDataset> data_;
-  bool begun_ = false;  // for the next run
 };
 
 }  // namespace
+
+void StepLoop::begin(std::optional<int64_t> count) {
+  open(count);
+  begun_ = true;
+}
+
+int64_t StepLoop::run(const Steps& steps, std::optional<int64_t> count, const Each& each) {
+  if (!begun_) begin(count);
+  begun_ = false;
+  return take(steps, count, each);
+}
 
 std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, Input input) {
   if (strategy.servers()) return std::make_unique<LoopOnWorkers>(strategy, std::move(input));

@@ -32,12 +32,19 @@ class StepLoop {
 
   virtual ~StepLoop() = default;
   // Opens the data for the next run(), which does it otherwise.
-  virtual void begin(std::optional<int64_t> count) = 0;
+  void begin(std::optional<int64_t> count);
   // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.
-  virtual int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each) = 0;
+  int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each);
   // How many workers were lost so far. What one of them had read, and not ended, others read once more.
   virtual int64_t lost_workers() { return 0; }
+
+ private:
+  virtual void open(std::optional<int64_t> count) = 0;
+  // REQUIRES: it is open.
+  virtual int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) = 0;
+
+  bool begun_ = false;  // for the next run
 };
 
 // Throws Error{kInvalidArgument} for a dataset that cannot be read where the strategy needs it. What is shared by

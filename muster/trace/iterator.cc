@@ -41,6 +41,11 @@ Iterator iterator_over(std::shared_ptr<ElementSource> source, Iterator pattern) 
 
 namespace {
 
+// That of this process with the number. Throws Error{kNotFound} if there is none.
+std::shared_ptr<SharedSource> source_of(const at::Tensor& number) {
+  return local_worker().source(static_cast<uint64_t>(number.item().toLong()));
+}
+
 // The mean over replicas is the mean over rows only if all have as many.
 void warn_of_shares(const std::vector<at::Tensor>& batch, int64_t replicas) {
   if (batch.empty() || batch[0].dim() == 0 || batch[0].size(0) % replicas == 0) return;
@@ -75,12 +80,12 @@ const at::Tensor& Features::operator[](std::string_view name) const {
 
 bool Iterator::begin_again() const {
   if (!number.defined()) return false;
-  return local_worker().source(static_cast<uint64_t>(number.item().toLong()))->begin_again();
+  return source_of(number)->begin_again();
 }
 
 std::string Iterator::position() const {
   const Untraced untraced;
-  std::string position = local_worker().source(static_cast<uint64_t>(number.item().toLong()))->position();
+  std::string position = source_of(number)->position();
   if (position.empty()) throw failed_precondition("this sequence of examples does not know where it is");
   return position;
 }
@@ -126,7 +131,7 @@ std::vector<at::Tensor> Iterator::take(size_t count) const {
   std::vector<at::Tensor> element;
   std::vector<int64_t> described;
   if (tracer == nullptr) {
-    auto source = local_worker().source(static_cast<uint64_t>(number.item().toLong()));
+    auto source = source_of(number);
     auto taken = source->next();
     if (!taken) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
     element = std::move(*taken);

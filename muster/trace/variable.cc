@@ -197,6 +197,7 @@ Variable::State::~State() {
   } else if (shards.empty() && copies.empty() && !home) {
     give_back_remote_name(options.name);
   }
+  if (!adopted_memory && !shown.defined()) return;
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
   if (shown.defined()) registry.shown.erase(shown.storage().unsafeGetStorageImpl());
@@ -493,6 +494,19 @@ Variable make_one_beside(const Variable& other, const std::string& name, const M
   return Variable(std::make_shared<Variable::State>(initial(state.spec.sizes), std::move(options)));
 }
 
+// A whole with a part beside each of the places.
+Variable make_parts_beside(const std::vector<Variable>& places, VariableOptions options, const MakeInitial& initial,
+                           bool alike) {
+  std::vector<Variable> parts;
+  for (const Variable& place : places) {
+    parts.push_back(make_one_beside(place, str_cat(options.name, "/part_", parts.size()), initial));
+  }
+  Variable whole(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
+  for (const Variable& part : whole.shards()) part.state()->part_of->alike = alike;
+  fill(whole);
+  return whole;
+}
+
 }  // namespace
 
 Variable make_beside(const Variable& other, const std::string& name, const MakeInitial& initial, bool alike) {
@@ -506,15 +520,8 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
     return Variable(Variable::State::mirrored(std::move(copies), {.name = name, .trainable = false}));
   }
   if (!other.shards().empty()) {
-    VariableOptions options{.name = name, .trainable = false, .device = other.device()};
-    std::vector<Variable> parts;
-    for (const Variable& shard : other.shards()) {
-      parts.push_back(make_one_beside(shard, str_cat(name, "/part_", parts.size()), initial));
-    }
-    Variable whole(std::make_shared<Variable::State>(std::move(parts), std::move(options)));
-    for (const Variable& part : whole.shards()) part.state()->part_of->alike = alike;
-    fill(whole);
-    return whole;
+    return make_parts_beside(other.shards(), {.name = name, .trainable = false, .device = other.device()}, initial,
+                             alike);
   }
   Variable made = make_one_beside(other, name, initial);
   fill(made);
@@ -536,15 +543,7 @@ Variable make_beside_all(const std::vector<Variable>& others, const std::string&
     for (const Variable& shard : other.shards()) add(shard);
   }
   if (places.size() == 1) return make_beside(places[0], name, initial);
-  std::vector<Variable> parts;
-  for (const Variable& place : places) {
-    parts.push_back(make_one_beside(place, str_cat(name, "/part_", parts.size()), initial));
-  }
-  Variable whole(
-      std::make_shared<Variable::State>(std::move(parts), VariableOptions{.name = name, .trainable = false}));
-  for (const Variable& part : whole.shards()) part.state()->part_of->alike = true;
-  fill(whole);
-  return whole;
+  return make_parts_beside(places, {.name = name, .trainable = false}, initial, /*alike=*/true);
 }
 
 }  // namespace muster

@@ -14,13 +14,8 @@ namespace muster {
 using step_ops::descend_;
 
 // ---- Adadelta
-Adadelta::Adadelta(AdadeltaOptions options)
-    : Optimizer({.name = "adadelta",
-                 .slots = {{.name = "squares"}, {.name = "steps"}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
+Adadelta::Adadelta(const AdadeltaOptions& options)
+    : RuleWith("adadelta", {{.name = "squares"}, {.name = "steps"}}, options) {
   expect_share("adadelta", "rho", options_.rho);
   expect_not_negative("adadelta", "epsilon", options_.epsilon);
 }
@@ -36,16 +31,9 @@ void Adadelta::update(Update step) const {
 }
 
 // ---- Adamax
-Adamax::Adamax(AdamaxOptions options)
-    : Optimizer({.name = "adamax",
-                 .slots = {{.name = "mean"}, {.name = "largest"}, {.name = "steps", .scalar = true}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
-  expect_share("adamax", "beta1", options_.beta1);
-  expect_share("adamax", "beta2", options_.beta2);
-  expect_not_negative("adamax", "epsilon", options_.epsilon);
+Adamax::Adamax(const AdamaxOptions& options)
+    : RuleWith("adamax", {{.name = "mean"}, {.name = "largest"}, {.name = "steps", .scalar = true}}, options) {
+  expect_moments("adamax", options_);
 }
 
 void Adamax::update(Update step) const {
@@ -58,19 +46,14 @@ void Adamax::update(Update step) const {
 }
 
 // ---- Nadam
-Nadam::Nadam(NadamOptions options)
-    : Optimizer({.name = "nadam",
-                 .slots = {{.name = "mean"},
-                           {.name = "variance"},
-                           {.name = "steps", .scalar = true},
-                           {.name = "momentum_product", .initial = 1, .scalar = true}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
-  expect_share("nadam", "beta1", options_.beta1);
-  expect_share("nadam", "beta2", options_.beta2);
-  expect_not_negative("nadam", "epsilon", options_.epsilon);
+Nadam::Nadam(const NadamOptions& options)
+    : RuleWith("nadam",
+               {{.name = "mean"},
+                {.name = "variance"},
+                {.name = "steps", .scalar = true},
+                {.name = "momentum_product", .initial = 1, .scalar = true}},
+               options) {
+  expect_moments("nadam", options_);
   expect_not_negative("nadam", "momentum_decay", options_.momentum_decay);
 }
 
@@ -83,21 +66,15 @@ void Nadam::update(Update step) const {
   };
   const at::Tensor now = momentum_at(count), next = momentum_at(count + 1);
   const at::Tensor product = step.slots[3].mul_(now).reshape({});
-  mean.lerp_(gradient, 1 - options_.beta1);
-  variance.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+  add_to_moments(options_, mean, variance, gradient);
   const at::Tensor divisor = variance.div(one_minus_power(options_.beta2, count)).sqrt_().add_(options_.epsilon);
   const at::Tensor of_gradient = (1 - now) / (1 - product), of_mean = next / (1 - product * next);
   descend_(step.value, (gradient * of_gradient + mean * of_mean).div_(divisor), step.rate);
 }
 
 // ---- FTRL
-Ftrl::Ftrl(FtrlOptions options)
-    : Optimizer({.name = "ftrl",
-                 .slots = {{.name = "sums", .initial = options.initial_accumulator}, {.name = "linear"}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = 0,
-                 .all = options.all}),
-      options_(std::move(options)) {
+Ftrl::Ftrl(const FtrlOptions& options)
+    : RuleWith("ftrl", {{.name = "sums", .initial = options.initial_accumulator}, {.name = "linear"}}, options) {
   if (options_.learning_rate.initial() == 0) throw invalid_argument("ftrl: learning_rate is 0, expected more");
   if (!(options_.learning_rate_power <= 0)) {
     throw invalid_argument("ftrl: learning_rate_power is ", options_.learning_rate_power, ", expected 0 or less");
@@ -125,23 +102,15 @@ void Ftrl::update(Update step) const {
 }
 
 // ---- LAMB
-Lamb::Lamb(LambOptions options)
-    : Optimizer({.name = "lamb",
-                 .slots = {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
-  expect_share("lamb", "beta1", options_.beta1);
-  expect_share("lamb", "beta2", options_.beta2);
-  expect_not_negative("lamb", "epsilon", options_.epsilon);
+Lamb::Lamb(const LambOptions& options)
+    : RuleWith("lamb", {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}, options) {
+  expect_moments("lamb", options_);
 }
 
 void Lamb::update(Update step) const {
   at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
   count.add_(1);
-  mean.lerp_(step.gradient, 1 - options_.beta1);
-  variance.mul_(options_.beta2).addcmul_(step.gradient, step.gradient, 1 - options_.beta2);
+  add_to_moments(options_, mean, variance, step.gradient);
   const at::Tensor divisor = variance.div(one_minus_power(options_.beta2, count)).sqrt_().add_(options_.epsilon);
   at::Tensor direction = mean.div(one_minus_power(options_.beta1, count)).div_(divisor);
   if (step.weight_decay != 0) direction = direction.add(step.value, step.weight_decay);
@@ -151,13 +120,7 @@ void Lamb::update(Update step) const {
 }
 
 // ---- Lion
-Lion::Lion(LionOptions options)
-    : Optimizer({.name = "lion",
-                 .slots = {{.name = "mean"}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
+Lion::Lion(const LionOptions& options) : RuleWith("lion", {{.name = "mean"}}, options) {
   expect_share("lion", "beta1", options_.beta1);
   expect_share("lion", "beta2", options_.beta2);
 }

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "muster/train/optimizer.h"
+#include "muster/train/rule_with.h"
 
 namespace muster {
 
@@ -15,16 +15,15 @@ struct AdadeltaOptions {
   UpdateOptions all{};
 };
 
-class Adadelta : public Optimizer {
+class Adadelta : public RuleWith<AdadeltaOptions> {
  public:
-  explicit Adadelta(AdadeltaOptions options);
-  explicit Adadelta(Trained variables, AdadeltaOptions options = {}) : Adadelta(std::move(options)) {
+  explicit Adadelta(const AdadeltaOptions& options);
+  explicit Adadelta(Trained variables, const AdadeltaOptions& options = {}) : Adadelta(options) {
     bind(std::move(variables));
   }
 
  private:
   void update(Update step) const override;
-  AdadeltaOptions options_;
 };
 
 struct AdamaxOptions {
@@ -35,16 +34,15 @@ struct AdamaxOptions {
   UpdateOptions all{};
 };
 
-class Adamax : public Optimizer {
+class Adamax : public RuleWith<AdamaxOptions> {
  public:
-  explicit Adamax(AdamaxOptions options);
-  explicit Adamax(Trained variables, AdamaxOptions options = {}) : Adamax(std::move(options)) {
+  explicit Adamax(const AdamaxOptions& options);
+  explicit Adamax(Trained variables, const AdamaxOptions& options = {}) : Adamax(options) {
     bind(std::move(variables));
   }
 
  private:
   void update(Update step) const override;
-  AdamaxOptions options_;
 };
 
 struct NadamOptions {
@@ -56,16 +54,13 @@ struct NadamOptions {
   UpdateOptions all{};
 };
 
-class Nadam : public Optimizer {
+class Nadam : public RuleWith<NadamOptions> {
  public:
-  explicit Nadam(NadamOptions options);
-  explicit Nadam(Trained variables, NadamOptions options = {}) : Nadam(std::move(options)) {
-    bind(std::move(variables));
-  }
+  explicit Nadam(const NadamOptions& options);
+  explicit Nadam(Trained variables, const NadamOptions& options = {}) : Nadam(options) { bind(std::move(variables)); }
 
  private:
   void update(Update step) const override;
-  NadamOptions options_;
 };
 
 struct FtrlOptions {
@@ -78,14 +73,13 @@ struct FtrlOptions {
 };
 
 // Follow the regularized leader, as Keras has it: for tables of which most rows should stay at zero.
-class Ftrl : public Optimizer {
+class Ftrl : public RuleWith<FtrlOptions> {
  public:
-  explicit Ftrl(FtrlOptions options);
-  explicit Ftrl(Trained variables, FtrlOptions options = {}) : Ftrl(std::move(options)) { bind(std::move(variables)); }
+  explicit Ftrl(const FtrlOptions& options);
+  explicit Ftrl(Trained variables, const FtrlOptions& options = {}) : Ftrl(options) { bind(std::move(variables)); }
 
  private:
   void update(Update step) const override;
-  FtrlOptions options_;
 };
 
 struct LambOptions {
@@ -98,14 +92,13 @@ struct LambOptions {
 
 // Adam whose step is as long as the weights, so that batches may be large. Of a variable in parts, each part for
 // itself.
-class Lamb : public Optimizer {
+class Lamb : public RuleWith<LambOptions> {
  public:
-  explicit Lamb(LambOptions options);
-  explicit Lamb(Trained variables, LambOptions options = {}) : Lamb(std::move(options)) { bind(std::move(variables)); }
+  explicit Lamb(const LambOptions& options);
+  explicit Lamb(Trained variables, const LambOptions& options = {}) : Lamb(options) { bind(std::move(variables)); }
 
  private:
   void update(Update step) const override;
-  LambOptions options_;
 };
 
 struct LionOptions {
@@ -116,14 +109,13 @@ struct LionOptions {
 };
 
 // Steps of one length, by the sign of a mean of the gradients.
-class Lion : public Optimizer {
+class Lion : public RuleWith<LionOptions> {
  public:
-  explicit Lion(LionOptions options);
-  explicit Lion(Trained variables, LionOptions options = {}) : Lion(std::move(options)) { bind(std::move(variables)); }
+  explicit Lion(const LionOptions& options);
+  explicit Lion(Trained variables, const LionOptions& options = {}) : Lion(options) { bind(std::move(variables)); }
 
  private:
   void update(Update step) const override;
-  LionOptions options_;
 };
 
 }  // namespace muster

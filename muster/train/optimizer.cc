@@ -22,27 +22,26 @@
 #include "muster/trace/tracer.h"
 #include "muster/trace/variable_scope.h"
 #include "muster/train/clipping.h"
+#include "muster/train/rule_options.h"
 
 namespace muster {
 
 Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
-  auto expect = [&](const char* option, double value, bool holds, const char* expected) {
-    if (!holds) throw invalid_argument(rule_.name, ": ", option, " is ", value, ", expected ", expected);
-  };
+  const std::string& name = rule_.name;
   const double rate = rule_.learning_rate.initial();
-  expect("learning_rate", rate, rate >= 0 && std::isfinite(rate), "0 or more");
-  expect("weight_decay", rule_.weight_decay, rule_.weight_decay >= 0, "0 or more");
+  expect_not_negative(name, "learning_rate", rate);
+  if (std::isinf(rate)) throw invalid_argument(name, ": learning_rate is ", rate, ", expected 0 or more");
+  expect_not_negative(name, "weight_decay", rule_.weight_decay);
   const UpdateOptions& all = rule_.all;
   check(all.clipping);
-  if (all.average) expect("average", *all.average, *all.average >= 0 && *all.average < 1, "0 or more and less than 1");
+  if (all.average) expect_share(name, "average", *all.average);
   for (const ParameterGroup& group : all.groups) {
-    expect("rate_factor of a group", group.rate_factor, group.rate_factor >= 0, "0 or more");
-    if (group.weight_decay)
-      expect("weight_decay of a group", *group.weight_decay, *group.weight_decay >= 0, "0 or more");
+    expect_not_negative(name, "rate_factor of a group", group.rate_factor);
+    if (group.weight_decay) expect_not_negative(name, "weight_decay of a group", *group.weight_decay);
     try {
       const std::regex pattern(group.names);
     } catch (const std::regex_error& error) {
-      throw invalid_argument(rule_.name, ": group \"", group.names, "\" is no regular expression: ", error.what());
+      throw invalid_argument(name, ": group \"", group.names, "\" is no regular expression: ", error.what());
     }
   }
 }

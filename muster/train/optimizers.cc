@@ -13,13 +13,9 @@ namespace muster {
 using step_ops::descend_;
 
 // ---- SGD
-Sgd::Sgd(SgdOptions options)
-    : Optimizer({.name = "sgd",
-                 .slots = options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
+Sgd::Sgd(const SgdOptions& options)
+    : RuleWith("sgd", options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}},
+               options) {
   expect_not_negative("sgd", "momentum", options_.momentum);
   if (options_.nesterov && options_.momentum <= 0) {
     throw invalid_argument("sgd: nesterov needs a momentum, got ", options_.momentum);
@@ -42,13 +38,8 @@ void Sgd::update_rows(Update table, const at::Tensor& ids) const {
 }
 
 // ---- Adagrad
-Adagrad::Adagrad(AdagradOptions options)
-    : Optimizer({.name = "adagrad",
-                 .slots = {{.name = "sums", .initial = options.initial_accumulator}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
+Adagrad::Adagrad(const AdagradOptions& options)
+    : RuleWith("adagrad", {{.name = "sums", .initial = options.initial_accumulator}}, options) {
   expect_not_negative("adagrad", "initial_accumulator", options_.initial_accumulator);
   expect_not_negative("adagrad", "epsilon", options_.epsilon);
 }
@@ -65,17 +56,10 @@ void Adagrad::update_rows(Update table, const at::Tensor& ids) const {
 }
 
 // ---- Adam
-Adam::Adam(const std::string& name, AdamOptions options, bool decoupled)
-    : Optimizer({.name = name,
-                 .slots = {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)),
+Adam::Adam(const std::string& name, const AdamOptions& options, bool decoupled)
+    : RuleWith(name, {{.name = "mean"}, {.name = "variance"}, {.name = "steps", .scalar = true}}, options),
       decoupled_(decoupled) {
-  expect_not_negative(name, "epsilon", options_.epsilon);
-  expect_share(name, "beta1", options_.beta1);
-  expect_share(name, "beta2", options_.beta2);
+  expect_moments(name, options_);
   if (options_.amsgrad) add_slot({.name = "largest_variance"});
 }
 
@@ -84,8 +68,7 @@ void Adam::update(Update step) const {
   const at::Tensor gradient = decoupled_ ? step.gradient : step.decayed_gradient();
   at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
   count.add_(1);
-  mean.lerp_(gradient, 1 - options_.beta1);
-  variance.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+  add_to_moments(options_, mean, variance, gradient);
   at::Tensor divisor = variance;
   if (options_.amsgrad) {
     step.slots[3].copy_(at::maximum(step.slots[3], variance));
@@ -104,7 +87,7 @@ void Adam::update_rows(Update table, const at::Tensor& ids) const {
               options_.beta1, options_.beta2, options_.epsilon, table.weight_decay);
 }
 
-AdamW::AdamW(AdamWOptions options)
+AdamW::AdamW(const AdamWOptions& options)
     : Adam("adamw",
            {.learning_rate = options.learning_rate,
             .beta1 = options.beta1,
@@ -116,13 +99,7 @@ AdamW::AdamW(AdamWOptions options)
            /*decoupled=*/true) {}
 
 // ---- RMSprop
-RmsProp::RmsProp(RmsPropOptions options)
-    : Optimizer({.name = "rmsprop",
-                 .slots = {{.name = "squares"}},
-                 .learning_rate = options.learning_rate,
-                 .weight_decay = options.weight_decay,
-                 .all = options.all}),
-      options_(std::move(options)) {
+RmsProp::RmsProp(const RmsPropOptions& options) : RuleWith("rmsprop", {{.name = "squares"}}, options) {
   expect_share("rmsprop", "alpha", options_.alpha);
   expect_not_negative("rmsprop", "epsilon", options_.epsilon);
   expect_not_negative("rmsprop", "momentum", options_.momentum);

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "muster/train/optimizer.h"
+#include "muster/train/rule_with.h"
 
 namespace muster {
 
@@ -15,15 +15,14 @@ struct SgdOptions {
   UpdateOptions all{};
 };
 
-class Sgd : public Optimizer {
+class Sgd : public RuleWith<SgdOptions> {
  public:
-  explicit Sgd(SgdOptions options);
-  explicit Sgd(Trained variables, SgdOptions options = {}) : Sgd(std::move(options)) { bind(std::move(variables)); }
+  explicit Sgd(const SgdOptions& options);
+  explicit Sgd(Trained variables, const SgdOptions& options = {}) : Sgd(options) { bind(std::move(variables)); }
 
  private:
   void update(Update step) const override;
   void update_rows(Update table, const at::Tensor& ids) const override;
-  SgdOptions options_;
 };
 
 struct AdagradOptions {
@@ -34,17 +33,16 @@ struct AdagradOptions {
   UpdateOptions all{};
 };
 
-class Adagrad : public Optimizer {
+class Adagrad : public RuleWith<AdagradOptions> {
  public:
-  explicit Adagrad(AdagradOptions options);
-  explicit Adagrad(Trained variables, AdagradOptions options = {}) : Adagrad(std::move(options)) {
+  explicit Adagrad(const AdagradOptions& options);
+  explicit Adagrad(Trained variables, const AdagradOptions& options = {}) : Adagrad(options) {
     bind(std::move(variables));
   }
 
  private:
   void update(Update step) const override;
   void update_rows(Update table, const at::Tensor& ids) const override;
-  AdagradOptions options_;
 };
 
 struct AdamOptions {
@@ -58,18 +56,17 @@ struct AdamOptions {
 
 // By rows as PyTorch's SparseAdam: the steps that all rows of a table have seen count for each. But for epsilon, which
 // is added where Adam adds it: SparseAdam does so before the correction of the variance.
-class Adam : public Optimizer {
+class Adam : public RuleWith<AdamOptions> {
  public:
-  explicit Adam(AdamOptions options) : Adam("adam", std::move(options), /*decoupled=*/false) {}
-  explicit Adam(Trained variables, AdamOptions options = {}) : Adam(std::move(options)) { bind(std::move(variables)); }
+  explicit Adam(const AdamOptions& options) : Adam("adam", options, /*decoupled=*/false) {}
+  explicit Adam(Trained variables, const AdamOptions& options = {}) : Adam(options) { bind(std::move(variables)); }
 
  protected:
-  Adam(const std::string& name, AdamOptions options, bool decoupled);
+  Adam(const std::string& name, const AdamOptions& options, bool decoupled);
 
  private:
   void update(Update step) const override;
   void update_rows(Update table, const at::Tensor& ids) const override;
-  AdamOptions options_;
   bool decoupled_;  // weight decay does not pass through the means
 };
 
@@ -84,10 +81,8 @@ struct AdamWOptions {
 
 class AdamW : public Adam {
  public:
-  explicit AdamW(AdamWOptions options);
-  explicit AdamW(Trained variables, AdamWOptions options = {}) : AdamW(std::move(options)) {
-    bind(std::move(variables));
-  }
+  explicit AdamW(const AdamWOptions& options);
+  explicit AdamW(Trained variables, const AdamWOptions& options = {}) : AdamW(options) { bind(std::move(variables)); }
 };
 
 struct RmsPropOptions {
@@ -100,16 +95,15 @@ struct RmsPropOptions {
   UpdateOptions all{};
 };
 
-class RmsProp : public Optimizer {
+class RmsProp : public RuleWith<RmsPropOptions> {
  public:
-  explicit RmsProp(RmsPropOptions options);
-  explicit RmsProp(Trained variables, RmsPropOptions options = {}) : RmsProp(std::move(options)) {
+  explicit RmsProp(const RmsPropOptions& options);
+  explicit RmsProp(Trained variables, const RmsPropOptions& options = {}) : RmsProp(options) {
     bind(std::move(variables));
   }
 
  private:
   void update(Update step) const override;
-  RmsPropOptions options_;
 };
 
 }  // namespace muster

@@ -19,6 +19,20 @@ inline void expect_share(const std::string& rule, const char* option, double val
   throw invalid_argument(rule, ": ", option, " is ", value, ", expected 0 or more and less than 1");
 }
 
+// Of rules that keep a mean of the gradients and one of their squares.
+template <class Options>
+void expect_moments(const std::string& rule, const Options& options) {
+  expect_share(rule, "beta1", options.beta1);
+  expect_share(rule, "beta2", options.beta2);
+  expect_not_negative(rule, "epsilon", options.epsilon);
+}
+
+template <class Options>
+void add_to_moments(const Options& options, at::Tensor& mean, at::Tensor& variance, const at::Tensor& gradient) {
+  mean.lerp_(gradient, 1 - options.beta1);
+  variance.mul_(options.beta2).addcmul_(gradient, gradient, 1 - options.beta2);
+}
+
 // 1 - base^steps, by which a mean that began with zeros is too small after so many steps (one number).
 inline at::Tensor one_minus_power(double base, const at::Tensor& steps) {
   return at::pow(base, steps.reshape({})).neg_().add_(1);
