@@ -112,6 +112,7 @@ class Splitter {
     for (const auto& values : instruction.results) {
       for (ValueId value : values) {
         if (value == kNoValue) continue;
+        if (moved) arrival_[value] = device_name(instruction.device);
         device_[value] =
             moved ? device_[std::get<ValueRef>(instruction.arguments[0].value).id] : device_name(instruction.device);
         segment_[value] = segment;
@@ -375,6 +376,12 @@ class Splitter {
     return std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) { return driver.knows(value); });
   }
 
+  // The device of `task` that a copy between tasks was for.
+  std::string arrival(ValueId value, const std::string& task, const std::string& otherwise) const {
+    const auto found = arrival_.find(value);
+    return found != arrival_.end() && task_of_device(found->second) == task ? found->second : otherwise;
+  }
+
   // Values that are not the driver's appear on the device where the driver's own work is done.
   std::string driver_device(const std::string& wish) const {
     if (task_of_device(wish) == whole_.driver) return wish;
@@ -390,15 +397,16 @@ class Splitter {
     PartWriter part(in_, str_cat(in_.name, " at ", segment.task), segment.task);
     ArgumentList inputs;
     for (ValueId value : segment.inputs) {
-      part.add_argument(value, here);
+      part.add_argument(value, arrival(value, segment.task, here));
       inputs.push_back({ValueRef{driver.use(value)}});
     }
     for (const auto& [value, source] : segment.fetched) {
       const bool written = writes(segment.instructions, value);
+      const std::string there = arrival(value, segment.task, here);
       const ValueId received = written ? part.program().new_value() : part.define(value);
-      part.add(kReceive, {{source.second}, {source.first}}, {{received}}, here);
+      part.add(kReceive, {{source.second}, {source.first}}, {{received}}, there);
       // Tasks of one process hand on the memory itself, which others may have got, too.
-      if (written) part.add(kCopy, {{ValueRef{received}}}, {{part.define(value)}}, here);
+      if (written) part.add(kCopy, {{ValueRef{received}}}, {{part.define(value)}}, there);
     }
     for (size_t i : segment.instructions) {
       for (const Argument& argument : in_.instructions[i].arguments) {
@@ -419,9 +427,13 @@ class Splitter {
     for (ValueId value : segment.outputs) part.program().outputs.push_back(at_the_end(value));
     std::vector<ValueId> results;
     std::vector<std::pair<ValueId, ValueId>> own;  // what is written by the driver or around this body is not shared
+    // What is wanted on another device of the driver than the rest is copied there.
+    const std::string middle = driver_device("");
+    auto wanted_at = [&](ValueId value) { return arrival(value, whole_.driver, middle); };
+    const std::string all_at = segment.outputs.empty() ? middle : wanted_at(*segment.outputs.begin());
     for (ValueId value : segment.outputs) {
       const bool comes_out = is_body_ && std::count(in_.outputs.begin(), in_.outputs.end(), value) > 0;
-      if (comes_out || writes(driver_instructions(), value)) {
+      if (comes_out || wanted_at(value) != all_at || writes(driver_instructions(), value)) {
         results.push_back(driver.program().new_value());
         own.emplace_back(results.back(), value);
       } else {
@@ -430,9 +442,9 @@ class Splitter {
     }
     part.program().seed = in_.seed + whole_.parts.size() + 1;
     driver.add(kRemote, {{static_cast<int64_t>(whole_.parts.size())}, {std::move(inputs)}}, {std::move(results)},
-               driver_device(""));
+               all_at);
     for (const auto& [shared, value] : own) {
-      driver.add(kCopy, {{ValueRef{shared}}}, {{driver.define(value)}}, driver_device(""));
+      driver.add(kCopy, {{ValueRef{shared}}}, {{driver.define(value)}}, wanted_at(value));
     }
     whole_.parts.push_back(std::move(part.program()));
   }
@@ -546,11 +558,12 @@ class Splitter {
   const Aliases aliases_;
   std::map<ValueId, VariableRef> remote_variables_;
   const Homes homes_;
-  const std::vector<size_t> order_;  // of the instructions
-  std::vector<std::string> device_;  // by value
-  std::vector<int> segment_;         // by value: the segment that makes it
-  std::vector<size_t> seen_;         // by value of the driver: how many of driver_needs_ came before it
-  std::vector<int> where_;           // by instruction
+  const std::vector<size_t> order_;         // of the instructions
+  std::vector<std::string> device_;         // by value
+  std::map<ValueId, std::string> arrival_;  // by result of a copy between tasks: the device that it was for
+  std::vector<int> segment_;                // by value: the segment that makes it
+  std::vector<size_t> seen_;                // by value of the driver: how many of driver_needs_ came before it
+  std::vector<int> where_;                  // by instruction
   std::vector<Segment> segments_;
   std::map<std::string, std::vector<int>> by_task_;
   std::vector<int> driver_needs_;  // segments that the driver has waited for, in order

@@ -80,6 +80,30 @@ TEST(Split, ReadsAndWritesAllVariablesOfAServerInOnePartEach) {
   EXPECT_TRUE(all_on(made, kWorker));
 }
 
+TEST(Split, BringsWhatComesFromATaskToTheDeviceThatUsesIt) {
+  Builder b;
+  ValueId v = b.variable("v", "/job:ps/task:0"), w = b.variable("w", "/job:ps/task:0");
+  ValueId near = b.add(v, v, "/job:worker/device:CPU:0"), far = b.add(w, w, "/job:worker/device:GPU:0");
+  const std::string gpu = kWorker + "/device:GPU:0";
+  Program placed = place(b.finish({near, far}), {.devices = {kWorker + kCpu, gpu, kPs0 + kCpu}, .default_device = gpu});
+
+  const Program made = split(std::move(placed), kWorker);
+
+  check(made);
+  std::map<ValueId, std::string> device;
+  for (const Instruction& instruction : made.instructions) {
+    if (made.op_of(instruction).name != kRemote.name && made.op_of(instruction).name != kCopy.name) {
+      for (const Argument& argument : instruction.arguments) {
+        for_each_value(argument, [&](ValueId id) { EXPECT_EQ(device[id], made.devices[instruction.device]) << id; });
+      }
+    }
+    for (const auto& values : instruction.results) {
+      for (ValueId value : values) device[value] = made.devices[instruction.device];
+    }
+  }
+  EXPECT_THAT(tasks(made), ElementsAre(kPs0)) << "both come with one request";
+}
+
 TEST(Split, SendsBetweenTwoOtherTasksDirectly) {
   Builder b;
   ValueId v = b.variable("v", "/job:ps/task:0"), w = b.variable("w", "/job:ps/task:1");
