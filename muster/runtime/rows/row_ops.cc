@@ -1,6 +1,7 @@
 #include "muster/runtime/rows/row_ops.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -17,6 +18,8 @@
 #include <map>
 
 #include "muster/base/status.h"
+#include "muster/runtime/rows/composed_row_ops.h"
+#include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 
@@ -28,12 +31,6 @@ constexpr int64_t kAhead = 8;  // rows that are fetched from memory before they 
 
 at::TensorOptions integers(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
-// How an operand is called in an error: it may be anything.
-std::string name_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "undefined";
-  return str_cat(spec_of(tensor).to_string(), tensor.is_contiguous() ? "" : " with gaps or overlaps");
-}
-
 // Elements of one row.
 int64_t row_size(const at::Tensor& rows) {
   int64_t size = 1;
@@ -43,26 +40,6 @@ int64_t row_size(const at::Tensor& rows) {
 
 // Memory is read and written by pointer below, so every operand is looked at before: whoever sends a program may have
 // made it of any tensors.
-at::Tensor checked_ids(const char* op, const at::Tensor& ids) {
-  if (ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 1) return ids.contiguous();
-  throw invalid_argument(op, ": ids are ", name_of(ids), ", expected int64[n]");
-}
-
-at::Tensor checked_places(const char* op, const at::Tensor& places) {
-  if (places.defined() && places.scalar_type() == at::kInt && places.dim() == 1) return places.contiguous();
-  throw invalid_argument(op, ": places are ", name_of(places), ", expected int32[n]");
-}
-
-void check_table(const char* op, const at::Tensor& table) {
-  if (!table.defined() || table.dim() == 0 || !table.is_contiguous()) {
-    throw invalid_argument(op, ": a table is contiguous and has rows, got ", name_of(table));
-  }
-  const RowTable* on_demand = RowTable::of(table);
-  if (on_demand == nullptr || on_demand->is_whole(table)) return;
-  throw invalid_argument(op, ": ", name_of(table),
-                         " is a view of a table whose rows are made on demand, which can only be used as a whole");
-}
-
 const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Tensor& table) {
   const int64_t* row = ids.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) {
@@ -71,29 +48,10 @@ const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Ten
   return row;
 }
 
-void check_pair(const char* op, const at::Tensor& table, const at::Tensor& ids, const at::Tensor& rows) {
-  check_table(op, table);
-  if (!rows.defined() || rows.dim() != table.dim() || rows.size(0) != ids.numel() ||
-      rows.sizes().slice(1) != table.sizes().slice(1) || rows.scalar_type() != table.scalar_type() ||
-      !rows.is_contiguous()) {
-    throw invalid_argument(op, ": ", ids.numel(), " rows of ", name_of(table), " cannot take ", name_of(rows));
-  }
-}
-
 // The part that row `id` is in.
 size_t part_of(int64_t id, at::IntArrayRef starts) {
   if (starts.size() == 2) return 0;
   return static_cast<size_t>(std::upper_bound(starts.begin() + 1, starts.end() - 1, id) - starts.begin()) - 1;
-}
-
-void check_starts(at::IntArrayRef starts) {
-  if (starts.size() < 2 || starts[0] != 0 || !std::is_sorted(starts.begin(), starts.end())) {
-    throw invalid_argument("muster_rows: the first rows of the parts are not in order");
-  }
-}
-
-[[noreturn]] void refuse_id(int64_t id, int64_t rows) {
-  throw out_of_range("id ", id, " of a table with ", rows, " rows (ids below 0 stand for no row)");
 }
 
 // A table from id to the order in which it was first seen; as large as needed, kept by its thread for the next call.
@@ -233,15 +191,7 @@ at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
 at::Tensor expand(const at::Tensor& given, at::TensorList rows) {
   constexpr const char* kOp = "muster_rows::expand";
   const at::Tensor places = checked_places(kOp, given);
-  if (rows.empty()) throw invalid_argument(kOp, ": no rows");
-  for (const at::Tensor& part : rows) {
-    if (part.defined() && part.dim() > 0 && part.is_contiguous() && part.scalar_type() == rows[0].scalar_type() &&
-        part.sizes().slice(1) == rows[0].sizes().slice(1)) {
-      continue;
-    }
-    throw invalid_argument(kOp, ": parts have contiguous rows of one shape and type, got ", name_of(rows[0]), " and ",
-                           name_of(part));
-  }
+  check_parts(kOp, rows);
   const size_t bytes = static_cast<size_t>(row_size(rows[0])) * rows[0].itemsize();
   std::vector<const char*> row;
   for (const at::Tensor& part : rows) {
@@ -268,9 +218,7 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
   constexpr const char* kOp = "muster_rows::sum";
   const at::Tensor places = checked_places(kOp, given_places);
   for (const at::Tensor& part : ids) (void)checked_ids(kOp, part);
-  if (!given.defined() || given.dim() == 0 || given.size(0) != places.numel()) {
-    throw invalid_argument(kOp, ": ", places.numel(), " places for ", name_of(given));
-  }
+  check_gradient(kOp, given, places);
   const at::Tensor gradient = given.contiguous();
   const int64_t width = row_size(gradient);
   std::vector<at::Tensor> sums;
@@ -335,11 +283,14 @@ void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, do
   const at::Tensor ids = checked_ids("muster_rows::add_", given);
   check_pair("muster_rows::add_", table, ids, rows);
   const int64_t* row = checked_rows("muster_rows::add_", ids, table);
-  AT_DISPATCH_ALL_TYPES(table.scalar_type(), "muster_rows::add_", [&] {
+  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, table.scalar_type(), "muster_rows::add_", [&] {
+    using Wide = at::opmath_type<scalar_t>;
     auto* memory = table.mutable_data_ptr<scalar_t>();
-    const auto by = static_cast<scalar_t>(scale);
+    const auto by = static_cast<Wide>(scale);
     for_each_row<scalar_t>({&table}, row, rows, [&](int64_t at, const scalar_t* from, int64_t width) {
-      for (int64_t j = 0; j < width; ++j) memory[at + j] += by * from[j];
+      for (int64_t j = 0; j < width; ++j) {
+        memory[at + j] = static_cast<scalar_t>(static_cast<Wide>(memory[at + j]) + by * static_cast<Wide>(from[j]));
+      }
     });
   });
 }
@@ -352,14 +303,16 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, cons
   const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
   checked_rows("muster_rows::adagrad_", ids, sums);
   const double number = one_number("muster_rows::adagrad_", "rate", rate);
-  AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adagrad_", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, table.scalar_type(), "muster_rows::adagrad_", [&] {
+    using Wide = at::opmath_type<scalar_t>;
     auto* __restrict memory = table.mutable_data_ptr<scalar_t>();
     auto* __restrict square = sums.mutable_data_ptr<scalar_t>();
-    const auto by = static_cast<scalar_t>(number), least = static_cast<scalar_t>(epsilon);
+    const auto by = static_cast<Wide>(number), least = static_cast<Wide>(epsilon);
     for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
       for (int64_t j = 0; j < width; ++j) {
-        square[at + j] += from[j] * from[j];
-        memory[at + j] -= by * from[j] / (std::sqrt(square[at + j]) + least);
+        const Wide g = from[j], sum = static_cast<Wide>(square[at + j]) + g * g;
+        square[at + j] = static_cast<scalar_t>(sum);
+        memory[at + j] = static_cast<scalar_t>(static_cast<Wide>(memory[at + j]) - by * g / (std::sqrt(sum) + least));
       }
     });
   });
@@ -375,7 +328,7 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
   const double steps = one_number("muster_rows::adam_", "count of steps", step);
   const double rate = one_number("muster_rows::adam_", "rate", given_rate);
   const double correction1 = 1 - std::pow(beta1, steps), correction2 = std::sqrt(1 - std::pow(beta2, steps));
-  AT_DISPATCH_FLOATING_TYPES(table.scalar_type(), "muster_rows::adam_", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, table.scalar_type(), "muster_rows::adam_", [&] {
     auto* memory = table.mutable_data_ptr<scalar_t>();
     auto* first = mean.mutable_data_ptr<scalar_t>();
     auto* second = variance.mutable_data_ptr<scalar_t>();
@@ -383,11 +336,12 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
         {&table, &mean, &variance}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
           for (int64_t j = 0; j < width; ++j) {
             const double g = from[j];
-            const double m = first[at + j] + (g - first[at + j]) * (1 - beta1);
-            const double v = second[at + j] * beta2 + g * g * (1 - beta2);
+            const double mean_before = first[at + j], variance_before = second[at + j];
+            const double m = mean_before + (g - mean_before) * (1 - beta1);
+            const double v = variance_before * beta2 + g * g * (1 - beta2);
             first[at + j] = static_cast<scalar_t>(m);
             second[at + j] = static_cast<scalar_t>(v);
-            memory[at + j] = static_cast<scalar_t>(memory[at + j] * (1 - rate * decay) -
+            memory[at + j] = static_cast<scalar_t>(static_cast<double>(memory[at + j]) * (1 - rate * decay) -
                                                    rate / correction1 * m / (std::sqrt(v) / correction2 + epsilon));
           }
         });
@@ -425,6 +379,8 @@ void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows
   if (ids.is_cpu()) {
     const int64_t* row = checked_rows("muster_rows::scatter_", ids, table);
     if (table.is_cpu()) make_rows(table, row, ids.numel());
+  } else {
+    composed::check_rows("muster_rows::scatter_", ids, table);
   }
   if (how == "add") {
     table.index_add_(0, ids, rows);
