@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 
 #include "muster/base/log.h"
@@ -18,6 +19,7 @@
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/worker_service.h"
+#include "muster/runtime/lost_device.h"
 #include "muster/runtime/master.h"
 #include "muster/session/local_master.h"
 
@@ -159,7 +161,12 @@ int Server::join() {
   SignalGuard guard;
   pollfd ends[2] = {{.fd = stop_pipe_[0], .events = POLLIN, .revents = 0},
                     {.fd = signal_pipe[0], .events = POLLIN, .revents = 0}};
-  while (::poll(ends, 2, -1) < 0 && errno == EINTR) {
+  // Whoever has lost its GPU can do nothing more, but whoever supervises it can start it anew.
+  const LocalDevices& devices = worker_->devices();
+  const bool has_gpus = !devices.device(devices.default_name()).is_cpu();
+  int ready = 0;
+  while ((ready = ::poll(ends, 2, has_gpus ? 500 : -1)) == 0 || (ready < 0 && errno == EINTR)) {
+    if (device_is_lost()) return EXIT_FAILURE;
   }
   MUSTER_LOG(info) << task_ << " stops" << (ends[1].revents != 0 ? ", as a signal asks" : "");
   return 0;

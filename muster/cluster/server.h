@@ -54,7 +54,8 @@ class Server {
   const std::string& address() const;
   const std::string& task() const { return task_; }
 
-  // Waits for stop(), or for SIGTERM or SIGINT, and ends what is under way. Returns 0, for main().
+  // Waits for stop(), or for SIGTERM or SIGINT, and ends what is under way. Returns 0, for main(); 1 if a GPU is lost,
+  // so that whoever supervises the process starts it anew.
   int join();
   // Lets join() return. From any thread.
   void stop();

@@ -5,6 +5,10 @@
 #include <absl/strings/str_join.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
 #include "muster/base/status.h"
 
 namespace muster {
@@ -13,6 +17,16 @@ namespace {
 int gpu_count() {
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   return guard == nullptr || !at::hasCUDA() ? 0 : guard->deviceCount();
+}
+
+bool uses_gpus(const LocalDevicesOptions& options) {
+  if (options.gpus) return *options.gpus;
+  const char* setting = std::getenv("MUSTER_GPUS");
+  if (setting != nullptr && std::string_view(setting) == "off") return false;
+  if (setting != nullptr && std::string_view(setting) != "on") {
+    throw invalid_argument("MUSTER_GPUS is \"", setting, "\", expected on or off");
+  }
+  return !options.task.starts_with("/job:ps/");
 }
 
 }  // namespace
@@ -27,7 +41,7 @@ LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.t
   }
   default_name_ = names_[0];
   int logical = 0;
-  for (int gpu = 0; gpu < (options.gpus ? gpu_count() : 0); ++gpu) {
+  for (int gpu = 0; gpu < (uses_gpus(options) ? gpu_count() : 0); ++gpu) {
     for (int i = 0; i < options.per_gpu; ++i, ++logical) {
       names_.push_back(absl::StrCat(task_, "/device:GPU:", logical));
       devices_.emplace_back(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
@@ -41,6 +55,11 @@ c10::Device LocalDevices::device(const std::string& name) const {
     if (names_[i] == name) return devices_[i];
   }
   throw invalid_argument("device \"", name, "\" does not exist here; there are ", absl::StrJoin(names_, ", "));
+}
+
+std::string LocalDevices::name(const c10::Device& device) const {
+  const auto found = std::find(devices_.begin(), devices_.end(), device);
+  return found == devices_.end() ? "" : names_[static_cast<size_t>(found - devices_.begin())];
 }
 
 }  // namespace muster

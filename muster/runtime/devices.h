@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,11 @@ namespace muster {
 struct LocalDevicesOptions {
   std::string task = "/job:localhost/replica:0/task:0";
   int cpus = 1;
-  int per_gpu = 1;   // logical devices on each GPU
-  bool gpus = true;  // false: leave the machine's GPUs alone
+  int per_gpu = 1;  // logical devices on each GPU
+  // Whether it uses the machine's GPUs: all that CUDA_VISIBLE_DEVICES leaves it, together with whoever else does. If
+  // nothing is said, a parameter server leaves them alone and all others use them, unless the environment has
+  // MUSTER_GPUS=off.
+  std::optional<bool> gpus{};
 };
 
 // Immutable, so free to share between threads.
@@ -27,6 +31,8 @@ class LocalDevices {
 
   // Throws Error{kInvalidArgument} that lists the devices if there is none of this full name.
   c10::Device device(const std::string& name) const;
+  // The first of the names of a device: several may share one. Empty if it is none of these.
+  std::string name(const c10::Device& device) const;
 
  private:
   std::string task_;

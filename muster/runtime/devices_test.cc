@@ -1,5 +1,6 @@
 #include "muster/runtime/devices.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "muster/base/status.h"
@@ -27,6 +28,22 @@ TEST(LocalDevices, ListsWhatExistsWhenAskedForSomethingElse) {
               "device \"/job:localhost/replica:0/task:0/device:CPU:3\" does not exist here; there are "
               "/job:localhost/replica:0/task:0/device:CPU:0");
   }
+}
+
+TEST(LocalDevices, LeaveGpusToOthersThanParameterServersUnlessTold) {
+  LocalDevices ps({.task = "/job:ps/replica:0/task:0"});
+  LocalDevices worker({.task = "/job:worker/replica:0/task:0"});
+  LocalDevices told({.task = "/job:ps/replica:0/task:0", .gpus = true});
+
+  EXPECT_THAT(ps.names(), testing::ElementsAre("/job:ps/replica:0/task:0/device:CPU:0"));
+  EXPECT_EQ(worker.names().size(), told.names().size());  // with as many GPUs as the machine has
+}
+
+TEST(LocalDevices, NameADevice) {
+  LocalDevices devices({.cpus = 2, .gpus = false});
+
+  EXPECT_EQ(devices.name(at::Device(at::kCPU)), "/job:localhost/replica:0/task:0/device:CPU:0");
+  EXPECT_EQ(devices.name(at::Device(at::kCUDA, 7)), "");
 }
 
 TEST(LocalDevices, NeedsAtLeastOneCpuDevice) { EXPECT_THROW(LocalDevices({.cpus = 0}), Error); }

@@ -234,7 +234,7 @@ class Executor::Run {
     } else {
       step.op->callBoxed(stack);
     }
-    for (size_t i = 0; i < step.results.size(); ++i) store(step.results[i], stack[i]);
+    for (size_t i = 0; i < step.results.size(); ++i) store_result(step.results[i], std::move(stack[i]), frame_.values);
     stack.clear();
   }
 
@@ -248,26 +248,6 @@ class Executor::Run {
   [[noreturn]] void fail_undefined(const Step& step, int32_t position) const {
     throw invalid_argument(step.kind == Step::Kind::kOp ? "" : op_name(step) + ": ", "argument ", position,
                            " is a tensor that is not defined");
-  }
-
-  void need_all(const Step& step, const std::vector<at::Tensor>& tensors, int32_t position) const {
-    for (const at::Tensor& tensor : tensors) {
-      if (!tensor.defined()) fail_undefined(step, position);
-    }
-  }
-
-  void store(const std::vector<ValueId>& values, c10::IValue& result) {
-    if (result.isTensor()) {
-      if (values.size() == 1 && values[0] >= 0) frame_.values[values[0]] = std::move(result).toTensor();
-    } else if (result.isTensorList()) {
-      auto tensors = result.toTensorList();
-      if (tensors.size() != values.size()) {
-        throw internal("returned ", tensors.size(), " tensors where ", values.size(), " were recorded");
-      }
-      for (size_t i = 0; i < values.size(); ++i) {
-        if (values[i] >= 0) frame_.values[values[i]] = tensors.get(i);
-      }
-    }
   }
 
   void copy(const Step& step) {
@@ -285,10 +265,7 @@ class Executor::Run {
     at::Tensor values = needed(step, step.slots[0].value, 0);
     if (!step.unordered.empty()) values = in_usual_order(values);
     const int64_t index = needed(step, step.slots[1].value, 1).item().toLong();
-    if (values.dim() == 0 || index < 0 || index >= values.size(0)) {
-      throw out_of_range("element: index ", index, " of ", spec_of(values).to_string());
-    }
-    frame_.values[step.results[0][0]] = values.select(0, index);
+    frame_.values[step.results[0][0]] = element_of(values, index);
   }
 
   std::atomic<int64_t>* peers_time() const {  // not of lanes that only wait for each other
@@ -301,13 +278,27 @@ class Executor::Run {
                                                                    step.specs, options_);
     for (size_t i = 0; i < element.size(); ++i) {
       at::Tensor& tensor = element[i];
-      if (tensor.device() != step.device) tensor = tensor.to(step.device);
+      bring_to(step.device, tensor);
       if (step.save) tensor = tensor.clone(at::MemoryFormat::Contiguous);
       if (step.results[0][i] >= 0) frame_.values[step.results[0][i]] = std::move(tensor);
     }
   }
 
   // ---- Other tasks
+  // What comes from one is in memory of the CPU, or where it was there; here it is where its step is.
+  void store_arrived(const Step& step, std::vector<at::Tensor> tensors) {
+    for (at::Tensor& tensor : tensors) bring_to(step.device, tensor);
+    store_all(step.results[0], std::move(tensors));
+  }
+  // The same for whoever has nobody to throw to.
+  Status arrived(const Step& step, std::vector<at::Tensor> tensors) {
+    try {
+      store_arrived(step, std::move(tensors));
+      return {};
+    } catch (...) {
+      return status_of_op_failure().from(task_);
+    }
+  }
   void begin_call() {
     absl::MutexLock lock(&calls_mu_);
     ++calls_;
@@ -324,14 +315,13 @@ class Executor::Run {
     if (step.waits) {
       // An answer that is read by the thread that waits for it comes without a change of threads.
       const AddTime waited(peers_time());
-      store_all(step.results[0], links_.parts->run(step.number, tensors_at(step, 1), remote_options_));
+      store_arrived(step, links_.parts->run(step.number, tensors_at(step, 1), remote_options_));
       return signal(step.signals);
     }
     begin_call();
     links_.parts->start(step.number, tensors_at(step, 1), remote_options_,
                         [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
-                          if (status.ok()) store_all(step.results[0], std::move(outputs));
-                          end_call(step, status);
+                          end_call(step, status.ok() ? arrived(step, std::move(outputs)) : status);
                         });
   }
 
@@ -341,22 +331,20 @@ class Executor::Run {
     if (step.waits) {
       const Waiting waiting;
       const AddTime waited(peers_time());
-      store_all(step.results[0], group->run(step.collective, tensors_at(step, 0), remote_options_.cancellation));
+      store_arrived(step, group->run(step.collective, tensors_at(step, 0), remote_options_.cancellation));
       return signal(step.signals);
     }
     begin_call();
     group->start(step.collective, tensors_at(step, 0), remote_options_.cancellation,
                  [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
-                   if (status.ok()) store_all(step.results[0], std::move(outputs));
-                   end_call(step, status);
+                   end_call(step, status.ok() ? arrived(step, std::move(outputs)) : status);
                  });
   }
 
   void begin_receive(const Step& step) {
     begin_call();
     auto done = [this, &step](const Status& status, at::Tensor value) {
-      if (status.ok()) frame_.values[step.results[0][0]] = std::move(value);
-      end_call(step, status);
+      end_call(step, status.ok() ? arrived(step, {std::move(value)}) : status);
     };
     if (step.task == task_) {
       // Left here by an earlier part; if it is not there yet, only a failed step keeps us waiting.
@@ -399,10 +387,10 @@ class Executor::Run {
     size_t next = 0;
     auto feed = [&](const at::Tensor& tensor) { frame->values[frame->plan.program.arguments[next++].value] = tensor; };
     (std::for_each(lists.begin(), lists.end(), feed), ...);
-    // A body on one device continues the random stream of the step that it belongs to.
+    // A body on one device, that of its step, continues the random stream of the step.
     std::vector<at::Generator> one;
     std::vector<at::Generator>* generators = &generators_;
-    if (frame->plan.random && frame->plan.lanes.size() == 1) {
+    if (frame->plan.random && frame->plan.lanes.size() == 1 && frame->plan.lane_torch_devices[0] == step.device) {
       one.push_back(generators_[std::min<size_t>(step.lane, generators_.size() - 1)]);
       generators = &one;
     } else if (frame->plan.random) {
@@ -421,7 +409,13 @@ class Executor::Run {
     return outputs;
   }
 
-  at::Tensor trip_index(int64_t trip) const { return at::scalar_tensor(trip, at::TensorOptions(at::kLong)); }
+  static at::Tensor trip_index(int64_t trip, at::Device device) {
+    return at::scalar_tensor(trip, at::TensorOptions(at::kLong).device(device));
+  }
+  // That the body is given: where its program has it.
+  at::Tensor trip_argument(const Step& step, int64_t trip) const {
+    return trip_index(trip, plan_.bodies[step.bodies[0]]->argument_devices[0]);
+  }
 
   void choose(const Step& step) {
     const bool yes = needed(step, step.slots[0].value, 0).item().toBool();
@@ -443,8 +437,10 @@ class Executor::Run {
       if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
       if (counted ? trip >= step.stack[0].toInt() : !goes_on(step, run_body(step, 1, state, inputs)[0])) break;
       for (size_t i = 0; i < saved.size(); ++i) saved[i].push_back(state[i]);
-      state = run_body(step, 0, std::vector{trip_index(trip)}, state, inputs);
-      need_all(step, state, 1);
+      state = run_body(step, 0, std::vector{trip_argument(step, trip)}, state, inputs);
+      if (!std::all_of(state.begin(), state.end(), [](const at::Tensor& each) { return each.defined(); })) {
+        fail_undefined(step, 1);
+      }
     }
     std::vector<at::Tensor> stacked;
     for (size_t i = 0; i < saved.size(); ++i) {
@@ -452,7 +448,7 @@ class Executor::Run {
     }
     if (!stacked.empty()) store_all(step.results[1], std::move(stacked));
     store_all(step.results[0], std::move(state));
-    store_all(step.results[2], {trip_index(trip)});
+    store_all(step.results[2], {trip_index(trip, step.device)});
   }
 
   void loop_gradient(const Step& step) {
@@ -464,7 +460,8 @@ class Executor::Run {
       if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
       std::vector<at::Tensor> state;
       for (const at::Tensor& values : saved) state.push_back(values.select(0, trip));
-      std::vector<at::Tensor> outputs = run_body(step, 0, std::vector{trip_index(trip)}, state, gradients, inputs);
+      std::vector<at::Tensor> outputs =
+          run_body(step, 0, std::vector{trip_argument(step, trip)}, state, gradients, inputs);
       for (size_t i = 0; i < sums.size(); ++i) {
         const at::Tensor& gradient = outputs[gradients.size() + i];
         if (!gradient.defined()) continue;
@@ -564,7 +561,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   for (size_t i = 0; i < arguments.size(); ++i) {
     at::Tensor& value = frame->values[program.arguments[i].value];
     value = std::move(arguments[i]);
-    if (value.device() != plan_->argument_devices[i]) value = value.to(plan_->argument_devices[i]);
+    bring_to(plan_->argument_devices[i], value);
   }
   std::vector<at::Tensor> outputs;
   {

@@ -17,6 +17,7 @@
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/lost_device.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/missing_program.h"
 #include "muster/runtime/op_catalog.h"
@@ -162,6 +163,7 @@ ProgramHandle LocalWorker::add_program(std::shared_ptr<Executor> executor, const
 }
 
 LocalWorker::Runnable LocalWorker::runnable(ProgramHandle handle) const {
+  throw_if_device_lost();
   absl::MutexLock lock(&mu_);
   auto it = programs_.find(handle.id);
   if (it == programs_.end()) throw Error(missing_program(devices_.task(), handle.id));
@@ -464,8 +466,8 @@ void LocalWorker::release(const Lease& lease) {
 std::vector<VariableInfo> LocalWorker::variables() {
   std::vector<VariableInfo> infos;
   for (const auto& cell : store_.all()) {
-    infos.push_back({cell->name(), cell->spec(), devices_.task() + "/device:CPU:0", cell->version(),
-                     cell->initialized(), cell->whole_reads()});
+    infos.push_back({cell->name(), cell->spec(), devices_.name(cell->device()), cell->version(), cell->initialized(),
+                     cell->whole_reads()});
   }
   return infos;
 }

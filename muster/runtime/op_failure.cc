@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "muster/runtime/lost_device.h"
+
 namespace muster {
 
 Status status_of_op_failure() {
@@ -15,6 +17,7 @@ Status status_of_op_failure() {
     return {StatusCode::kUnimplemented, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
+    if (says_device_lost(what)) return lost_device_status();
     const bool memory = what.find("DefaultCPUAllocator") != std::string::npos;
     return {memory ? StatusCode::kResourceExhausted : StatusCode::kInvalidArgument, what};
   } catch (...) {

@@ -1,98 +1,26 @@
 #include "muster/runtime/op_guards.h"
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <string>
 #include <unordered_map>
 
 #include "muster/base/status.h"
+#include "muster/runtime/guard_expression.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
 
 // Has a name because Check, which has one, is made of it.
 namespace op_guards_internal {
-
-using Stack = std::vector<c10::IValue>;
-
-std::optional<size_t> position_of(std::string_view argument, const c10::FunctionSchema& schema) {
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    if (schema.arguments()[i].name() == argument) return i;
-  }
-  return std::nullopt;
-}
-
-bool is_given(const c10::IValue& value) {
-  return !value.isNone() && !(value.isTensor() && !value.toTensor().defined());
-}
-
-int64_t size_at(c10::IntArrayRef sizes, int64_t index, std::string_view text) {
-  const auto count = static_cast<int64_t>(sizes.size());
-  if (index < 0) index += count;
-  if (index < 0 || index >= count) throw invalid_argument(text, " does not exist: there are ", count);
-  return sizes[index];
-}
-
-// Calls `visit(int64_t)` for each element of a list or tensor of ints, or the one int; not for tensors elsewhere.
-template <class Visit>
-void for_each_integer(const c10::IValue& value, const Visit& visit) {
-  if (value.isInt()) {
-    visit(value.toInt());
-  } else if (value.isIntList()) {
-    for (int64_t element : value.toIntVector()) visit(element);
-  } else if (value.isTensor() && value.toTensor().is_cpu() &&
-             at::isIntegralType(value.toTensor().scalar_type(), true)) {
-    const at::Tensor elements = value.toTensor().contiguous();
-    if (elements.scalar_type() == at::kLong) {
-      const int64_t* data = elements.const_data_ptr<int64_t>();
-      for (int64_t i = 0; i < elements.numel(); ++i) visit(data[i]);
-    } else {
-      const at::Tensor wide = elements.to(at::kLong);
-      const int64_t* data = wide.const_data_ptr<int64_t>();
-      for (int64_t i = 0; i < wide.numel(); ++i) visit(data[i]);
-    }
-  }
-}
-
-struct Range {
-  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min();
-
-  Range with(const Range& other) const { return {std::min(least, other.least), std::max(most, other.most)}; }
-};
-
-Range range_of(const c10::IValue& value) {
-  Range range;
-  if (value.isTensor() && value.toTensor().is_cpu() && value.toTensor().scalar_type() == at::kLong) {
-    constexpr int64_t kWorthAThread = 64 << 10;
-    const at::Tensor elements = value.toTensor().contiguous();
-    const int64_t* data = elements.const_data_ptr<int64_t>();
-    return at::parallel_reduce(
-        0, elements.numel(), kWorthAThread, range,
-        [data](int64_t begin, int64_t end, Range found) {
-          for (int64_t i = begin; i < end; ++i) found = found.with({data[i], data[i]});
-          return found;
-        },
-        [](const Range& a, const Range& b) { return a.with(b); });
-  }
-  for_each_integer(value, [&](int64_t element) { range = range.with({element, element}); });
-  return range;
-}
-
-bool is_tensor(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::TensorType) return true;
-  const auto inside = type->containedTypes();
-  return std::any_of(inside.begin(), inside.end(), is_tensor);
-}
 
 at::Tensor tensor_of(const c10::IValue& number) {
   return number.isTensor() ? number.toTensor() : at::scalar_tensor(number.toScalar(), at::kLong);
@@ -110,147 +38,6 @@ at::ScalarType integral_type_of(const c10::IValue& a, const c10::IValue& b) {
   return b.isTensor() ? at::result_type(a.toScalar(), b.toTensor()) : at::kLong;
 }
 
-// One term after the other, from left to right.
-class Expression {
- public:
-  Expression(std::string_view text, const c10::FunctionSchema& schema) : text_(text) {
-    char op = '+';
-    while (!text.empty()) {
-      const size_t end = text.find(' ');
-      terms_.push_back(term(text.substr(0, end), op, schema));
-      if (end == std::string_view::npos) break;
-      op = text[end + 1];
-      text.remove_prefix(end + 3);
-    }
-  }
-
-  // Whether all arguments that it names are in the schema. The others are only asked for if so.
-  static bool fits(std::string_view text, const c10::FunctionSchema& schema) {
-    bool all = true;
-    const Expression parsed(text, schema);
-    for (const Term& term : parsed.terms_) all = all && term.known;
-    return all;
-  }
-
-  bool given(const Stack& stack) const {
-    return std::all_of(terms_.begin(), terms_.end(),
-                       [&](const Term& term) { return term.kind == Kind::kNumber || is_given(stack[term.position]); });
-  }
-
-  int64_t value(const Stack& stack) const {
-    int64_t result = 0;
-    for (const Term& term : terms_) {
-      const int64_t other = value_of(term, stack);
-      bool overflow = false;
-      if (term.op == '+') overflow = __builtin_add_overflow(result, other, &result);
-      if (term.op == '-') overflow = __builtin_sub_overflow(result, other, &result);
-      if (term.op == '*') overflow = __builtin_mul_overflow(result, other, &result);
-      if (term.op == '/') {
-        if (other == 0 || other == -1) throw invalid_argument(text_, " divides by ", other);
-        result /= other;
-      }
-      if (overflow) throw invalid_argument(text_, " is too large");
-    }
-    return result;
-  }
-
-  // Whether it can be told without a tensor.
-  bool plain(const c10::FunctionSchema& schema) const {
-    return std::none_of(terms_.begin(), terms_.end(), [&](const Term& term) {
-      return term.kind != Kind::kNumber && is_tensor(schema.arguments()[term.position].real_type());
-    });
-  }
-
-  const std::string& text() const { return text_; }
-
- private:
-  enum class Kind { kNumber, kWhole, kAt, kRank, kLength, kMost, kSum };
-  struct Term {
-    char op;
-    Kind kind = Kind::kNumber;
-    bool known = true;
-    int64_t number = 0;             // kNumber; kAt: the index, unless an argument says it
-    size_t position = 0;            // of the argument
-    std::optional<size_t> index{};  // kAt: the argument that says which
-    std::string text{};
-  };
-
-  static Term term(std::string_view text, char op, const c10::FunctionSchema& schema) {
-    Term term{.op = op, .text = std::string(text)};
-    if (number(text, term.number)) return term;
-    term.kind = Kind::kWhole;
-    if (const size_t open = text.find_first_of("[("); open != std::string_view::npos) {
-      const std::string_view inside = text.substr(open + 1, text.size() - open - 2), outside = text.substr(0, open);
-      if (text[open] == '[') {
-        term.kind = Kind::kAt;
-        if (!number(inside, term.number)) {
-          term.index = position_of(inside, schema);
-          term.known = term.index.has_value();
-        }
-        text = outside;
-      } else {
-        term.kind = outside == "rank"  ? Kind::kRank
-                    : outside == "len" ? Kind::kLength
-                    : outside == "max" ? Kind::kMost
-                                       : Kind::kSum;
-        text = inside;
-      }
-    }
-    const std::optional<size_t> position = position_of(text, schema);
-    term.known = term.known && position.has_value();
-    term.position = position.value_or(0);
-    return term;
-  }
-
-  static bool number(std::string_view text, int64_t& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size();
-  }
-
-  static int64_t last_of(const c10::IValue& value, std::string_view text) {
-    if (value.isInt()) return value.toInt();
-    const std::vector<int64_t> list = value.toIntVector();
-    return size_at(list, -1, text);
-  }
-
-  static int64_t value_of(const Term& term, const Stack& stack) {
-    if (term.kind == Kind::kNumber) return term.number;
-    const c10::IValue& value = stack[term.position];
-    switch (term.kind) {
-      case Kind::kAt: {
-        const int64_t index = term.index ? last_of(stack[*term.index], term.text) : term.number;
-        return value.isTensor() ? size_at(value.toTensor().sizes(), index, term.text)
-                                : size_at(value.toIntVector(), index, term.text);
-      }
-      case Kind::kRank: return value.toTensor().dim();
-      case Kind::kLength:
-        return value.isTensor() ? value.toTensor().numel() : static_cast<int64_t>(value.toListRef().size());
-      case Kind::kMost: return std::max<int64_t>(0, range_of(value).most);
-      case Kind::kSum: {
-        int64_t sum = 0;
-        for_each_integer(value, [&](int64_t element) {
-          if (__builtin_add_overflow(sum, element, &sum)) throw invalid_argument(term.text, " is too large");
-        });
-        return sum;
-      }
-      default: break;
-    }
-    if (value.isTensor()) return value.toTensor().numel();
-    if (value.isBool()) return value.toBool() ? 1 : 0;
-    if (value.isDouble()) return value.toDouble() != 0 ? 1 : 0;
-    if (value.isInt()) return value.toInt();
-    int64_t product = 1;
-    for (int64_t size : value.toIntVector()) {
-      if (size != -1 && __builtin_mul_overflow(product, size, &product))
-        throw invalid_argument(term.text, " is too large");
-    }
-    return product;
-  }
-
-  const std::string text_;
-  std::vector<Term> terms_;
-};
-
 std::vector<std::string_view> words(std::string_view text) {
   std::vector<std::string_view> words;
   while (!text.empty()) {
@@ -263,11 +50,13 @@ std::vector<std::string_view> words(std::string_view text) {
 
 bool compares_values(Must must) { return must <= Must::kBeAtMost; }
 
-bool names_arguments(Must must) { return must >= Must::kHaveSizesOf && must < Must::kBeGiven; }
+bool names_arguments(Must must) {
+  return must == Must::kIndexEach || (must >= Must::kHaveSizesOf && must < Must::kBeGiven);
+}
 
-// The two expressions of "a to b" and "a within b"; the second is empty if there is only one.
+// The two expressions of "a to b", "a within b" and "a or b"; the second is empty if there is only one.
 std::pair<std::string_view, std::string_view> both_of(std::string_view expected) {
-  for (std::string_view word : {" to ", " within "}) {
+  for (std::string_view word : {" to ", " within ", " or "}) {
     const size_t at = expected.find(word);
     if (at != std::string_view::npos) return {expected.substr(0, at), expected.substr(at + word.size())};
   }
@@ -328,10 +117,14 @@ class OpGuard::Check {
       case Must::kIndex:
       case Must::kForwardIndex: return check_index(range_of(stack[position_]), expected_.value(stack));
       case Must::kIndexInRows: return check_rows(stack);
+      case Must::kIndexOrSkip: return check_index_or_skip(stack[position_].toTensor(), stack);
+      case Must::kIndexFromEnd: return check_from_end(range_of(stack[position_]), expected_.value(stack));
+      case Must::kIndexEach: return check_index_each(stack);
       case Must::kBeStarts: return check_starts(stack);
       case Must::kPivot: return check_pivots(stack);
       case Must::kBeFraction:
-      case Must::kBeFinite: return check_reals(stack[position_].toTensor());
+      case Must::kBeWeights:
+      case Must::kBeFinite: return stack[position_].isTensor() ? check_reals(stack[position_].toTensor()) : void();
       case Must::kBeContiguous:
         if (!stack[position_].toTensor().is_contiguous()) throw invalid_argument(rule_.operand, " is not contiguous");
         return;
@@ -365,6 +158,31 @@ class OpGuard::Check {
     if (range.least > range.most || (range.least >= 0 && range.most < end)) return;
     throw invalid_argument(rule_.operand, " has ", range.least < 0 ? range.least : range.most,
                            ", expected at least 0 and below ", end, reason(end));
+  }
+
+  void check_from_end(const Range& range, int64_t size) const {
+    if (range.least > range.most || (range.least >= -size && range.most < size)) return;
+    throw invalid_argument(rule_.operand, " has ", range.least < -size ? range.least : range.most,
+                           ", expected at least ", -size, " and below ", size);
+  }
+
+  void check_index_or_skip(const at::Tensor& indices, const Stack& stack) const {
+    const int64_t end = expected_.value(stack), skipped = second_.value(stack);
+    if (Range range = range_of(indices); range.least > range.most || (range.least >= 0 && range.most < end)) return;
+    check_index(range_of(indices.masked_select(indices.ne(skipped))), end);
+  }
+
+  // As x[i, mask, j] means it: a mask stands for as many dimensions as it has, a missing one for one.
+  void check_index_each(const Stack& stack) const {
+    const at::Tensor& from = stack[others_[0]].toTensor();
+    int64_t dimension = 0;
+    for (const c10::IValue& index : stack[position_].toListRef()) {
+      const bool given = is_given(index);
+      const bool mask =
+          given && (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
+      if (given && !mask && dimension < from.dim()) check_from_end(range_of(index), from.size(dimension));
+      dimension += mask ? index.toTensor().dim() : 1;
+    }
   }
 
   // One row after the other: those of a matrix, or without a gap between them.
@@ -413,10 +231,13 @@ class OpGuard::Check {
   }
 
   void check_reals(const at::Tensor& tensor) const {
-    if (!tensor.is_cpu() || tensor.numel() == 0) return;
-    if (rule_.must == Must::kBeFinite) {
+    if (tensor.numel() == 0) return;
+    if (rule_.must != Must::kBeFraction) {
       if (!at::isfinite(tensor).all().item().toBool()) {
         throw invalid_argument(rule_.operand, " has elements that are not finite");
+      }
+      if (rule_.must == Must::kBeWeights && !tensor.ge(0).all().item().toBool()) {
+        throw invalid_argument(rule_.operand, " has elements below 0");
       }
       return;
     }
@@ -547,13 +368,27 @@ bool fits(const GuardRule& rule, const c10::FunctionSchema& schema) {
                      [&](std::string_view name) { return position_of(name, schema).has_value(); });
 }
 
-std::shared_ptr<const OpGuard> guard_of(const c10::OperatorHandle& op, const FoundByForward& found) {
-  using RulesByOp = std::unordered_map<std::string_view, std::vector<const GuardRule*>>;
-  static const RulesByOp& rules = *[] {
-    auto* made = new RulesByOp;
-    for (const GuardRule& rule : guard_rules()) (*made)[rule.op].push_back(&rule);
+namespace {
+
+using RulesByOp = std::unordered_map<std::string_view, std::vector<const GuardRule*>>;
+
+const RulesByOp& rules_for(at::DeviceType device) {
+  static const auto& rules = *[] {
+    auto* made = new std::array<RulesByOp, 2>;
+    for (RulesByOp& each : *made) {
+      for (const GuardRule& rule : guard_rules()) each[rule.op].push_back(&rule);
+    }
+    for (const GuardRule& rule : gpu_guard_rules()) (*made)[1][rule.op].push_back(&rule);
     return made;
   }();
+  return rules[device == at::DeviceType::CPU ? 0 : 1];
+}
+
+}  // namespace
+
+std::shared_ptr<const OpGuard> guard_of(const c10::OperatorHandle& op, const FoundByForward& found,
+                                        at::DeviceType device) {
+  const RulesByOp& rules = rules_for(device);
   const c10::FunctionSchema& schema = op.schema();
   const auto of_op = rules.find(schema.name());
   if (of_op == rules.end()) return nullptr;

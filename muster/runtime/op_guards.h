@@ -24,10 +24,14 @@ enum class Must {
   kIndex,         // every element of `operand` (a tensor, a list, an int) is at least 0 and below the expression
   kForwardIndex,  // the same, for what the op's forward has found in `self`: known where that is in the program, too
   kIndexInRows,   // the same for "expression within lengths": of row i the first lengths[i]; padding may be anything
+  kIndexOrSkip,   // the same for "expression or name": or it is the int that is called so
+  kIndexFromEnd,  // the same, but it may count from the end, below 0
+  kIndexEach,     // the same for each tensor of a list, and the size of the tensor named that it counts in
   kBeStarts,      // of rows, "expression within name": at most so many are below the number of elements of `name`
   kPivot,         // every element counts from 1 and is at most the expression; two equal ones may be negative
   kBeFraction,    // every element is between 0 and 1
   kBeFinite,
+  kBeWeights,  // every element is finite and at least 0
   kBeContiguous,
   kBeReal,         // of a type with fractions
   kBeScale,        // of sizes, "a to b", within rounding
@@ -53,9 +57,14 @@ struct GuardRule {
 // The one table of them all.
 std::span<const GuardRule> guard_rules();
 
+// And of what CPU kernels look at themselves, but CUDA's only with an assertion in the kernel: it takes the whole
+// context with it, and so everything that a server has on the GPU.
+std::span<const GuardRule> gpu_guard_rules();
+
 // Most of libtorch's kernels check their operands; the others read and write beyond them when sizes do not fit each
 // other or an index is out of range. In a program that was traced they fit, but a program may be forged. Immutable.
-// A rule about an operand that is not given holds. Limit: elements that are not in the CPU's memory are not looked at.
+// A rule about an operand that is not given holds. Limits: of elements in a GPU's memory only the range is looked at
+// (and fractions), which waits for the GPU.
 class OpGuard {
  public:
   class Check;
@@ -81,8 +90,9 @@ class OpGuard {
 // Whether the op's forward has found `indices` in `self` (positions of arguments).
 using FoundByForward = std::function<bool(size_t indices, size_t self)>;
 
-// Null if the op needs none.
-std::shared_ptr<const OpGuard> guard_of(const c10::OperatorHandle& op, const FoundByForward& found = {});
+// Null if the op needs none on this kind of device.
+std::shared_ptr<const OpGuard> guard_of(const c10::OperatorHandle& op, const FoundByForward& found = {},
+                                        at::DeviceType device = at::DeviceType::CPU);
 
 // Whether the rule can be applied to this op: its name, and all arguments that it names.
 bool fits(const GuardRule& rule, const c10::FunctionSchema& schema);

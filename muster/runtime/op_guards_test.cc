@@ -16,9 +16,10 @@ c10::OperatorHandle op_named(const std::string& name, const std::string& overloa
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
 }
 
-std::string complaint(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack) {
+std::string complaint(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
+                      at::DeviceType device = at::kCPU) {
   try {
-    const auto guard = guard_of(op);
+    const auto guard = guard_of(op, {}, device);
     guard->check_once(stack);
     guard->check(stack);
   } catch (const Error& error) {
@@ -55,10 +56,38 @@ TEST(OpGuards, TrustTheIndicesOfTheForwardPass) {
   EXPECT_EQ(asked, (std::vector<size_t>{7, 1}));
 }
 
+// CUDA's kernels would end the process's context.
+TEST(OpGuards, LookAtIndicesBeforeAGpuDoes) {
+  const at::Tensor table = torch::rand({4, 3}), far = torch::tensor({0, 4}, torch::kLong);
+  const at::Tensor behind = torch::tensor({-4, 3}, torch::kLong), classes = torch::tensor({-100, 2}, torch::kLong);
+  auto gpu = [](const char* op, const char* overload, const std::vector<c10::IValue>& stack) {
+    return complaint(op_named(op, overload), stack, at::kCUDA);
+  };
+  using Indices = c10::List<std::optional<at::Tensor>>;
+  auto indices = [](const std::vector<std::optional<at::Tensor>>& given) { return Indices(given); };
+
+  EXPECT_EQ(guard_of(op_named("aten::index_select")), nullptr);
+  EXPECT_EQ(gpu("aten::index_select", "", {table, 0, far}), "index has 4, expected at least 0 and below 4 (self[dim])");
+  EXPECT_EQ(gpu("aten::index_select", "", {table, 0, far.clamp_max(3)}), "");
+  EXPECT_THAT(gpu("aten::embedding", "", {table, far, -1, false, false}), HasSubstr("indices has 4"));
+  EXPECT_EQ(gpu("aten::take", "", {table.view({-1}), behind}), "");
+  EXPECT_EQ(gpu("aten::index", "Tensor", {table, indices({behind})}), "");
+  EXPECT_EQ(gpu("aten::index", "Tensor", {table, indices({std::nullopt, far})}),
+            "indices has 4, expected at least -3 and below 3");
+  EXPECT_EQ(gpu("aten::index", "Tensor", {table.unsqueeze(0), indices({table.gt(2).unsqueeze(0), far.slice(0, 0, 0)})}),
+            "");
+  EXPECT_EQ(gpu("aten::nll_loss_forward", "", {table, classes, {}, 1, -100}), "");
+  EXPECT_THAT(gpu("aten::nll_loss_forward", "", {table, classes, {}, 1, -1}), HasSubstr("target has -100"));
+  EXPECT_THAT(gpu("aten::binary_cross_entropy", "", {table * 2 + 1, table, {}, 1}), HasSubstr("not between 0 and 1"));
+  EXPECT_THAT(gpu("aten::multinomial", "", {-table, 1, false, {}}), HasSubstr("elements below 0"));
+}
+
 // A name that is written wrongly would guard nothing.
 TEST(OpGuards, EveryRuleFitsAnAllowedOp) {
   const OpCatalog catalog;
-  for (const GuardRule& rule : guard_rules()) {
+  std::vector<GuardRule> rules(guard_rules().begin(), guard_rules().end());
+  rules.insert(rules.end(), gpu_guard_rules().begin(), gpu_guard_rules().end());
+  for (const GuardRule& rule : rules) {
     bool used = false;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (name.name == rule.op) used = used || fits(rule, op_named(name.name, name.overload_name).schema());

@@ -101,4 +101,25 @@ void check_arguments(const Program& program, const std::vector<at::Tensor>& argu
   }
 }
 
+at::Tensor element_of(const at::Tensor& values, int64_t index) {
+  if (values.dim() == 0 || index < 0 || index >= values.size(0)) {
+    throw out_of_range("element: index ", index, " of ", spec_of(values).to_string());
+  }
+  return values.select(0, index);
+}
+
+void store_result(const std::vector<ValueId>& numbers, c10::IValue result, std::vector<at::Tensor>& values) {
+  if (result.isTensor()) {
+    if (numbers.size() == 1 && numbers[0] >= 0) values[numbers[0]] = std::move(result).toTensor();
+  } else if (result.isTensorList()) {
+    const auto tensors = result.toTensorList();
+    if (tensors.size() != numbers.size()) {
+      throw internal("returned ", tensors.size(), " tensors where ", numbers.size(), " were recorded");
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] >= 0) values[numbers[i]] = tensors.get(i);
+    }
+  }
+}
+
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What can be done with the operands of an op, or of a program, before it is called.
+// What can be done with the operands of an op, or of a program, before it is called, and with its results.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -27,5 +27,11 @@ bool move_into(const at::Tensor& variable, const c10::IValue& given);
 
 // Throws Error{kInvalidArgument} for tensors that are not as the program wants them.
 void check_arguments(const Program& program, const std::vector<at::Tensor>& arguments);
+
+// values[index]. Throws Error{kOutOfRange}.
+at::Tensor element_of(const at::Tensor& values, int64_t index);
+
+// What an op has returned, a tensor or a list of them, becomes the values with these numbers.
+void store_result(const std::vector<ValueId>& numbers, c10::IValue result, std::vector<at::Tensor>& values);
 
 }  // namespace muster

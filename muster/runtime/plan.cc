@@ -23,7 +23,10 @@ ValueId element_id(const Argument& element) {
 
 void prepare_op(Step& step, const Instruction& instruction, const FoundByForward& found) {
   const auto& arguments = step.op->schema().arguments();
-  const std::shared_ptr<const OpGuard> guard = guard_of(*step.op, found);
+  if (step.device.is_cuda() && !step.op->hasComputedKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+    throw invalid_argument("it has no kernel for GPUs; ask for a CPU with a DeviceScope around it");
+  }
+  const std::shared_ptr<const OpGuard> guard = guard_of(*step.op, found, step.device.type());
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     const Argument& argument = instruction.arguments[i];
     const int32_t position = static_cast<int32_t>(i);

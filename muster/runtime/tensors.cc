@@ -54,4 +54,8 @@ void begin_at_their_memory(std::vector<at::Tensor>& arguments) {
   }
 }
 
+void bring_to(const at::Device& device, at::Tensor& tensor) {
+  if (tensor.defined() && tensor.device() != device) tensor = tensor.to(device);
+}
+
 }  // namespace muster

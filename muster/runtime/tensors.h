@@ -32,4 +32,7 @@ struct [[nodiscard]] PlainTensors {
   c10::AutoGradMode no_gradients{false};
 };
 
+// A tensor that is elsewhere is copied; one that is not defined stays so.
+void bring_to(const at::Device& device, at::Tensor& tensor);
+
 }  // namespace muster

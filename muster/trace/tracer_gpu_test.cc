@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/status.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
 #include "muster/trace/module_variables.h"
@@ -105,6 +107,27 @@ TEST_F(Gpu, RunsAttentionAndLstmThatWereTracedToBePortable) {
   at::Tensor there = worker.run(worker.register_program(forward.program(x)), {x}).at(0);
 
   EXPECT_TRUE(torch::allclose(there.cpu(), forward(x), 1e-3, 1e-4));
+}
+
+// CUDA would assert in the kernel, and nothing on the GPU of this process would work any more.
+TEST_F(Gpu, SurvivesAnIndexThatIsOutOfRange) {
+  LocalWorker worker{LocalWorkerOptions{}};
+  auto pick = function([](const at::Tensor& table, const at::Tensor& ids) { return table.index_select(0, ids); });
+  const at::Tensor table = torch::rand({4, 2}), good = torch::tensor({3, 0}, torch::kLong);
+  const ProgramHandle handle = worker.register_program(pick.program(table, good));
+
+  EXPECT_THROW(worker.run(handle, {table, torch::tensor({4, 0}, torch::kLong)}), Error);
+  EXPECT_TRUE(torch::equal(worker.run(handle, {table, good}).at(0).cpu(), table.index_select(0, good)));
+}
+
+TEST_F(Gpu, RunsALoopWhoseBodyUsesItsIndex) {
+  LocalWorker worker{LocalWorkerOptions{}};
+  auto sum = function([](const at::Tensor& start) {
+    return repeat(5, [](const at::Tensor& trip, const at::Tensor& total) { return total + trip; }, start);
+  });
+  const ProgramHandle handle = worker.register_program(sum.program(torch::zeros({}, torch::kLong)));
+
+  EXPECT_EQ(worker.run(handle, {torch::zeros({}, torch::kLong)}).at(0).item().toLong(), 10);
 }
 
 }  // namespace

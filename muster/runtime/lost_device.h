@@ -1,0 +1,20 @@
+// A GPU whose context is lost (a kernel that went astray, a card that fell off the bus) answers every later call of the
+// process with an error, and nothing but a new process helps.
+#pragma once
+
+#include <string>
+
+#include "muster/base/status.h"
+
+namespace muster {
+
+// Whether libtorch's words say so. From the first time on, this process has lost its device.
+bool says_device_lost(const std::string& what);
+
+// Error{kUnavailable}, as of a task that is gone: whoever runs work here takes it to another one.
+Status lost_device_status();
+
+bool device_is_lost();
+void throw_if_device_lost();  // lost_device_status()
+
+}  // namespace muster
