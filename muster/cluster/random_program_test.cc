@@ -32,7 +32,7 @@ struct Seen {
 
 Tensors clones(const Tensors& tensors) {
   Tensors all;
-  for (const at::Tensor& tensor : tensors) all.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.detach().cpu().clone(at::MemoryFormat::Contiguous));
   return all;
 }
 
@@ -150,7 +150,7 @@ class Direct : public Way {
   Seen call(const Tensors& arguments, const std::vector<bool>& own) override {
     const Tensors outputs = function_(arguments);
     Seen seen{clones(outputs), {}, clones(arguments)};
-    for (const Variable& variable : traced_.variables()) seen.variables.push_back(variable.value().clone());
+    for (const Variable& variable : traced_.variables()) seen.variables.push_back(variable.value().cpu().clone());
     write_to(outputs, own);
     return seen;
   }

@@ -14,11 +14,25 @@
 namespace muster {
 namespace {
 
+// Elements are in the CPU's memory, whatever device steps run on, and so is what is made of them, unless a function
+// asks for a device: one element at a time is no work for a GPU.
+Program on_the_cpu(Program program) {
+  const int32_t cpu = program.intern_device("/device:CPU:0");
+  for (ProgramArgument& argument : program.arguments) {
+    if (argument.device == 0) argument.device = cpu;
+  }
+  for (Instruction& instruction : program.instructions) {
+    if (instruction.device == 0) instruction.device = cpu;
+  }
+  for (Program& body : program.bodies) body = on_the_cpu(std::move(body));
+  return program;
+}
+
 // A trace, registered with the worker for as long as it is open.
 class RegisteredTrace {
  public:
   RegisteredTrace(std::shared_ptr<const ElementProgram> program, ProgramRunner& runner)
-      : traced_(std::move(program)), runner_(runner), handle_(runner_.register_program(traced_->program)) {
+      : traced_(std::move(program)), runner_(runner), handle_(runner_.register_program(on_the_cpu(traced_->program))) {
     const Aliases aliases(traced_->program);
     for (const ProgramArgument& argument : traced_->program.arguments) {
       written_.push_back(aliases.written(aliases.group(argument.value)));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "muster/base/deadline_timer.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -19,6 +20,7 @@ std::chrono::microseconds moment() {
 }  // namespace
 
 void RemoteResult::set(std::vector<at::Tensor> outputs, std::shared_ptr<const TracedFunction::Entry> ran) {
+  for (at::Tensor& output : outputs) bring_to(at::kCPU, output);
   absl::MutexLock lock(&mu_);
   outputs_ = std::move(outputs);
   ran_ = std::move(ran);

@@ -52,8 +52,9 @@ class RemoteValue {
   RemoteValue(std::shared_ptr<const TracedFunction::Entry> entry, std::shared_ptr<RemoteResult> result)
       : entry_(std::move(entry)), result_(std::move(result)) {}
 
-  // Waits until the function has run, and returns what it returned. Throws the error with which it ended,
-  // Error{kCancelled} if it will not run because another one failed, Error{kDeadlineExceeded} when the time is over.
+  // Waits until the function has run, and returns what it returned, in the CPU's memory. Throws the error with which it
+  // ended, Error{kCancelled} if it will not run because another one failed, Error{kDeadlineExceeded} when the time is
+  // over.
   T fetch(std::optional<std::chrono::milliseconds> timeout = {}) const {
     if (!result_) throw failed_precondition("fetch: nothing was scheduled for this RemoteValue");
     std::vector<at::Tensor> outputs = result_->fetch(timeout);

@@ -163,7 +163,9 @@ struct LoadedModel::State {
       }
     }
     begin_at_their_memory(inputs);
-    return local_worker().run(ready_program->handle, std::move(inputs));
+    std::vector<at::Tensor> outputs = local_worker().run(ready_program->handle, std::move(inputs));
+    for (at::Tensor& output : outputs) bring_to(at::kCPU, output);
+    return outputs;
   }
 
   struct Ready {

@@ -29,8 +29,9 @@ class LoadedModel {
 
   const ModelSignature& signature() const;
 
-  // The outputs for inputs in the order of the signature. A size of batches that is new takes longer the first time.
-  // Throws Error{kInvalidArgument} that names the input for another number, element type or shape.
+  // The outputs, in the CPU's memory, for inputs in the order of the signature. A size of batches that is new takes
+  // longer the first time. Throws Error{kInvalidArgument} that names the input for another number, element type or
+  // shape.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
   // The same by name.
   std::map<std::string, at::Tensor> run_named(const std::map<std::string, at::Tensor>& inputs) const;

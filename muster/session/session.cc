@@ -136,7 +136,9 @@ void Session::refuse_if_closed() {
 std::vector<at::Tensor> Session::run_program(ProgramHandle handle, std::vector<at::Tensor> tensors,
                                              const RunOptions& options) {
   try {
-    return master_->run(id_, handle, std::move(tensors), options);
+    std::vector<at::Tensor> outputs = master_->run(id_, handle, std::move(tensors), options);
+    for (at::Tensor& output : outputs) bring_to(at::kCPU, output);
+    return outputs;
   } catch (const Error& error) {
     if (error.code() == StatusCode::kAborted) refuse_if_closed();  // the master does not know it any more
     throw;

@@ -46,8 +46,8 @@ Initializer initializer(const Variables&... variables) {
 }
 inline Initializer initializer(const std::vector<Variable>& variables) { return make_initializer(variables); }
 
-// Feeds are arguments, fetches are results. Variables live at the tasks and outlive the session. Thread-safe: runs may
-// overlap. The destructor closes the session.
+// Feeds are arguments, fetches are results, in the CPU's memory wherever they were computed. Variables live at the
+// tasks and outlive the session. Thread-safe: runs may overlap. The destructor closes the session.
 class Session {
  public:
   // Throws Error{kUnavailable} or Error{kDeadlineExceeded} if the target does not answer within `connect_timeout`.

@@ -70,9 +70,9 @@ int make_anew(int rounds) {
 }
 
 int run(std::map<std::string, std::string>& flags) {
+  muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
 
-  muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   const std::vector<std::string> devices = split(flags["--devices"]);
   const bool alone = std::getenv("TF_CONFIG") == nullptr;
   const muster::MultiWorkerOptions options{
