@@ -182,7 +182,9 @@ Iterator Dataset::iterator() const {
 }
 
 Iterator Dataset::pattern() const {
-  return {.specs = numbers_of(element_spec()), .names = node_->names().names, .labelled = node_->names().labelled};
+  return {.specs = numbers_of(element_spec()),
+          .names = node_->names().names,
+          .labels = static_cast<int64_t>(node_->names().labels)};
 }
 
 namespace {

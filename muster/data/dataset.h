@@ -39,8 +39,7 @@ class Dataset {
   static Dataset range(int64_t begin, int64_t end, int64_t step = 1);
   // Element i has the i-th slice of each tensor along its first dimension. Copies what others hold.
   static Dataset tensors(std::vector<at::Tensor> tensors);
-  // One element.
-  static Dataset from_tensors(Element element);
+  static Dataset from_tensors(Element element);  // one element
   // Whatever C++ can make. Every opened sequence calls `start` for a generator of its own, which is called by one
   // thread at a time. It cannot be serialized.
   static Dataset generator(std::function<Generator()> start);
@@ -84,8 +83,10 @@ class Dataset {
   // What is in the files of a column of pictures.
   Dataset decode_images(const std::string& column, const ImageOptions& options = {}, Parallel parallel = {}) const;
   Dataset select(std::vector<std::string> columns) const;  // those, in this order
-  // The column that the others are to predict becomes the last one: `auto [features, label] = it.next_labelled();`
-  Dataset label(const std::string& column) const;
+  Dataset named(std::vector<std::string> columns) const;   // all tensors of an element get these names, in their order
+  // What the others are to predict becomes the last column, or columns: `auto [features, label] = it.next_labelled();`
+  Dataset label(const std::string& column) const { return labels({column}); }
+  Dataset labels(const std::vector<std::string>& columns) const;
   // Turns a column into another one of that name, as Keras' preprocessing layers do: hashing({.bins = 1000}).
   Dataset preprocess(const std::string& column, std::shared_ptr<const Preprocessing> how) const;
   // Shows a column of all elements to an adapter, which learns the tables of a layer from it.
@@ -171,8 +172,7 @@ class Dataset {
 
   // Begins the sequence here, as an argument of functions that are called in this process.
   Iterator iterator() const;
-  // The same without a sequence: what its elements look like.
-  Iterator pattern() const;
+  Iterator pattern() const;  // the same without a sequence: what its elements look like
 
   // For parse_dataset, here or in another process. Throws Error{kInvalidArgument} if there is a C++ function in it.
   std::string serialize() const;

@@ -204,6 +204,28 @@ TEST_F(DatasetFiles, GiveColumnsByNameToFunctions) {
   EXPECT_THAT(error_of([&] { wrong(again); }), AllOf(HasSubstr("\"u\""), HasSubstr("x, z, y")));
 }
 
+TEST(DatasetColumns, GetNamesAndSeveralLabels) {
+  const at::Tensor x = torch::arange(6).view({3, 2}), y = torch::arange(3), z = y * 10;
+  const Dataset rows = Dataset::tensors({y, x, z}).shuffle(3, 1).named({"y", "x", "z"}).labels({"z", "y"}).batch(2);
+
+  for (const Dataset& each : {rows, parse_dataset(rows.serialize())}) {
+    EXPECT_THAT(each.column_names(), ElementsAre("x", "z", "y"));
+    EXPECT_EQ(each.pattern().labels, 2);
+    for (const Element& batch : elements_of(each)) {
+      EXPECT_TRUE(batch[1].equal(batch[2] * 10));
+      EXPECT_TRUE(batch[0].select(1, 0).equal(batch[2] * 2));
+    }
+  }
+  auto one_label = function([](Iterator& it) { return it.next_labelled().second; });
+  Iterator it = rows.iterator();
+  EXPECT_THAT(error_of([&] { one_label(it); }), HasSubstr("2 labels, the last of the columns x, z, y, expected one"));
+  EXPECT_THAT(error_of([&] { elements_of(Dataset::range(3).named({"a", "b"})); }),
+              HasSubstr("named: 2 names, a, b, but an element has 1 tensors"));
+  EXPECT_THAT(error_of([&] { rows.named({"a", "b", "a"}); }), HasSubstr("two columns \"a\""));
+  EXPECT_THAT(error_of([&] { rows.labels({"y", "y"}); }), HasSubstr("labels: \"y\" twice"));
+  EXPECT_THAT(error_of([&] { rows.labels({"y", "u"}); }), HasSubstr("no column \"u\""));
+}
+
 TEST_F(DatasetFiles, GoOverTheWire) {
   file("a.csv", "user,x\nann,1\nbob,\n");
   const CsvFormat format{.columns = {{.name = "user", .type = CsvColumn::Type::kString, .otherwise = std::string("?")},

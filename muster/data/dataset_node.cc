@@ -28,13 +28,14 @@ ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) 
   if (const auto* numpy = std::get_if<NumpyOp>(&op)) return {.names = numpy->names};
   if (const auto* registered = std::get_if<RegisteredOp>(&op)) return {.names = registered->names};
   if (const auto* native = std::get_if<NativeMapOp>(&op)) return {.names = native->names};
-  if (std::holds_alternative<ImageFolderOp>(op)) return {.names = {"image", "label"}, .labelled = true};
+  if (std::holds_alternative<ImageFolderOp>(op)) return {.names = {"image", "label"}, .labels = 1};
   if (const auto* decode = std::get_if<DecodeImagesOp>(&op))
     check_has(inputs[0]->names(), decode->column, "decode_images");
   if (const auto* select = std::get_if<SelectOp>(&op)) {
-    for (const std::string& name : select->columns)
-      check_has(inputs[0]->names(), name, select->labelled ? "label" : "select");
-    return {select->columns, select->labelled};
+    for (const std::string& name : select->columns) {
+      if (!select->names_all) check_has(inputs[0]->names(), name, select->labels > 0 ? "label" : "select");
+    }
+    return {select->columns, select->labels};
   }
   if (const auto* preprocess = std::get_if<PreprocessOp>(&op)) {
     check_has(inputs[0]->names(), preprocess->column, "preprocess");

@@ -12,7 +12,7 @@ namespace muster {
 // What the columns of an element are called. None: they have no names.
 struct ColumnNames {
   std::vector<std::string> names{};
-  bool labelled = false;  // the last one is what the others are to predict
+  size_t labels = 0;  // so many of them, the last ones, are what the others are to predict
 };
 
 // One step of a description and the steps before it. Immutable but for what it remembers; thread-safe.

@@ -94,10 +94,11 @@ struct PreprocessOp {
   std::string column;
   std::shared_ptr<const Preprocessing> how;
 };
-// Some columns, in this order. The last one may be what the others are to predict.
+// Some columns, in this order. The last ones, so many, are what the others are to predict.
 struct SelectOp {
   std::vector<std::string> columns;
-  bool labelled = false;
+  size_t labels = 0;
+  bool names_all = false;  // instead, all of them get these names
 };
 struct ConcatenateOp {};
 struct FunctionOp {

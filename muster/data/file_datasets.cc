@@ -225,12 +225,23 @@ Dataset Dataset::select(std::vector<std::string> columns) const {
   return dataset_of(SelectOp{.columns = std::move(columns)}, {node_});
 }
 
-Dataset Dataset::label(const std::string& column) const {
-  std::vector<std::string> columns = column_names();
-  const auto place = std::find(columns.begin(), columns.end(), column);
-  if (place != columns.end()) columns.erase(place);
-  columns.push_back(column);  // if there is none, the step says so
-  return dataset_of(SelectOp{.columns = std::move(columns), .labelled = true}, {node_});
+Dataset Dataset::named(std::vector<std::string> columns) const {
+  if (columns.empty()) throw invalid_argument("named: no columns, expected at least one");
+  for (auto name = columns.begin(); name != columns.end(); ++name) {
+    if (std::find(columns.begin(), name, *name) != name) throw invalid_argument("named: two columns \"", *name, "\"");
+  }
+  return dataset_of(SelectOp{.columns = std::move(columns), .names_all = true}, {node_});
+}
+
+Dataset Dataset::labels(const std::vector<std::string>& columns) const {
+  if (columns.empty()) throw invalid_argument("labels: no columns, expected at least one");
+  std::vector<std::string> all = column_names();
+  for (auto name = columns.begin(); name != columns.end(); ++name) {
+    if (std::find(columns.begin(), name, *name) != name) throw invalid_argument("labels: \"", *name, "\" twice");
+    std::erase(all, *name);
+  }
+  all.insert(all.end(), columns.begin(), columns.end());  // if there is no such column, the step says so
+  return dataset_of(SelectOp{.columns = std::move(all), .labels = columns.size()}, {node_});
 }
 
 Dataset Dataset::preprocess(const std::string& column, std::shared_ptr<const Preprocessing> how) const {

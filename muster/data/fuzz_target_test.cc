@@ -53,6 +53,7 @@ std::vector<std::pair<std::string, std::string>> dataset_seeds() {
           {"files", Dataset::concatenate({files.shard_hint().padded_batch(3), files}).unbatch().serialize()},
           {"examples", examples.bucket_by_length(0, {3}, {4, 5}).enumerate(2).window(3, 1).serialize()},
           {"pictures", Dataset::sample({pictures, pictures}, {1, 2}, 7).serialize()},
+          {"names", Dataset::range(3).batch(2).named({"a"}).labels({"a"}).serialize()},
           {"cache", Dataset::range(3).cache("/no/such/file").serialize()},
           {"registered", Dataset::registered("a", {{"b", "c"}}, {"d"}).map_registered("e", {}, {2}).serialize()},
           {"device", Dataset::range(3).prefetch(2, "CPU:0").serialize()},

@@ -278,12 +278,16 @@ ParseOp read_op(const proto::Dataset::Parse& in) {
 
 void write_op(const SelectOp& op, proto::Dataset& out) {
   for (const std::string& column : op.columns) out.mutable_select()->add_columns(column);
-  out.mutable_select()->set_labelled(op.labelled);
+  out.mutable_select()->set_labels(static_cast<uint32_t>(op.labels));
+  out.mutable_select()->set_names_all(op.names_all);
 }
 
 SelectOp read_op(const proto::Dataset::Select& in) {
   if (in.columns_size() == 0) throw invalid_argument("dataset: a selection of no columns");
-  return {.columns = {in.columns().begin(), in.columns().end()}, .labelled = in.labelled()};
+  if (in.labels() > static_cast<uint32_t>(in.columns_size())) {
+    throw invalid_argument("dataset: ", in.labels(), " labels of ", in.columns_size(), " columns");
+  }
+  return {.columns = {in.columns().begin(), in.columns().end()}, .labels = in.labels(), .names_all = in.names_all()};
 }
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/base/thread_annotations.h>
+#include <absl/strings/str_join.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/GradMode.h>
 
@@ -410,8 +411,17 @@ std::unique_ptr<Source> open_step(const DatasetNode& node, std::unique_ptr<Sourc
     };
     return open_change(std::move(change), {}, std::move(input), context);
   }
+  const auto& select = std::get<SelectOp>(node.op());
+  if (select.names_all) {
+    auto counted = [given = select.columns](Columns columns) {
+      if (columns.size() == given.size()) return columns;
+      throw invalid_argument("named: ", given.size(), " names, ", absl::StrJoin(given, ", "), ", but an element has ",
+                             columns.size(), " tensors; expected as many");
+    };
+    return open_change(std::move(counted), {}, std::move(input), context);
+  }
   std::vector<size_t> places;
-  for (const std::string& name : std::get<SelectOp>(node.op()).columns) places.push_back(place_of(name));
+  for (const std::string& name : select.columns) places.push_back(place_of(name));
   auto change = [places = std::move(places)](const Columns& columns) {
     Columns some;
     some.reserve(places.size());

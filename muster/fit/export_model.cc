@@ -28,6 +28,7 @@ struct TracedForward {
   SizedProgram sized{};
   std::vector<std::shared_ptr<Variable::State>> variables{};  // as in the program
   std::vector<TensorSpec> outputs{};
+  std::vector<std::string> names{};  // of the outputs
 };
 
 // Wherever a trainer has put things, the model is on one device.
@@ -107,13 +108,14 @@ class Exporter {
     TracedForward made;
     auto forward = [&](const std::vector<at::Tensor>& arguments) {
       c10::AutoGradMode no_gradients(false);
-      std::vector<at::Tensor> outputs = given_.forward(arguments);
+      const Features outputs = given_.forward(arguments);
       made.outputs.clear();
-      for (const at::Tensor& output : outputs) {
+      made.names = outputs.names();
+      for (const at::Tensor& output : outputs.tensors()) {
         if (!output.defined()) throw invalid_argument("it returns a tensor that is not defined");
         made.outputs.push_back(spec_of(output));
       }
-      return outputs;
+      return outputs.tensors();
     };
     TracedProgram traced;
     const std::string about =
@@ -159,26 +161,24 @@ class Exporter {
     return true;
   }
 
-  static std::vector<std::string> names_or(const std::vector<std::string>& names, const char* word, size_t count) {
-    if (!names.empty() && names.size() != count) {
-      throw invalid_argument("export_model: names for ", names.size(), " ", word, "s, but there are ", count);
-    }
-    std::vector<std::string> all = names;
-    for (size_t i = all.size(); i < count; ++i) all.push_back(count == 1 ? word : str_cat(word, "_", i));
-    return all;
+  static const std::vector<std::string>& names_or(const std::vector<std::string>& names, const char* word,
+                                                  const std::vector<std::string>& otherwise) {
+    if (names.empty() || names.size() == otherwise.size()) return names.empty() ? otherwise : names;
+    throw invalid_argument("export_model: names for ", names.size(), " ", word, "s, but there are ", otherwise.size());
   }
 
   void describe(const std::vector<TracedForward>& traced) {
     ModelSignature& signature = model_.signature;
     signature.name = options_.name;
-    const std::vector<std::string> inputs = names_or(options_.inputs, "input", examples_.size());
+    const std::vector<std::string> inputs =
+        names_or(options_.inputs, "input", names_by_place("input", examples_.size()));
     for (size_t i = 0; i < inputs.size(); ++i) {
       TensorSpec spec = spec_of(examples_[i]);
       if (batched_[i]) spec.sizes[0] = kBatchSize;
       signature.inputs.push_back({inputs[i], std::move(spec)});
     }
     const TracedForward &one = traced.front(), &other = traced[traced.size() > 1 ? 1 : 0];
-    const std::vector<std::string> outputs = names_or(options_.outputs, "output", one.outputs.size());
+    const std::vector<std::string> outputs = names_or(options_.outputs, "output", one.names);
     for (size_t i = 0; i < outputs.size(); ++i) {
       TensorSpec spec = one.outputs[i];
       const std::vector<int64_t>& sizes = other.outputs.at(i).sizes;
@@ -268,7 +268,7 @@ Exported exported_of(const Model& model, const std::vector<at::Tensor>& examples
   std::vector<std::string> names = options.inputs;
   names.resize(examples.size());
   auto forward = [model, names](const std::vector<at::Tensor>& inputs) {
-    return std::vector<at::Tensor>{model.parts().forward(Features(names, inputs))};
+    return model.parts().forward(Features(names, inputs));
   };
   return {forward, examples, model.variables().named()};
 }

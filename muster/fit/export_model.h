@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,7 +13,6 @@
 #include "muster/fit/forward.h"
 #include "muster/fit/model_signature.h"
 #include "muster/trace/iterator.h"
-#include "muster/trace/leaves.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/trace.h"
 
@@ -23,7 +23,7 @@ class Model;
 struct ExportOptions {
   std::string name = "model";
   std::vector<std::string> inputs{};   // their names; else "input", or "input_0", "input_1" and so on
-  std::vector<std::string> outputs{};  // likewise
+  std::vector<std::string> outputs{};  // likewise; else as forward() names them
   // The sizes of batches that the model will take. None: any, if the program is the same for all of them up to sizes;
   // else that of the examples.
   std::vector<int64_t> batch_sizes{};
@@ -43,21 +43,12 @@ struct ExportReport {
 namespace export_internal {
 
 struct Exported {
-  TensorFunction forward;
+  std::function<Features(const std::vector<at::Tensor>& inputs)> forward;
   std::vector<at::Tensor> examples;
   std::vector<std::pair<std::string, Variable>> names{};  // that variables are to have in the file; others keep theirs
 };
 
 ExportReport write(const Exported& model, const std::string& file, const ExportOptions& options);
-
-template <class Result>
-std::vector<at::Tensor> tensors_in(const Result& result) {
-  std::vector<at::Tensor> tensors;
-  for_each_leaf(result, [&]<class Leaf>(Leaf& leaf) {
-    if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) tensors.push_back(leaf);
-  });
-  return tensors;
-}
 
 template <class Call, size_t... I>
 auto call_with(Call& call, const std::vector<at::Tensor>& tensors, std::index_sequence<I...>) {
@@ -101,7 +92,6 @@ template <class Forward, size_t N>
   requires(!std::same_as<Forward, Model>)
 ExportReport export_model(Forward forward, const std::string& file, const at::Tensor (&examples)[N],
                           const ExportOptions& options = {}) {
-  using export_internal::tensors_in;
   const std::vector<at::Tensor> tensors(std::begin(examples), std::end(examples));
   if constexpr (TorchModule<Forward>) {
     const ModuleVariables variables = adopt(forward, {.keep = true});
@@ -109,10 +99,10 @@ ExportReport export_model(Forward forward, const std::string& file, const at::Te
       auto call = [&](const std::vector<at::Tensor>& inputs) {
         if constexpr (
             requires { module.forward(std::declval<const Features&>()); } && !requires { module.forward(inputs[0]); }) {
-          return tensors_in(module.forward(Features(options.inputs, inputs)));
+          return outputs_of(module.forward(Features(options.inputs, inputs)));
         } else {
           auto forward_of_it = [&](const auto&... each) { return module.forward(each...); };
-          return tensors_in(export_internal::call_with(forward_of_it, inputs, std::make_index_sequence<N>()));
+          return outputs_of(export_internal::call_with(forward_of_it, inputs, std::make_index_sequence<N>()));
         }
       };
       const export_internal::InEval<Module> in_eval(module);
@@ -125,7 +115,7 @@ ExportReport export_model(Forward forward, const std::string& file, const at::Te
     }
   } else {
     auto call = [&](const std::vector<at::Tensor>& inputs) {
-      return tensors_in(export_internal::call_with(forward, inputs, std::make_index_sequence<N>()));
+      return outputs_of(export_internal::call_with(forward, inputs, std::make_index_sequence<N>()));
     };
     return export_internal::write({call, tensors}, file, options);
   }

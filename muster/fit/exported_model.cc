@@ -169,6 +169,10 @@ void check(const ExportedModel& model) {
   for (const ModelTensor& input : model.signature.inputs) {
     if (!names.insert(input.name).second) throw invalid_argument("there are two inputs \"", input.name, "\"");
   }
+  names.clear();
+  for (const ModelTensor& output : model.signature.outputs) {
+    if (!names.insert(output.name).second) throw invalid_argument("there are two outputs \"", output.name, "\"");
+  }
   std::vector<const SizedProgram*> programs;
   for (const SizedProgram& sized : model.sized) programs.push_back(&sized);
   if (model.any) {

@@ -2,74 +2,31 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/tensor.h>
+#include <absl/base/thread_annotations.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_join.h>
+#include <absl/synchronization/mutex.h>
 #include <c10/core/GradMode.h>
-
-#include <algorithm>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/fit/autocast.h"
+#include "muster/fit/criteria.h"
 #include "muster/fit/fit_display.h"
+#include "muster/fit/model_batch.h"
 #include "muster/fit/step_loop.h"
 #include "muster/fit/totals.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
 
-constexpr std::string_view kWeights = "sample_weight";
 constexpr int kMostBeginnings = 10;  // of an evaluation under which workers die
-
-struct Batch {
-  Features inputs;
-  at::Tensor target, weights;  // undefined: it has none
-};
-
-// An element of a sequence as what it means to a model. `labelled`: it has a target.
-Batch batch_of(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled) {
-  const size_t count = tensors.size();
-  Batch batch{Features({}, {}), {}, {}};
-  if (it.names.empty()) {
-    if (labelled && (count < 2 || count > 3)) {
-      throw invalid_argument(
-          "a model is trained with elements (inputs, target) or (inputs, target, weights), but one has ", count,
-          " tensors without names; with names, as files and map_native give them, label() says which is the target");
-    }
-    batch.inputs = Features({""}, {tensors[0]});
-    if (count > 1) batch.target = tensors[1];
-    if (count > 2) batch.weights = tensors[2];
-    return batch;
-  }
-  const bool has_target = labelled || it.labelled;  // which is the last column, unless label() has named another one
-  if (labelled && count < 2) {
-    throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
-                           absl::StrJoin(it.names, ", "));
-  }
-  std::vector<std::string> names;
-  std::vector<at::Tensor> inputs;
-  for (size_t i = 0; i < count; ++i) {
-    if (has_target && i + 1 == count) {
-      batch.target = tensors[i];
-    } else if (it.names[i] == kWeights) {
-      batch.weights = tensors[i];
-    } else {
-      names.push_back(it.names[i]);
-      inputs.push_back(tensors[i]);
-    }
-  }
-  batch.inputs = Features(std::move(names), std::move(inputs));
-  return batch;
-}
 
 // A weight for each class from 0 on.
 at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
@@ -79,20 +36,6 @@ at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
   at::Tensor table = at::ones({last + 2});
   for (const auto& [number, weight] : class_weight) table[number] = weight;
   return table;
-}
-
-at::Tensor weights_of(const Batch& batch, const at::Tensor& by_class, const at::Tensor& output) {
-  const int64_t examples = batch.target.dim() == 0 ? 1 : batch.target.size(0);
-  at::Tensor weights = batch.weights.defined() ? batch.weights.reshape({examples}).to(output.scalar_type())
-                                               : at::ones({examples}, output.options().requires_grad(false));
-  if (!by_class.defined()) return weights;
-  at::Tensor classes = batch.target.flatten();
-  if (classes.numel() != examples) {
-    throw invalid_argument("class_weight: the target is ", spec_of(batch.target).to_string(),
-                           ", expected the number of a class for each example");
-  }
-  classes = classes.to(at::kLong).clamp(0, by_class.size(0) - 1);
-  return weights * by_class.to(output.options()).index_select(0, classes);
 }
 
 void refuse_endless(const std::variant<Dataset, ModelInput::Make>& data, const char* why) {
@@ -113,53 +56,57 @@ struct Model::State {
       : parts(std::move(given)),
         options(std::move(wanted)),
         strategy(options.strategy ? *options.strategy : Strategy::of(parts.variables)) {
-    for (const Metric& metric : options.metrics) length += static_cast<size_t>(metric.length());
+    if (!parts.outputs.empty()) criteria_for(parts.outputs);
   }
 
-  // What a batch of one replica adds up to, and the mean of its losses.
-  struct Passed {
-    at::Tensor sums, loss;
-  };
-  Passed pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
-    const Batch batch = batch_of(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true);
-    c10::AutoGradMode gradients(trains);
-    const at::Tensor output = forward(batch.inputs);
-    const at::Tensor weights = weights_of(batch, by_class, output);
-    const auto examples = static_cast<double>(weights.size(0));
-    const at::Tensor losses = options.loss(output, batch.target);
-    if (losses.dim() > 0 && losses.size(0) != weights.size(0)) {
-      throw invalid_argument("loss ", options.loss.name(), ": it is ", spec_of(losses).to_string(),
-                             ", expected a number for each of ", weights.size(0), " examples, or one");
+  // As the options say for these outputs, which are the same in every batch.
+  std::shared_ptr<const Criteria> criteria_for(const std::vector<std::string>& outputs) const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (!criteria_) {
+      criteria_ = std::make_shared<Criteria>(outputs, options.loss, options.loss_weights, options.metrics);
     }
-    const bool weighted = batch.weights.defined() || by_class.defined();
-    const at::Tensor sum = losses.dim() == 0 ? losses * examples : (weighted ? losses * weights : losses).sum();
-    const at::Tensor mean = losses.dim() == 0 ? losses : sum / std::max(examples, 1.0);
-
-    c10::AutoGradMode no_gradients(false);
-    const auto numbers = weights.options().dtype(at::kDouble);
-    std::vector<at::Tensor> sums{at::full({1}, examples, numbers), sum.detach().to(at::kDouble).reshape({1})};
-    const at::Tensor said = probabilities_of(output.detach(), options.loss.outputs());
-    for (const Metric& metric : options.metrics) sums.push_back(metric.sums(said, batch.target, weights));
-    return {at::cat(sums), mean};
+    if (criteria_->outputs() == outputs) return criteria_;
+    throw invalid_argument("forward() of the model gives the outputs ", absl::StrJoin(outputs, ", "), ", and before ",
+                           absl::StrJoin(criteria_->outputs(), ", "), "; expected the same in every batch");
+  }
+  // Null if no forward() has said yet which outputs there are.
+  std::shared_ptr<const Criteria> criteria() const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    return criteria_;
+  }
+  size_t length() const {
+    const auto known = criteria();
+    return known ? known->length() : 0;
   }
 
-  at::Tensor forward(const Features& inputs) const {
+  Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
+    const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true);
+    c10::AutoGradMode gradients(trains);
+    const Features outputs = forward(batch.inputs);
+    const auto judges = criteria_for(outputs.names());
+    return judges->judge(outputs, batch.expected(*judges), by_class);
+  }
+
+  Features forward(const Features& inputs) const {
     if (!options.mixed_precision) return parts.forward(inputs);
     const Autocast autocast;
-    return parts.forward(inputs).to(at::kFloat);
+    const Features outputs = parts.forward(inputs);
+    std::vector<at::Tensor> exact = outputs.tensors();
+    for (at::Tensor& output : exact) output = output.to(at::kFloat);
+    return {outputs.names(), std::move(exact)};
   }
 
   // One step of one replica: what its examples add up to.
   at::Tensor step(Iterator& it, bool trains, const at::Tensor& by_class) const {
     if (!trains) return pass(it, trains, by_class).sums;
     if (options.accumulate == 1) {
-      const Passed passed = pass(it, trains, by_class);
+      const Criteria::Judged passed = pass(it, trains, by_class);
       optimizer->minimize(passed.loss);
       return passed.sums;
     }
     at::Tensor all;
     optimizer->minimize_mean(options.accumulate, [&](int64_t) {
-      const Passed passed = pass(it, trains, by_class);
+      const Criteria::Judged passed = pass(it, trains, by_class);
       all = all.defined() ? all + passed.sums : passed.sums;
       return passed.loss;
     });
@@ -184,17 +131,16 @@ struct Model::State {
     return {made(1), made(options.steps_per_execution), options.steps_per_execution};
   }
 
-  Logs evaluate(const ModelInput& input, const EvaluateOptions& how) {
+  Logs evaluate(const std::variant<Dataset, ModelInput::Make>& data, const EvaluateOptions& how) {
     if (!test) test = steps(/*trains=*/false);
     const bool was_training = parts.set_training(false);
     const absl::Cleanup as_it_was = [&] { parts.set_training(was_training); };
-    Totals totals(length);
-    const std::variant<Dataset, ModelInput::Make> data = input.batched(how.batch_size, /*shuffle=*/false);
+    Totals totals;
     if (!how.steps) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
     for (int begun = 1;; ++begun) {
       const auto loop = make_step_loop(strategy, data);
       const int64_t lost_before = loop->lost_workers();
-      totals = Totals(length);
+      totals = Totals();
       loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
       if (loop->lost_workers() == lost_before) break;
       // What is read twice counts once only if nothing of it counts.
@@ -203,9 +149,9 @@ struct Model::State {
       }
       MUSTER_LOG(info) << "evaluate: a worker was lost, so it begins again: each example counts once";
     }
-    totals.add_others(strategy.across());
+    totals.add_others(strategy.across(), length());
     if (totals.examples() == 0) throw out_of_range("evaluate: there are no examples");
-    return totals.logs(options.metrics);
+    return totals.logs(*criteria());
   }
 
   const ModelParts parts;
@@ -213,12 +159,14 @@ struct Model::State {
   const Strategy strategy;
   std::shared_ptr<const Optimizer> optimizer;
   std::shared_ptr<ClusterCoordinator> coordinator;  // of parameter servers: that of all loops, as long as one is there
-  size_t length = Totals::kMetrics;
-  std::optional<Steps> train, test;  // made when they are needed
+  std::optional<Steps> train, test;                 // made when they are needed
+
+  mutable absl::Mutex mu;
+  mutable std::shared_ptr<const Criteria> criteria_ ABSL_GUARDED_BY(mu);
 };
 
 Model::Model(ModelParts parts, CompileOptions options) {
-  if (!options.loss) throw invalid_argument("compile: no loss; such as muster::mean_squared_error");
+  if (options.loss.empty()) throw invalid_argument("compile: no loss; such as muster::mean_squared_error");
   for (const auto& [option, value] :
        {std::pair("steps_per_execution", options.steps_per_execution), std::pair("accumulate", options.accumulate)}) {
     if (value < 1) throw invalid_argument("compile: ", option, " ", value, ", expected at least 1");
@@ -277,14 +225,14 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
     loop->begin(options.steps_per_epoch);
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_begin(training);
-    Totals totals(state.length);
+    Totals totals;
     const int64_t examples_before = training.examples;
     const int64_t taken = loop->run(steps, options.steps_per_epoch, [&](const at::Tensor& sums, int64_t count) {
       totals.add(sums);
       training.steps += count;
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
       if (!step_by_step) return;
-      const Logs so_far = totals.logs(state.options.metrics);
+      const Logs so_far = totals.logs(*state.criteria());
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
     });
     if (taken == 0) throw out_of_range("fit: there are no batches in the data");
@@ -293,12 +241,12 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                           << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
       training.stop = true;
     }
-    totals.add_others(state.strategy.across());
+    totals.add_others(state.strategy.across(), state.length());
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
-    logs = totals.logs(state.options.metrics);
+    logs = totals.logs(*state.criteria());
     if (options.validation_data) {
       const EvaluateOptions how{.steps = options.validation_steps, .batch_size = options.batch_size};
-      logs.merge(named(state.evaluate(*options.validation_data, how), "val_"));
+      logs.merge(named(evaluate(*options.validation_data, how), "val_"));
     }
     history.add(training.epoch, logs);
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_end(training, logs);
@@ -308,44 +256,62 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
 }
 
 Logs Model::evaluate(const ModelInput& input, const EvaluateOptions& options) {
-  return state_->evaluate(input, options);
+  return state_->evaluate(input.batched(options.batch_size, /*shuffle=*/false), options);
 }
 
 at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& options) {
+  const Features outputs = predict_all(inputs, options);
+  if (outputs.tensors().size() == 1) return outputs.tensors()[0];
+  throw failed_precondition("predict: the model has ", outputs.tensors().size(), " outputs, ",
+                            absl::StrJoin(outputs.names(), ", "), "; predict_all() gives all of them");
+}
+
+Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& options) {
   const std::variant<Dataset, ModelInput::Make> data = inputs.batched(options.batch_size, /*shuffle=*/false);
   if (!options.steps) refuse_endless(data, "predict: the dataset has no end, so a number of steps is needed");
   const auto* given = std::get_if<Dataset>(&data);
   const Dataset dataset = given != nullptr ? *given : std::get<ModelInput::Make>(data)(InputContext());
   const Iterator pattern = dataset.pattern();
-  auto forward = function([this, &pattern](const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> names;
+  auto forward = function([this, &pattern, &names](const std::vector<at::Tensor>& tensors) {
     c10::AutoGradMode no_gradients(false);
-    return state_->forward(batch_of(pattern, tensors, /*labelled=*/false).inputs);
+    const Features outputs = state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false).inputs);
+    names = outputs.names();
+    return outputs.tensors();
   });
   const bool was_training = state_->parts.set_training(false);
   const absl::Cleanup as_it_was = [&] { state_->parts.set_training(was_training); };
   const std::unique_ptr<ElementSource> source = dataset.open(local_worker());
-  std::vector<at::Tensor> outputs;
+  std::vector<std::vector<at::Tensor>> batches;  // of each output
   for (int64_t i = 0; !options.steps || i < *options.steps; ++i) {
     const std::optional<Element> element = source->next();
     if (!element) break;
-    outputs.push_back(state_->strategy.run_here(forward, *element));
+    const std::vector<at::Tensor> outputs = state_->strategy.run_here(forward, *element);
+    batches.resize(outputs.size());
+    for (size_t output = 0; output < outputs.size(); ++output) batches[output].push_back(outputs[output]);
   }
-  if (outputs.empty()) throw out_of_range("predict: there are no examples");
-  return at::cat(outputs);
+  if (batches.empty()) throw out_of_range("predict: there are no examples");
+  std::vector<at::Tensor> whole;
+  for (const std::vector<at::Tensor>& of_output : batches) whole.push_back(at::cat(of_output));
+  return {std::move(names), std::move(whole)};
 }
 
-Logs Model::train_on_batch(const at::Tensor& x, const at::Tensor& y) {
+Logs Model::train_on_batch(const ModelInput& batch) {
   State& state = *state_;
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);
-  Totals totals(state.length);
-  make_step_loop(state.strategy, Dataset::from_tensors({x, y}))
-      ->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
-  return totals.logs(state.options.metrics);
+  Totals totals;
+  make_step_loop(state.strategy, batch.as_one_batch())->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) {
+    totals.add(sums);
+  });
+  return totals.logs(*state.criteria());
 }
 
-Logs Model::test_on_batch(const at::Tensor& x, const at::Tensor& y) {
-  return state_->evaluate(Dataset::from_tensors({x, y}), {.steps = 1});
+Logs Model::test_on_batch(const ModelInput& batch) { return state_->evaluate(batch.as_one_batch(), {.steps = 1}); }
+
+std::string Model::outputs_in_words() const {
+  const auto criteria = state_->criteria();
+  return criteria ? criteria->to_string() : "";
 }
 
 const ModelParts& Model::parts() const { return state_->parts; }

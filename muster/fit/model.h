@@ -14,15 +14,18 @@
 #include "muster/fit/losses.h"
 #include "muster/fit/metric.h"
 #include "muster/fit/model_input.h"
+#include "muster/fit/per_output.h"
 #include "muster/train/optimizers.h"
 
 namespace muster {
 
 struct CompileOptions {
   OptimizerRule optimizer = Sgd(SgdOptions{});
-  Loss loss{};
-  std::vector<Metric> metrics{};  // of the same outputs, as probabilities where the loss takes them for logits
-  Clipping clipping{};            // of the gradients, in the place of the optimizer's own
+  // Of all outputs, or of each: {a, b}, or {{"class", a}, {"box", b}}. By name, outputs may be left out.
+  PerOutput<Loss> loss{};
+  PerOutput<double> loss_weights{};  // the model goes down the sum of the losses, each times this; 1 without
+  OutputMetrics metrics{};           // of the same outputs, as probabilities where the loss takes them for logits
+  Clipping clipping{};               // of the gradients, in the place of the optimizer's own
   // So many batches make one step of the optimizer: as one that is so many times as large, with the memory of one.
   // Those at the end of the data that make no whole step are left out.
   int64_t accumulate = 1;
@@ -43,9 +46,10 @@ struct FitOptions {
   std::optional<int64_t> steps_per_epoch{};
   std::optional<ModelInput> validation_data{};
   std::optional<int64_t> validation_steps{};  // the first ones; all without
-  std::map<int64_t, double> class_weight{};   // of examples whose target is that number; 1 for others
-  int64_t batch_size = 32;                    // of tensors
-  bool shuffle = true;                        // tensors
+  // Of examples whose target is that number; 1 for others. Of a model that is trained for one output.
+  std::map<int64_t, double> class_weight{};
+  int64_t batch_size = 32;  // of tensors
+  bool shuffle = true;      // tensors
   Callbacks callbacks{};
   // 0: says nothing. 1: a bar on a terminal, else a line for each epoch. 2: a line for each epoch.
   int verbose = 1;
@@ -61,6 +65,7 @@ struct ModelParts {
   ModuleVariables variables;
   Forward forward;
   std::function<bool(bool)> set_training;  // returns what it was
+  std::vector<std::string> outputs{};      // their names; none if only a call of forward() says them
 };
 
 // A handle, cheap to copy; for one thread at a time. Holds the module.
@@ -74,14 +79,20 @@ class Model {
   // The loss and the metrics of data, with the module in eval(). Each example counts once: on parameter servers, if a
   // worker is lost meanwhile, it begins again.
   Logs evaluate(const ModelInput& input, const EvaluateOptions& options = {});
-  // The outputs of all examples, in their order. This process computes them, also under a strategy.
+  // The output of all examples, in their order. This process computes it, also under a strategy. Throws
+  // Error{kFailedPrecondition} if the model has several.
   at::Tensor predict(const ModelInput& inputs, const EvaluateOptions& options = {});
+  // The same for all outputs, by name or in their order.
+  Features predict_all(const ModelInput& inputs, const EvaluateOptions& options = {});
 
-  // One step, or its numbers alone, in this process.
-  Logs train_on_batch(const at::Tensor& x, const at::Tensor& y);
-  Logs test_on_batch(const at::Tensor& x, const at::Tensor& y);
+  // One step, or its numbers alone, in this process. Tensors are one batch; of a dataset it is the first element.
+  Logs train_on_batch(const ModelInput& batch);
+  Logs test_on_batch(const ModelInput& batch);
+  Logs train_on_batch(const at::Tensor& x, const at::Tensor& y) { return train_on_batch({x, y}); }
+  Logs test_on_batch(const at::Tensor& x, const at::Tensor& y) { return test_on_batch({x, y}); }
 
-  // The variables as a table: shapes, numbers, where they are.
+  // The variables as a table: shapes, numbers, where they are. Then, if it is known that there are several, the outputs
+  // and their losses.
   std::string summary() const;
 
   const ModelParts& parts() const;
@@ -91,14 +102,17 @@ class Model {
 
  private:
   struct State;
+  std::string outputs_in_words() const;
+
   std::shared_ptr<State> state_;
 };
 
 // `auto model = muster::compile(net, {.optimizer = muster::Adam({.learning_rate = 0.001}),
 //                                     .loss = muster::sparse_categorical_cross_entropy,
 //                                     .metrics = {muster::Accuracy()}});`
-// The module's tensors become variables, if they are not yet; it has one output. Throws Error{kInvalidArgument} for no
-// loss.
+// The module's tensors become variables, if they are not yet. Its forward() returns a tensor or several, see
+// outputs_of. Throws Error{kInvalidArgument} for no loss, or for options that are not those of its outputs; where only
+// a call of forward() says what these are, the first step does.
 template <TorchModule Module>
 Model compile(Module module, CompileOptions options) {
   auto variables_of_module = [&] { return adopt(module, {.keep = true}); };
@@ -108,18 +122,14 @@ Model compile(Module module, CompileOptions options) {
   };
   ModuleVariables variables = options.strategy ? in_scope() : variables_of_module();
   auto set_training = [module](bool training) mutable {
-    auto set = [&](auto& of) {
-      const bool before = of.is_training();
-      of.train(training);
-      return before;
-    };
-    if constexpr (requires { module->is_training(); }) {
-      return set(*module);
-    } else {
-      return set(module);
-    }
+    auto& of = forward_internal::module_in(module);
+    const bool before = of.is_training();
+    of.train(training);
+    return before;
   };
-  return Model({std::move(variables), forward_of(module), std::move(set_training)}, std::move(options));
+  std::vector<std::string> outputs = output_names_of(module);
+  return Model({std::move(variables), forward_of(module), std::move(set_training), std::move(outputs)},
+               std::move(options));
 }
 
 }  // namespace muster

@@ -4,13 +4,31 @@
 
 namespace muster {
 
+ModelInput::ModelInput(const Features& inputs, const Features& targets)
+    : what_(Tensors{inputs.tensors(), inputs.names(), targets.names()}) {
+  auto& all = std::get<Tensors>(what_);
+  all.tensors.insert(all.tensors.end(), targets.tensors().begin(), targets.tensors().end());
+  all.names.insert(all.names.end(), targets.names().begin(), targets.names().end());
+}
+
+Dataset ModelInput::Tensors::named(const Dataset& dataset) const {
+  if (names.empty()) return dataset;
+  return labels.empty() ? dataset.named(names) : dataset.named(names).labels(labels);
+}
+
 std::variant<Dataset, ModelInput::Make> ModelInput::batched(int64_t batch_size, bool shuffle) const {
   if (const auto* dataset = std::get_if<Dataset>(&what_)) return *dataset;
   if (const auto* make = std::get_if<Make>(&what_)) return *make;
-  const auto& tensors = std::get<std::vector<at::Tensor>>(what_);
-  if (tensors.empty()) throw invalid_argument("a model's input: no tensors");
-  const Dataset rows = Dataset::tensors(tensors);  // throws if they have not as many
-  return (shuffle ? rows.shuffle(tensors[0].size(0)) : rows).batch(batch_size);
+  const auto& given = std::get<Tensors>(what_);
+  if (given.tensors.empty()) throw invalid_argument("a model's input: no tensors");
+  const Dataset rows = given.named(Dataset::tensors(given.tensors));  // throws if they have not as many
+  return (shuffle ? rows.shuffle(given.tensors[0].size(0)) : rows).batch(batch_size);
+}
+
+std::variant<Dataset, ModelInput::Make> ModelInput::as_one_batch() const {
+  const auto* given = std::get_if<Tensors>(&what_);
+  if (given == nullptr) return batched(/*batch_size=*/1, /*shuffle=*/false);
+  return given->named(Dataset::from_tensors(given->tensors));
 }
 
 }  // namespace muster

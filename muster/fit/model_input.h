@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -12,25 +14,36 @@
 namespace muster {
 
 // A dataset of batches; tensors with a row for each example, which fit() batches; or a function that makes the dataset
-// of a pipeline, batches of one replica, for its InputContext. An element is (inputs, target) or (inputs, target,
-// weights of examples), or has names: then the target is the column that Dataset::label has named, the weights those of
-// a column "sample_weight", if there is one, and the rest are inputs. A value.
+// of a pipeline, batches of one replica, for its InputContext. An element is (input, target) or (input, target, weights
+// of examples), with as many targets as the model has outputs, and one tensor of weights or as many. Or it has names:
+// then the targets are the columns that Dataset::label has named, the weights those of a column "sample_weight", or
+// "sample_weight_box" for output "box", if there is one, and the rest are inputs. A value.
 class ModelInput {
  public:
   using Make = std::function<Dataset(InputContext)>;
 
-  ModelInput(Dataset dataset) : what_(std::move(dataset)) {}                  // NOLINT: it goes where these go
-  ModelInput(std::vector<at::Tensor> tensors) : what_(std::move(tensors)) {}  // NOLINT
-  ModelInput(at::Tensor x, at::Tensor y) : what_(std::vector<at::Tensor>{std::move(x), std::move(y)}) {}
+  ModelInput(Dataset dataset) : what_(std::move(dataset)) {}                           // NOLINT: it goes where these go
+  ModelInput(std::vector<at::Tensor> tensors) : what_(Tensors{std::move(tensors)}) {}  // NOLINT
+  ModelInput(std::initializer_list<at::Tensor> tensors) : what_(Tensors{tensors}) {}
+  ModelInput(const Features& inputs, const Features& targets);  // tensors with names
   template <class F>
     requires std::is_invocable_r_v<Dataset, F&, InputContext>
   ModelInput(F make) : what_(Make(std::move(make))) {}  // NOLINT
 
   // With tensors in batches, in another order each time if they are shuffled.
   std::variant<Dataset, Make> batched(int64_t batch_size, bool shuffle) const;
+  // With tensors as one batch.
+  std::variant<Dataset, Make> as_one_batch() const;
 
  private:
-  std::variant<Dataset, Make, std::vector<at::Tensor>> what_;
+  struct Tensors {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::string> names{}, labels{};  // of all of them, or none
+
+    Dataset named(const Dataset& dataset) const;
+  };
+
+  std::variant<Dataset, Make, Tensors> what_;
 };
 
 }  // namespace muster

@@ -55,7 +55,8 @@ std::string Model::summary() const {
     str_append(text, absl::StrFormat("%-*s  %-*s  %*s  %s\n", static_cast<int>(name), row.name, static_cast<int>(shape),
                                      row.shape, static_cast<int>(count), row.count, row.where));
   }
-  str_append(text, with_commas(trained), " numbers are trained, ", with_commas(others), " others\n");
+  str_append(text, with_commas(trained), " numbers are trained, ", with_commas(others), " others\n",
+             outputs_in_words());
   return text;
 }
 

@@ -6,29 +6,22 @@
 
 namespace muster {
 
-Totals::Totals(size_t length) : sums_(at::zeros({static_cast<int64_t>(length)}, at::kDouble)) {}
-
-void Totals::add(const at::Tensor& step) { sums_.add_(step.to(at::kCPU)); }
-
-void Totals::add_others(const AcrossWorkers& across) {
-  if (!across.alone()) sums_ = across.sum(sums_, "metrics of an epoch");
+void Totals::add(const at::Tensor& step) {
+  if (!sums_.defined()) sums_ = at::zeros(step.sizes(), at::kDouble);
+  sums_.add_(step.to(at::kCPU));
 }
 
-std::vector<double> Totals::values() const {
+void Totals::add_others(const AcrossWorkers& across, size_t length) {
+  if (across.alone()) return;
+  if (!sums_.defined()) sums_ = at::zeros({static_cast<int64_t>(length)}, at::kDouble);
+  sums_ = across.sum(sums_, "metrics of an epoch");
+}
+
+double Totals::examples() const { return sums_.defined() ? sums_.const_data_ptr<double>()[Criteria::kExamples] : 0; }
+
+Logs Totals::logs(const Criteria& criteria) const {
   const double* const first = sums_.const_data_ptr<double>();
-  return {first, first + sums_.numel()};
-}
-
-Logs Totals::logs(const std::vector<Metric>& metrics) const {
-  const std::vector<double> sums = values();
-  Logs logs{{"loss", sums[kLoss] / std::max(sums[kExamples], 1.0)}};
-  size_t next = kMetrics;
-  for (const Metric& metric : metrics) {
-    const auto begin = sums.begin() + static_cast<ptrdiff_t>(next);
-    logs[metric.name()] = metric.result({begin, begin + metric.length()});
-    next += static_cast<size_t>(metric.length());
-  }
-  return logs;
+  return criteria.logs({first, first + sums_.numel()});
 }
 
 }  // namespace muster

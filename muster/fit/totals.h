@@ -5,27 +5,23 @@
 
 #include <vector>
 
+#include "muster/fit/criteria.h"
 #include "muster/fit/history.h"
-#include "muster/fit/metric.h"
 #include "muster/trace/across_workers.h"
 
 namespace muster {
 
 class Totals {
  public:
-  static constexpr size_t kExamples = 0, kLoss = 1, kMetrics = 2;  // where they begin in what a step returns
+  void add(const at::Tensor& step);                             // as Criteria::judge gives it
+  void add_others(const AcrossWorkers& across, size_t length);  // what other processes have: so many sums
 
-  explicit Totals(size_t length);
-  void add(const at::Tensor& step);
-  void add_others(const AcrossWorkers& across);  // what other processes have
-
-  double examples() const { return sums_.const_data_ptr<double>()[kExamples]; }
-  Logs logs(const std::vector<Metric>& metrics) const;
+  double examples() const;
+  // REQUIRES: a step was added.
+  Logs logs(const Criteria& criteria) const;
 
  private:
-  std::vector<double> values() const;
-
-  at::Tensor sums_;  // float64
+  at::Tensor sums_;  // float64; undefined before the first step
 };
 
 }  // namespace muster

@@ -100,8 +100,12 @@ Features Iterator::next_features() {
 }
 
 std::pair<Features, at::Tensor> Iterator::next_labelled() {
-  if (!labelled) {
+  if (labels == 0) {
     throw invalid_argument("no column of this sequence is a label: Dataset::label(\"name\") says which one is");
+  }
+  if (labels > 1) {
+    throw invalid_argument("this sequence has ", labels, " labels, the last of the columns ",
+                           absl::StrJoin(names, ", "), ", expected one; next_features() gives them all");
   }
   std::vector<at::Tensor> tensors = next_tensors(names.size());
   at::Tensor label = std::move(tensors.back());

@@ -51,7 +51,7 @@ struct Iterator {
   KeptAlive source{};            // closed with the last copy, if it belongs to this process
   SharedBy shared_by = SharedBy::kNobody;
   std::vector<std::string> names{};  // of the tensors, if they have some
-  bool labelled = false;             // the last one is what the others are to predict
+  int64_t labels = 0;                // so many of them, the last ones, are what the others are to predict
 
   // Inside a traced function the element has N tensors. Throws Error{kOutOfRange} at the end of the sequence.
   template <size_t N = 2>
@@ -64,7 +64,7 @@ struct Iterator {
 
   // By name, for a dataset whose columns have names:
   //   auto [features, label] = it.next_labelled(); … features["user"]
-  // The label is the column that Dataset::label has named. Throws Error{kInvalidArgument} if there is none.
+  // The label is the column that Dataset::label has named. Throws Error{kInvalidArgument} if there is not one.
   Features next_features();
   std::pair<Features, at::Tensor> next_labelled();
 

@@ -1,0 +1,23 @@
+#include "muster/fit/forward.h"
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::vector<std::string> names_by_place(const char* word, size_t count) {
+  if (count == 1) return {word};
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(str_cat(word, "_", i));
+  return names;
+}
+
+Features named_outputs(Features outputs) {
+  const size_t count = outputs.tensors().size();
+  if (count == 0) throw invalid_argument("forward() of the model gives no tensor, expected at least one");
+  if (outputs.names().empty()) return {names_by_place("output", count), outputs.tensors()};
+  if (outputs.names().size() == count) return outputs;
+  throw invalid_argument("forward() of the model gives ", count, " tensors with ", outputs.names().size(),
+                         " names, expected as many");
+}
+
+}  // namespace muster

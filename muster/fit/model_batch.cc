@@ -1,0 +1,105 @@
+#include "muster/fit/model_batch.h"
+
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+constexpr std::string_view kWeights = "sample_weight", kWeightsOfOutput = "sample_weight_";
+
+// Of an element without names: targets, and weights for all outputs or for each.
+std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Criteria& criteria) {
+  const size_t count = criteria.all().size();
+  if (given.size() != count && given.size() != count + 1 && given.size() != 2 * count) {
+    if (count == 1) {
+      throw invalid_argument(
+          "a model is trained with elements (inputs, target) or (inputs, target, weights), but one has ",
+          given.size() + 1,
+          " tensors without names; with names, as files and Dataset::named give them, label() says which is the "
+          "target");
+    }
+    throw invalid_argument("a model with the outputs ", criteria.names(), " is trained with elements (inputs, ", count,
+                           " targets), and perhaps weights after them, 1 or ", count, ", but one has ",
+                           given.size() + 1, " tensors without names");
+  }
+  std::vector<Expected> expected(count);
+  for (size_t i = 0; i < count; ++i) {
+    expected[i].target = given[i];
+    if (given.size() > count) expected[i].weights = given[given.size() == 2 * count ? count + i : count];
+  }
+  return expected;
+}
+
+}  // namespace
+
+ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled) {
+  if (it.names.empty()) {
+    inputs = Features({""}, {tensors[0]});
+    targets = Features({}, {tensors.begin() + 1, tensors.end()});
+    return;
+  }
+  // The last column is the target, unless label() has named others.
+  const size_t count = tensors.size();
+  const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, labelled ? 1 : 0));
+  if (count <= labels) {
+    throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
+                           absl::StrJoin(it.names, ", "));
+  }
+  std::vector<std::string> names[3];
+  std::vector<at::Tensor> columns[3];
+  for (size_t i = 0; i < count; ++i) {
+    const bool weighs = it.names[i] == kWeights || it.names[i].starts_with(kWeightsOfOutput);
+    const size_t kind = i + labels >= count ? 1 : weighs ? 2 : 0;
+    names[kind].push_back(it.names[i]);
+    columns[kind].push_back(tensors[i]);
+  }
+  inputs = Features(std::move(names[0]), std::move(columns[0]));
+  targets = Features(std::move(names[1]), std::move(columns[1]));
+  weights = Features(std::move(names[2]), std::move(columns[2]));
+}
+
+std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
+  if (targets.names().empty()) return in_order(targets.tensors(), criteria);
+  const std::vector<std::string>& outputs = criteria.outputs();
+  auto is_output = [&](const std::string& name) { return std::ranges::find(outputs, name) != outputs.end(); };
+  const auto known = static_cast<size_t>(std::ranges::count_if(targets.names(), is_output));
+  const size_t count = criteria.all().size();
+  if (known == 0 && targets.names().size() != count) {
+    throw invalid_argument("the data has ", targets.names().size(), " targets, ", absl::StrJoin(targets.names(), ", "),
+                           ", but the model is trained for ", count, " outputs, ", criteria.names(),
+                           "; Dataset::labels says which columns are targets");
+  }
+  if (known != 0 && known != targets.names().size()) {
+    const auto other = std::ranges::find_if_not(targets.names(), is_output);
+    throw invalid_argument("target \"", *other, "\" is of no output of the model, which are ",
+                           absl::StrJoin(outputs, ", "));
+  }
+  for (const std::string& name : weights.names()) {
+    if (name == kWeights || is_output(name.substr(kWeightsOfOutput.size()))) continue;
+    throw invalid_argument("column \"", name, "\" would be weights of an output \"",
+                           name.substr(kWeightsOfOutput.size()), "\", but those of the model are ",
+                           absl::StrJoin(outputs, ", "));
+  }
+  std::vector<Expected> expected(count);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& output = criteria.all()[i].output;
+    if (known != 0 && !targets.contains(output)) {
+      throw invalid_argument("output \"", output, "\" of the model has no target; the targets are ",
+                             absl::StrJoin(targets.names(), ", "));
+    }
+    expected[i].target = known != 0 ? targets[output] : targets.tensors()[i];
+    const std::string own = str_cat(kWeightsOfOutput, output);
+    if (weights.contains(own)) {
+      expected[i].weights = weights[own];
+    } else if (weights.contains(kWeights)) {
+      expected[i].weights = weights[kWeights];
+    }
+  }
+  return expected;
+}
+
+}  // namespace muster

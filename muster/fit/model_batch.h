@@ -1,0 +1,25 @@
+// An element of a sequence as what it means to a model.
+#pragma once
+
+#include <vector>
+
+#include "muster/fit/criteria.h"
+#include "muster/trace/iterator.h"
+
+namespace muster {
+
+struct ModelBatch {
+  // `labelled`: it has a target. Throws Error{kInvalidArgument} if it cannot.
+  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled);
+
+  // A target for each criterion, by the names of the outputs or in their order, and weights of examples: those of the
+  // output, or else those of all. Throws Error{kInvalidArgument} for others.
+  std::vector<Expected> expected(const Criteria& criteria) const;
+
+  Features inputs{{}, {}};
+  // Without names, weights may follow the targets: only the criteria tell.
+  Features targets{{}, {}};
+  Features weights{{}, {}};  // with the names of their columns
+};
+
+}  // namespace muster
