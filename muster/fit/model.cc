@@ -62,21 +62,21 @@ struct Model::State {
   // As the options say for these outputs, which are the same in every batch.
   std::shared_ptr<const Criteria> criteria_for(const std::vector<std::string>& outputs) const ABSL_LOCKS_EXCLUDED(mu) {
     absl::MutexLock lock(&mu);
-    if (!criteria_) {
-      criteria_ = std::make_shared<Criteria>(outputs, options.loss, options.loss_weights, options.metrics);
+    if (!known) {
+      known = std::make_shared<Criteria>(outputs, options.loss, options.loss_weights, options.metrics);
     }
-    if (criteria_->outputs() == outputs) return criteria_;
+    if (known->outputs() == outputs) return known;
     throw invalid_argument("forward() of the model gives the outputs ", absl::StrJoin(outputs, ", "), ", and before ",
-                           absl::StrJoin(criteria_->outputs(), ", "), "; expected the same in every batch");
+                           absl::StrJoin(known->outputs(), ", "), "; expected the same in every batch");
   }
   // Null if no forward() has said yet which outputs there are.
   std::shared_ptr<const Criteria> criteria() const ABSL_LOCKS_EXCLUDED(mu) {
     absl::MutexLock lock(&mu);
-    return criteria_;
+    return known;
   }
   size_t length() const {
-    const auto known = criteria();
-    return known ? known->length() : 0;
+    const auto all = criteria();
+    return all ? all->length() : 0;
   }
 
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
@@ -162,7 +162,7 @@ struct Model::State {
   std::optional<Steps> train, test;                 // made when they are needed
 
   mutable absl::Mutex mu;
-  mutable std::shared_ptr<const Criteria> criteria_ ABSL_GUARDED_BY(mu);
+  mutable std::shared_ptr<const Criteria> known ABSL_GUARDED_BY(mu);
 };
 
 Model::Model(ModelParts parts, CompileOptions options) {
