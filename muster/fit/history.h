@@ -7,8 +7,8 @@
 
 namespace muster {
 
-// The numbers of an epoch by name: "loss", the metrics, and the same of the validation data as "val_loss", …. Of a model
-// with several outputs there is "box_loss" for output "box", too, and its metrics are "box_accuracy" and so on.
+// The numbers of an epoch by name: "loss", the metrics, and the same of the validation data as "val_loss", …. Of a
+// model with several outputs there is "box_loss" for output "box", too, and its metrics are "box_accuracy" and so on.
 using Logs = std::map<std::string, double>;
 
 class History {

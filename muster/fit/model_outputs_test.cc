@@ -348,6 +348,26 @@ TEST(FitSeveralOutputs, StopsByTheNumbersOfOne) {
   EXPECT_THAT(history.epochs(), ElementsAre(0, 1));
 }
 
+TEST(FitSeveralOutputs, TakesOneStepForSeveralBatchesAndComputesInLowerPrecision) {
+  const Things things;
+  auto trained = [&](int64_t batch, int64_t accumulate, bool mixed) {
+    CompileOptions options = options_by_name();
+    options.accumulate = accumulate;
+    options.mixed_precision = mixed;
+    Model model = compile(seeded_net<NamedHeads>(), options);
+    model.fit(things.batches(batch), {.verbose = kQuiet});
+    const Features said = model.predict_all({things.x});
+    for (const at::Tensor& output : said.tensors()) EXPECT_EQ(output.scalar_type(), torch::kFloat);
+    return values_of(model);
+  };
+
+  const std::vector<at::Tensor> whole = trained(20, 1, false), mixed = trained(20, 1, true);
+
+  expect_same(trained(5, 4, false), whole);
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(torch::allclose(mixed[i], whole[i], 0.1, 0.05)) << i;
+  EXPECT_FALSE(torch::equal(mixed[0], whole[0]));
+}
+
 TEST(ExportSeveralOutputs, HasTheirNames) {
   const Things things;
   const testing_support::ScopedDirectory directory;
