@@ -356,8 +356,9 @@ TEST(FitSeveralOutputs, TakesOneStepForSeveralBatchesAndComputesInLowerPrecision
     options.mixed_precision = mixed;
     Model model = compile(seeded_net<NamedHeads>(), options);
     model.fit(things.batches(batch), {.verbose = kQuiet});
-    const Features said = model.predict_all({things.x});
-    for (const at::Tensor& output : said.tensors()) EXPECT_EQ(output.scalar_type(), torch::kFloat);
+    for (const at::Tensor& output : model.predict_all({things.x}).tensors()) {
+      EXPECT_EQ(output.scalar_type(), torch::kFloat);
+    }
     return values_of(model);
   };
 

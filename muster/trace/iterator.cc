@@ -70,7 +70,7 @@ void check_rows_alike(const std::vector<at::Tensor>& batch) {
 
 bool Features::contains(std::string_view name) const { return std::ranges::find(names_, name) != names_.end(); }
 
-const at::Tensor& Features::operator[](std::string_view name) const {
+const at::Tensor& Features::operator[](std::string_view name) const& {
   const auto place = std::ranges::find(names_, name);
   if (place == names_.end()) {
     throw invalid_argument("the elements have no column \"", name, "\"; they have ", absl::StrJoin(names_, ", "));

@@ -30,10 +30,14 @@ class Features {
       : names_(std::move(names)), tensors_(std::move(tensors)) {}
 
   // Throws Error{kInvalidArgument} that lists the names there are.
-  const at::Tensor& operator[](std::string_view name) const;
+  const at::Tensor& operator[](std::string_view name) const&;
+  at::Tensor operator[](std::string_view name) && { return std::as_const(*this)[name]; }
   bool contains(std::string_view name) const;
-  const std::vector<std::string>& names() const { return names_; }
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }  // in the order of the columns
+  const std::vector<std::string>& names() const& { return names_; }
+  const std::vector<at::Tensor>& tensors() const& { return tensors_; }  // in the order of the columns
+  // Of what a call has just returned: `for (const at::Tensor& output : model.predict_all(data).tensors())`.
+  std::vector<std::string> names() && { return std::move(names_); }
+  std::vector<at::Tensor> tensors() && { return std::move(tensors_); }
 
  private:
   std::vector<std::string> names_;
