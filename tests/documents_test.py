@@ -7,7 +7,11 @@ import unittest
 import layering
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "muster" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "muster" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def lines_of(code: str) -> list[str]:
+    return [line.strip() for line in code.splitlines() if line.strip()]
 
 
 def without_code(text: str) -> str:
@@ -26,6 +30,25 @@ class Documents(unittest.TestCase):
                 if "://" not in target:
                     with self.subTest(document=document.name, target=target):
                         self.assertTrue((document.parent / target).exists())
+
+    def test_code_of_the_pages_about_examples_is_cut_from_the_program_that_they_name_first(self):
+        for page in sorted((ROOT / "docs" / "examples").glob("*.md")):
+            text = page.read_text()
+            program = re.search(r"\]\(([^)]*\.cc)\)", text)
+            self.assertIsNotNone(program, page.name)
+            there = "\n".join(lines_of((page.parent / program.group(1)).read_text()))
+            for block in re.findall(r"```cpp\n(.*?)```", text, re.DOTALL):
+                with self.subTest(page=page.name, block=block):
+                    self.assertIn("\n".join(lines_of(block)), there)
+
+    def test_every_example_and_every_page_about_one_is_in_the_list_of_examples(self):
+        text = (ROOT / "docs" / "examples.md").read_text()
+        programs = [folder for folder in (ROOT / "examples").iterdir() if folder.is_dir()]
+        self.assertTrue(programs)
+        for folder in programs:
+            self.assertIn(f"(../examples/{folder.name}/{folder.name}.cc)", text)
+        for page in (ROOT / "docs" / "examples").glob("*.md"):
+            self.assertIn(f"(examples/{page.name})", text)
 
     def test_every_folder_of_the_library_has_its_paragraph_and_its_first_file(self):
         text = (ROOT / "muster" / "README.md").read_text()

@@ -16,9 +16,10 @@ int main(int argc, char** argv) {
   muster::ParameterServerStrategy strategy(cluster.resolver());
 
   torch::manual_seed(1);
-  auto model = muster::compile(strategy.make<torch::nn::Linear>(10, 10), {.optimizer = muster::Sgd({.learning_rate = 0.1}),
-                                                                          .loss = muster::mean_squared_error,
-                                                                          .steps_per_execution = 10});
+  auto model =
+      muster::compile(strategy.make<torch::nn::Linear>(10, 10), {.optimizer = muster::Sgd({.learning_rate = 0.1}),
+                                                                 .loss = muster::mean_squared_error,
+                                                                 .steps_per_execution = 10});
   const torch::Tensor x = torch::randn({1'000, 10}), y = torch::matmul(x, torch::randn({10, 10}));
   const muster::History history = model.fit(
       [&](muster::InputContext input) {

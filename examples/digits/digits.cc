@@ -32,11 +32,11 @@ muster::Strategy strategy_named(const std::string& name) {
 
 torch::nn::Sequential cnn() {
   torch::manual_seed(1);
-  return torch::nn::Sequential(
-      torch::nn::Unflatten(1, std::vector<int64_t>{1, 28, 28}),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 8, 3).padding(1)), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 16, 3).padding(1)), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
-      torch::nn::Flatten(), torch::nn::Linear(16 * 7 * 7, 10));
+  return torch::nn::Sequential(torch::nn::Unflatten(1, std::vector<int64_t>{1, 28, 28}),
+                               torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 8, 3).padding(1)), torch::nn::ReLU(),
+                               torch::nn::MaxPool2d(2),
+                               torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 16, 3).padding(1)), torch::nn::ReLU(),
+                               torch::nn::MaxPool2d(2), torch::nn::Flatten(), torch::nn::Linear(16 * 7 * 7, 10));
 }
 
 // More noise, made of the noise that a picture has, so that it is the same wherever the picture is read.
@@ -72,7 +72,8 @@ void run(const std::string& name, int epochs, const std::string& directory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> flags{{"--strategy", "none"}, {"--epochs", std::to_string(kEpochs)}, {"--checkpoints", ""}};
+  std::map<std::string, std::string> flags{
+      {"--strategy", "none"}, {"--epochs", std::to_string(kEpochs)}, {"--checkpoints", ""}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
       std::cerr << "usage: digits [--strategy none|one_device|mirrored|central_storage|multi_worker|parameter_server]\n"

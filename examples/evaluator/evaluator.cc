@@ -25,16 +25,17 @@ muster::Model compiled() {
 int evaluate() {
   double accuracy = 0;
   const auto others = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(100);
-  muster::SidecarEvaluator evaluator(
-      compiled(), others,
-      {.directory = "checkpoints",
-       .logs = "logs/evaluator",
-       .look_every = std::chrono::milliseconds(20),
-       .on_evaluation = [&](int64_t step, const muster::Logs& logs) {
-         accuracy = logs.at("accuracy");
-         std::cout << "evaluator: after step " << step << "  accuracy " << accuracy << std::endl;
-         return step < kEpochs * kStepsPerEpoch;
-       }});
+  muster::SidecarEvaluator evaluator(compiled(), others,
+                                     {.directory = "checkpoints",
+                                      .logs = "logs/evaluator",
+                                      .patience = std::chrono::seconds(60),
+                                      .look_every = std::chrono::milliseconds(20),
+                                      .on_evaluation = [&](int64_t step, const muster::Logs& logs) {
+                                        accuracy = logs.at("accuracy");
+                                        std::cout << "evaluator: after step " << step << "  accuracy " << accuracy
+                                                  << std::endl;
+                                        return step < kEpochs * kStepsPerEpoch;
+                                      }});
   evaluator.run();
   return accuracy > 0.9 ? 0 : 1;
 }

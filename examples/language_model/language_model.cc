@@ -25,7 +25,8 @@ void write_sentences(const std::string& path, int count) {
   std::ofstream out(path);
   for (int i = 0; i < count; ++i) {
     const Animal& animal = kAnimals[random() % std::size(kAnimals)];
-    out << "The " << animal.name << " near the " << kPlaces[random() % std::size(kPlaces)] << " " << animal.does << ".\n";
+    out << "The " << animal.name << " near the " << kPlaces[random() % std::size(kPlaces)] << " " << animal.does
+        << ".\n";
   }
 }
 
@@ -35,7 +36,9 @@ struct LanguageModelImpl : torch::nn::Module {
     register_module("lstm", lstm);
     register_module("next", next);
   }
-  static torch::nn::LSTMOptions options(int64_t in, int64_t out) { return torch::nn::LSTMOptions(in, out).batch_first(true); }
+  static torch::nn::LSTMOptions options(int64_t in, int64_t out) {
+    return torch::nn::LSTMOptions(in, out).batch_first(true);
+  }
   // A score for every word, at every place: [sentences, places] -> [sentences, places, words].
   torch::Tensor forward(const torch::Tensor& numbers) {
     return next->forward(std::get<0>(lstm->forward(embedding->forward(numbers))));
@@ -65,9 +68,9 @@ int main() {
 
   muster::MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
   torch::manual_seed(1);
-  auto model = muster::compile(strategy.make<LanguageModel>(static_cast<int64_t>(vocabulary.strings().count()) + 2),
-                               {.optimizer = muster::Adam({.learning_rate = 0.02}),
-                                .loss = muster::sparse_categorical_cross_entropy});
+  auto model = muster::compile(
+      strategy.make<LanguageModel>(static_cast<int64_t>(vocabulary.strings().count()) + 2),
+      {.optimizer = muster::Adam({.learning_rate = 0.02}), .loss = muster::sparse_categorical_cross_entropy});
   // From each word, and those before it, the next one.
   const auto sentences = lines.preprocess("text", numbers_of).map([](torch::Tensor text) {
     return std::tuple(text.slice(0, 0, kWords - 1), text.slice(0, 1, kWords));
@@ -83,7 +86,8 @@ int main() {
   for (const Animal& animal : kAnimals) {
     const std::string begun = "the " + std::string(animal.name) + " near the garden";
     const torch::Tensor numbers = (*numbers_of)(muster::Column(muster::Strings(begun))).tensor();
-    const torch::Tensor scores = model.predict(std::vector<torch::Tensor>{numbers.slice(0, 0, kWords - 1).unsqueeze(0)});
+    const torch::Tensor scores =
+        model.predict(std::vector<torch::Tensor>{numbers.slice(0, 0, kWords - 1).unsqueeze(0)});
     const std::string guess = word(scores[0][kWords - 2].argmax().item<int64_t>());
     std::cout << begun << " … " << guess << "\n";
     all_right = all_right && guess == animal.does;

@@ -31,8 +31,8 @@ Line by_loop(const torch::Tensor& x, const torch::Tensor& y) {
 
 Line by_fit(const torch::Tensor& x, const torch::Tensor& y) {
   torch::nn::Linear line(1, 1);
-  auto model = muster::compile(
-      line, {.optimizer = muster::Sgd({.learning_rate = 0.1}), .loss = muster::mean_squared_error});
+  auto model =
+      muster::compile(line, {.optimizer = muster::Sgd({.learning_rate = 0.1}), .loss = muster::mean_squared_error});
   model.fit({x, y}, {.epochs = 10, .batch_size = 100, .verbose = 0});
   muster::adopted(line).write_back();
   return {line->weight.item<double>(), line->bias.item<double>()};

@@ -23,10 +23,11 @@ int train(int dies_in_epoch) {
   };
   const auto digits = muster::Dataset::synthetic_digits().shuffle(10'000).batch(64 * replicas, /*drop_remainder=*/true);
   const muster::History history = model.fit(
-      digits, {.epochs = 3,
-               .callbacks = {muster::BackupAndRestore({.directory = "backup"}),  // goes away when the training has ended
-                             muster::ModelCheckpoint({.directory = "checkpoints"}),
-                             muster::LambdaCallback({.on_epoch_begin = accident})}});
+      digits,
+      {.epochs = 3,
+       .callbacks = {muster::BackupAndRestore({.directory = "backup"}),  // goes away when the training has ended
+                     muster::ModelCheckpoint({.directory = "checkpoints"}),
+                     muster::LambdaCallback({.on_epoch_begin = accident})}});
   if (strategy.is_chief()) {
     muster::save_safetensors(net, "digits.safetensors");
     std::cout << "the chief of " << replicas << " has written digits.safetensors\n";

@@ -24,8 +24,8 @@ double write_log(const std::string& path, int rows, unsigned seed) {
   for (int row = 0; row < rows; ++row) {
     const auto city = static_cast<int64_t>(random() % kCities), device = static_cast<int64_t>(random() % kDevices);
     const auto age = static_cast<int>(18 + random() % 60), hour = static_cast<int>(random() % 24);
-    const double logit = of_pair[static_cast<size_t>(city * kDevices + device)] + 3 * std::cos(2 * M_PI * hour / 24) +
-                         (age - 48) / 15.0;
+    const double logit =
+        of_pair[static_cast<size_t>(city * kDevices + device)] + 3 * std::cos(2 * M_PI * hour / 24) + (age - 48) / 15.0;
     const double chance = 1 / (1 + std::exp(-logit));
     best += std::max(chance, 1 - chance) / rows;
     const bool clicked = std::uniform_real_distribution<double>()(random) < chance;
@@ -36,14 +36,17 @@ double write_log(const std::string& path, int rows, unsigned seed) {
 
 struct WideAndDeepImpl : torch::nn::Module {
   WideAndDeepImpl() {
-    pairs = register_module("wide", muster::nn::Embedding({.rows = (kCities + 1) * (kDevices + 1), .dim = 1, .name = "pairs"}));
+    pairs = register_module("wide",
+                            muster::nn::Embedding({.rows = (kCities + 1) * (kDevices + 1), .dim = 1, .name = "wide"}));
     cities = register_module("cities", muster::nn::Embedding({.rows = kCities + 1, .dim = 4, .name = "cities"}));
     hours = register_module("hours", muster::nn::Embedding({.rows = 24, .dim = 4, .name = "hours"}));
-    deep = register_module("deep", torch::nn::Sequential(torch::nn::Linear(9, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1)));
+    deep = register_module(
+        "deep", torch::nn::Sequential(torch::nn::Linear(9, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1)));
   }
   torch::Tensor forward(const muster::Features& row) {
     const torch::Tensor wide = pairs->forward(row["city"] * (kDevices + 1) + row["device"]);
-    const torch::Tensor known = torch::cat({cities->forward(row["city"]), hours->forward(row["hour"]), row["age"].unsqueeze(1)}, 1);
+    const torch::Tensor known =
+        torch::cat({cities->forward(row["city"]), hours->forward(row["hour"]), row["age"].unsqueeze(1)}, 1);
     return (wide + deep->forward(known)).squeeze(1);
   }
 
@@ -57,7 +60,8 @@ TORCH_MODULE(WideAndDeep);
 int main() {
   const std::string folder = std::filesystem::temp_directory_path() / ("muster-clicks-" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
-  for (unsigned part = 0; part < 4; ++part) write_log(folder + "/train-" + std::to_string(part) + ".csv", 5'000, part + 2);
+  for (unsigned part = 0; part < 4; ++part)
+    write_log(folder + "/train-" + std::to_string(part) + ".csv", 5'000, part + 2);
   const double best = write_log(folder + "/test.csv", 5'000, 99);
 
   // What the files have to say about their columns.
@@ -66,7 +70,8 @@ int main() {
     some.adapt(*adapter, column);
     return adapter->finish();
   };
-  const auto city = learned(muster::string_lookup_adapter(), "city"), device = learned(muster::string_lookup_adapter(), "device"),
+  const auto city = learned(muster::string_lookup_adapter(), "city"),
+             device = learned(muster::string_lookup_adapter(), "device"),
              age = learned(muster::normalization_adapter({.axis = {}}), "age");
   auto rows = [&](const std::string& files) {
     return muster::Dataset::csv(folder + "/" + files)
@@ -86,7 +91,8 @@ int main() {
        .metrics = {muster::Accuracy(), muster::Auc()}});
   model.fit(rows("train-*.csv").shuffle(5'000).batch(128), {.epochs = 4, .verbose = 2});
   const double reached = model.evaluate(rows("test.csv").batch(256)).at("accuracy");
-  std::cout << "foretells " << 100 * reached << " % of views that it has not seen; who knows the truth, " << 100 * best << " %\n";
+  std::cout << "foretells " << 100 * reached << " % of views that it has not seen; who knows the truth, " << 100 * best
+            << " %\n";
   std::filesystem::remove_all(folder);
   return reached > best - 0.02 ? 0 : 1;
 }
