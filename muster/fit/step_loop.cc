@@ -1,5 +1,6 @@
 #include "muster/fit/step_loop.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/runtime/next_element.h"
 
 namespace muster {
 namespace {
@@ -37,7 +39,7 @@ class LoopInStep : public StepLoop {
       try {
         sums = steps.of(taken)(*iterator_);
       } catch (const Error& error) {
-        if (error.code() != StatusCode::kOutOfRange) throw;
+        if (!is_sequence_end(error.status())) throw;
         if (count) {
           iterator_.reset();
         } else {
@@ -62,7 +64,8 @@ class LoopInStep : public StepLoop {
   std::optional<int64_t> length_;  // of an epoch, once one was seen
 };
 
-// Whichever worker is free takes the next step.
+// Whichever worker is free takes the next step; where each reads data of its own that ends, each takes steps until its
+// own have ended.
 class LoopOnWorkers : public StepLoop {
  public:
   LoopOnWorkers(const Strategy& strategy, Input input)
@@ -71,71 +74,156 @@ class LoopOnWorkers : public StepLoop {
   int64_t lost_workers() override { return coordinator_.metrics().snapshot().worker_failures; }
 
  private:
-  void open(std::optional<int64_t> count) override {
-    if (!count || !data_) data_ = at_workers(count.has_value());
-  }
-
-  int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    const size_t ahead = 4 * strategy_.workers().size();
-    std::deque<Scheduled> under_way;
-    int64_t scheduled = 0, done = 0;
+  // Who takes the steps of one sequence: all workers, or one of them.
+  struct Lane {
+    std::optional<int> worker{};
+    size_t ahead = kAhead, under_way = 0;  // steps
     bool ended = false;
-    auto fetch = [&](Scheduled& next) {
-      try {
-        const at::Tensor sums = next.sums.fetch();
-        done += next.steps;
-        each(sums, next.steps);
-      } catch (const Error& error) {
-        // Behind the end of the data, or behind a step that has failed, which join() will say.
-        if (error.code() != StatusCode::kOutOfRange && error.code() != StatusCode::kCancelled) throw;
-        ended = true;
-      }
-    };
-    while (!ended && (!count || scheduled < *count)) {
-      const int64_t taken = steps.next(left(count, scheduled));
-      try {
-        under_way.push_back({coordinator_.schedule(steps.of(taken), *data_), taken});
-        scheduled += taken;
-      } catch (const Error& error) {
-        if (error.code() != StatusCode::kOutOfRange) throw;
-        ended = true;
-      }
-      if (under_way.size() >= ahead) {
-        fetch(under_way.front());
-        under_way.pop_front();
-      }
-    }
-    for (Scheduled& next : under_way) fetch(next);
-    try {
-      coordinator_.join();
-    } catch (const Error& error) {
-      if (error.code() != StatusCode::kOutOfRange) throw;
-      ended = true;
-    }
-    if (ended) data_.reset();
-    return done;
-  }
-
+  };
   struct Scheduled {
     RemoteValue<at::Tensor> sums;
     int64_t steps;
+    Lane* lane;
   };
 
-  PerWorkerDataset at_workers(bool counted) {
-    if (const auto* make = std::get_if<ModelInput::Make>(&input_)) {
-      return coordinator_.create_per_worker_dataset([make](InputContext context) { return (*make)(context); });
-    }
-    const auto& dataset = std::get<Dataset>(input_);
-    // Each element by one worker, and all of them even if one dies.
-    const bool shared = !counted || !is_endless(dataset);
-    if (!shared || dataset.handed_out()) return coordinator_.create_per_worker_dataset(dataset);
-    return coordinator_.create_per_worker_dataset(dataset.shard({}, ShardPolicy::kDynamic));
+  void open(std::optional<int64_t> count) override {
+    if (count && data_) return;
+    data_ = at_workers(count.has_value());
   }
+
+  int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+    std::deque<Scheduled> under_way;
+    try {
+      const int64_t done = take(steps, count, each, under_way);
+      join();
+      if (all_ended()) data_.reset();
+      return done;
+    } catch (...) {
+      // What is under way ends first, and errors of it are not those of the next run.
+      for (const Scheduled& next : under_way) {
+        try {
+          next.sums.fetch();
+        } catch (const Error&) {
+        }
+      }
+      try {
+        coordinator_.join();
+      } catch (const Error&) {
+      }
+      data_.reset();
+      throw;
+    }
+  }
+
+  int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each, std::deque<Scheduled>& under_way) {
+    int64_t scheduled = 0, done = 0;
+    auto schedule = [&](Lane& lane) {
+      // Nobody knows where the data of one worker ends.
+      const int64_t taken = lane.worker ? 1 : steps.next(left(count, scheduled));
+      try {
+        under_way.push_back({coordinator_.schedule_on(lane.worker, steps.of(taken), *data_), taken, &lane});
+        ++lane.under_way;
+        scheduled += taken;
+      } catch (const Error& error) {
+        if (!is_sequence_end(error.status())) throw;
+        lane.ended = true;
+      }
+    };
+    auto fetch = [&](const Scheduled& next) {
+      --next.lane->under_way;
+      at::Tensor sums;
+      try {
+        sums = next.sums.fetch();
+      } catch (const Error& error) {
+        // Behind the end of the data, or behind a step that has failed, which join() will say.
+        const bool behind_another = error.code() == StatusCode::kCancelled && !next.lane->worker;
+        if (!is_sequence_end(error.status()) && !behind_another) throw;
+        next.lane->ended = true;
+        scheduled -= next.steps;  // others may take them
+        return;
+      }
+      done += next.steps;
+      each(sums, next.steps);
+    };
+    while (true) {
+      for (bool any = true; any;) {
+        any = false;
+        for (Lane& lane : lanes_) {
+          if (lane.ended || lane.under_way >= lane.ahead || (count && scheduled >= *count)) continue;
+          schedule(lane);
+          any = true;
+        }
+      }
+      if (under_way.empty()) return done;
+      const Scheduled next = std::move(under_way.front());
+      under_way.pop_front();
+      fetch(next);
+    }
+  }
+
+  void join() {
+    try {
+      coordinator_.join();
+    } catch (const Error& error) {
+      if (!is_sequence_end(error.status())) throw;
+    }
+  }
+
+  bool all_ended() const {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ended; });
+  }
+
+  PerWorkerDataset at_workers(bool counted) {
+    lanes_ = {{.ahead = kAhead * strategy_.workers().size()}};
+    const auto* dataset = std::get_if<Dataset>(&input_);
+    if (dataset == nullptr) return of_each_worker(std::get<ModelInput::Make>(input_), counted);
+    // Each element by one worker, and all of them even if one dies.
+    const bool shared = !counted || !is_endless(*dataset);
+    if (!shared || dataset->handed_out()) return coordinator_.create_per_worker_dataset(*dataset);
+    if (const std::optional<Dataset> parts = in_parts(*dataset)) return coordinator_.create_per_worker_dataset(*parts);
+    // Then all read it whole, in one order, and each takes every n-th element.
+    const Dataset in_one_order = seeded(*dataset, random_id());
+    return of_each_worker([&](InputContext context) { return in_one_order.shard(context); }, counted);
+  }
+
+  PerWorkerDataset of_each_worker(const ModelInput::Make& make, bool counted) {
+    bool handed_out = false, any_endless = false, all_endless = true;
+    PerWorkerDataset data = coordinator_.create_per_worker_dataset([&](InputContext context) {
+      Dataset made = make(context);
+      const bool endless = is_endless(made);
+      handed_out = made.handed_out();
+      any_endless = any_endless || endless;
+      all_endless = all_endless && endless;
+      return made;
+    });
+    if (any_endless && !counted) {
+      throw invalid_argument(
+          "the dataset that a function made for a worker has no end, so a number of steps is needed");
+    }
+    if (!handed_out && !all_endless) {
+      lanes_.assign(strategy_.workers().size(), {});
+      for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].worker = static_cast<int>(i);
+    }
+    return data;
+  }
+
+  // Handed out to whoever is free. Nothing: it counts its elements, keeps them, or has several sources.
+  static std::optional<Dataset> in_parts(const Dataset& dataset) {
+    try {
+      return dataset.shard({}, ShardPolicy::kDynamic);
+    } catch (const Error& error) {
+      if (error.code() != StatusCode::kInvalidArgument) throw;
+      return std::nullopt;
+    }
+  }
+
+  static constexpr size_t kAhead = 4;  // steps of one worker that are scheduled at a time
 
   const ParameterServerStrategy strategy_;
   ClusterCoordinator coordinator_;
   const Input input_;
   std::optional<PerWorkerDataset> data_;
+  std::vector<Lane> lanes_;  // of the data
 };
 
 }  // namespace

@@ -3,10 +3,16 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <numeric>
+
+#include "muster/distribute/test_coordinator.h"
+#include "muster/trace/control_flow.h"
+
 namespace muster::step_loop_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Each step takes a number and returns it; several their sum.
 Steps counting(int64_t several) {
@@ -18,6 +24,16 @@ Steps counting(int64_t several) {
     }));
   };
   return {made(1), made(several), several};
+}
+
+template <class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
 }
 
 struct Taken {
@@ -63,6 +79,15 @@ TEST(StepLoop, ShufflesEachEpochAnewAndReadsWhatIsCachedOnce) {
   }
 }
 
+TEST(StepLoop, TakesOnlyTheEndOfTheDataForAnEnd) {
+  const auto loop = make_step_loop(Strategy(), Dataset::range(5));
+  const StepFunction step = function(
+      std::function<at::Tensor(Iterator&)>([](Iterator& it) { return element(torch::arange(3), it.next<1>()[0]); }));
+  Taken taken;
+
+  EXPECT_THAT(error_of([&] { loop->run({step, step, 1}, {}, taken.each); }), HasSubstr("index 3"));
+}
+
 TEST(StepLoop, GoesOnWhereItWasIfStepsAreCounted) {
   const auto loop = make_step_loop(Strategy(), Dataset::range(5));
   Taken first, second;
@@ -72,6 +97,72 @@ TEST(StepLoop, GoesOnWhereItWasIfStepsAreCounted) {
 
   EXPECT_THAT(first.sums, ElementsAre(1, 2));
   EXPECT_THAT(second.sums, ElementsAre(3 + 4));
+}
+
+class StepLoopOnWorkers : public ::testing::Test {
+ protected:
+  InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = Transport::kLocal}};
+  ParameterServerStrategy strategy_ = testing_support::strategy_of(cluster_, Transport::kLocal);
+};
+
+TEST_F(StepLoopOnWorkers, EndsAnEpochWhenTheDataOfAllWorkersHasEnded) {
+  const auto loop = make_step_loop(strategy_, [](InputContext input) {
+    return input.input_pipeline_id == 0 ? Dataset::range(3) : Dataset::range(100, 130);
+  });
+
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    Taken taken;
+    EXPECT_EQ(loop->run(counting(4), {}, taken.each), 33);
+    std::sort(taken.sums.begin(), taken.sums.end());
+    std::vector<int64_t> all{0, 1, 2};
+    for (int64_t i = 100; i < 130; ++i) all.push_back(i);
+    EXPECT_EQ(taken.sums, all);
+  }
+}
+
+TEST_F(StepLoopOnWorkers, TakesCountedStepsFromThoseWhoseDataHasNotEnded) {
+  const auto loop = make_step_loop(strategy_, [](InputContext input) {
+    return input.input_pipeline_id == 0 ? Dataset::range(3) : Dataset::range(30);
+  });
+  Taken taken;
+
+  EXPECT_EQ(loop->run(counting(4), 20, taken.each), 20);
+  EXPECT_EQ(loop->run(counting(4), 20, taken.each), 13);
+}
+
+TEST_F(StepLoopOnWorkers, TakesEachElementOnceOfDataThatCannotBeHandedOut) {
+  for (const Dataset& data :
+       {Dataset::range(20).shuffle(20).cache(), Dataset::range(30).take(20), Dataset::range(1).cache()}) {
+    const auto loop = make_step_loop(strategy_, data);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      Taken taken;
+      const int64_t steps = loop->run(counting(4), {}, taken.each);
+      EXPECT_EQ(std::accumulate(taken.sums.begin(), taken.sums.end(), int64_t{0}), steps * (steps - 1) / 2);
+      EXPECT_TRUE(steps == 20 || steps == 1) << steps;
+    }
+  }
+}
+
+TEST_F(StepLoopOnWorkers, RefusesDataWithoutAnEndIfStepsAreNotCounted) {
+  const auto loop = make_step_loop(strategy_, [](InputContext) { return Dataset::range(3).repeat(); });
+  Taken taken;
+
+  EXPECT_THAT(error_of([&] { loop->run(counting(1), {}, taken.each); }), HasSubstr("has no end"));
+}
+
+TEST_F(StepLoopOnWorkers, LeavesNothingOfARunThatHasFailed) {
+  const Dataset bad = Dataset::range(100).map([](const at::Tensor& i) { return element(torch::arange(50), i); });
+  const std::vector<std::variant<Dataset, ModelInput::Make>> inputs{
+      bad, ModelInput::Make([&](InputContext input) { return bad.shard(input, ShardPolicy::kData); })};
+
+  for (int trial = 0; trial < 6; ++trial) {
+    Taken failed, good;
+    const auto first = make_step_loop(strategy_, inputs[trial % 2]);
+    EXPECT_THAT(error_of([&] { first->run(counting(1), {}, failed.each); }), HasSubstr("index "));
+
+    EXPECT_EQ(make_step_loop(strategy_, Dataset::range(20))->run(counting(1), {}, good.each), 20);
+    EXPECT_EQ(std::accumulate(good.sums.begin(), good.sums.end(), int64_t{0}), 190);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 namespace muster {
 namespace {
 
+constexpr const char* kEndOfSequence = "muster: end of a sequence";
+
 ElementSpec spec_of_element(const Element& element) {
   ElementSpec specs;
   for (const at::Tensor& tensor : element) specs.push_back(spec_of(tensor));
@@ -42,11 +44,18 @@ Element take_from(SharedSource& source, const RunOptions& options, bool may_come
     throw Error(Status(error.code(), error.status().message(), error.status().task()));
   }
   if (options.profile != nullptr) options.profile->add_input(source.timing().since(before));
-  if (!element) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
+  if (!element) throw sequence_ended();
   return std::move(*element);
 }
 
 }  // namespace
+
+Error sequence_ended() {
+  return Error(Status(StatusCode::kOutOfRange, "the sequence of examples has ended; add repeat() to begin again", {},
+                      kEndOfSequence));
+}
+
+bool is_sequence_end(const Status& status) { return status.detail() == kEndOfSequence; }
 
 Element TakenElements::next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
                             const RunOptions& options) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/shared_source.h"
@@ -15,6 +16,11 @@
 namespace muster {
 
 struct Plan;
+
+// What a run fails with whose sequence of examples has ended. Other things are out of range, too, such as a row of a
+// table: which one it is, the error's detail says.
+Error sequence_ended();
+bool is_sequence_end(const Status& status);
 
 // The sequence of examples with this number. Throws Error{kNotFound}.
 using FindSource = std::function<std::shared_ptr<SharedSource>(uint64_t number)>;

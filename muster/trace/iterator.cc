@@ -11,6 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/next_element.h"
 #include "muster/runtime/run_options.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
@@ -137,7 +138,7 @@ std::vector<at::Tensor> Iterator::take(size_t count) const {
   if (tracer == nullptr) {
     auto source = source_of(number);
     auto taken = source->next();
-    if (!taken) throw out_of_range("the sequence of examples has ended; add repeat() to begin again");
+    if (!taken) throw sequence_ended();
     element = std::move(*taken);
   } else {
     // Stand-ins: what an element holds is not known while tracing, only what it looks like.
