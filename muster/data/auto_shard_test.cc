@@ -52,7 +52,7 @@ TEST_F(AutoShard, ByFilesTakesEveryNthFile) {
 
 TEST_F(AutoShard, ByFilesReachesThroughZipConcatenateAndMap) {
   const Dataset twice = Dataset::concatenate({lines(), lines()}).map([](at::Tensor x) { return x + 1'000; });
-  const Dataset pairs = Dataset::zip({lines(), lines()});
+  const Dataset pairs = Dataset::zip({lines(), lines().map([](at::Tensor x) { return x; }, {}, {"other"})});
 
   Numbers expected;
   for (int round = 0; round < 2; ++round) {

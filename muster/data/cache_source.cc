@@ -93,8 +93,7 @@ class CacheReader {
 // Writes beside the file and becomes it when all is there. Others may do so at the same time: the first one stays.
 class CacheWriter {
  public:
-  CacheWriter(const std::string& path, std::string_view dataset)
-      : path_(path), records_(str_cat(path, ".", random_id(), ".incomplete")) {
+  CacheWriter(const std::string& path, std::string_view dataset) : path_(path), records_(incomplete(path)) {
     records_.write(str_cat(std::string(1, kHead), kFormat, dataset));
   }
 
@@ -114,6 +113,16 @@ class CacheWriter {
   }
 
  private:
+  // Of the one that will be there, if there is no place for it.
+  static std::string incomplete(const std::string& path) {
+    const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
+    std::error_code error;
+    if (!std::filesystem::is_directory(directory, error)) {
+      throw not_found("cache \"", path, "\": there is no directory \"", directory.string(), "\"");
+    }
+    return str_cat(path, ".", random_id(), ".incomplete");
+  }
+
   const std::string path_;
   TfRecordWriter records_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
@@ -71,14 +72,24 @@ Dataset Dataset::synthetic_digits(int64_t count, uint64_t seed) {
 
 Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw invalid_argument("zip: no datasets, expected at least one");
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    for (const std::string& name : datasets[i].column_names()) {
+      const auto [other, is_new] = places.emplace(name, i);
+      if (is_new || other->second == i) continue;
+      throw invalid_argument("zip: datasets ", other->second, " and ", i, " both have a column \"", name,
+                             "\", expected names that differ: select others, or let map name what it returns");
+    }
+  }
   return dataset_of(ZipOp{}, nodes_of(datasets));
 }
 
-Dataset Dataset::map_with(ElementFunction function, Parallel parallel) const {
+Dataset Dataset::map_with(ElementFunction function, Parallel parallel, std::vector<std::string> columns) const {
   if (parallel.threads != kAutoThreads) at_least(1, parallel.threads, "map: threads");
   return dataset_of(FunctionOp{.filters = false,
                                .parallel = parallel,
-                               .traces = std::make_shared<ElementTraces>("map", std::move(function))},
+                               .traces = std::make_shared<ElementTraces>("map", std::move(function)),
+                               .names = std::move(columns)},
                     {node_});
 }
 
@@ -127,7 +138,7 @@ Dataset Dataset::sample(const std::vector<Dataset>& datasets, std::vector<double
     throw invalid_argument("sample: ", datasets.size(), " datasets and ", weights.size(),
                            " weights, expected at least one dataset and a weight of at least 0 for each, not all 0");
   }
-  return dataset_of(SampleOp{std::move(weights), seed}, nodes_of(datasets));
+  return dataset_of(SampleOp{std::move(weights), seed}, nodes_with_same_columns("sample", datasets));
 }
 
 Dataset Dataset::shuffle(int64_t buffer, std::optional<uint64_t> seed, bool reshuffle_each_iteration) const {

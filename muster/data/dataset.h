@@ -67,9 +67,9 @@ class Dataset {
   static Dataset numpy(const std::string& file);
 
   // ---- Several datasets
-  // The tensors of an element of each, in a row; ends with the shortest.
+  // The tensors of an element of each, in a row; ends with the shortest. No two columns may have the same name.
   static Dataset zip(const std::vector<Dataset>& datasets);
-  // All elements of the first, then all of the second, …
+  // All elements of the first, then all of the second, … Columns with names are matched by them.
   static Dataset concatenate(const std::vector<Dataset>& datasets);
   // Each element from one of them, drawn by weight (without: alike), until all have ended.
   static Dataset sample(const std::vector<Dataset>& datasets, std::vector<double> weights = {},
@@ -93,19 +93,20 @@ class Dataset {
   void adapt(Adapter& adapter, const std::string& column) const;
   std::vector<std::string> column_names() const;  // empty if they have none
 
-  // Functions take the tensors of an element one by one. Those of `map` return the tensors of the new element, those of
-  // `filter` one bool tensor: whether to keep it. They are traced on the first element, when the dataset is first
-  // opened or serialized, and become part of the description; again for other shapes (docs/data.md, limits). They run
-  // on the CPU. Limit: variables that they use are not part of it, but found by name where the dataset is opened.
+  // Functions take the tensors of an element one by one. Those of `map` return the tensors of the new element, named
+  // `columns` if that is given, those of `filter` one bool: whether to keep it. They are traced on the first element,
+  // when the dataset is first opened or serialized, and become part of the description; again for other shapes (see
+  // docs/data.md). They run on the CPU. Limit: their variables are found by name where the dataset is opened.
   template <class F>
-  Dataset map(F function, Parallel parallel = {}, std::source_location where = std::source_location::current()) const {
-    return map_with(element_function(std::move(function), where), parallel);
+  Dataset map(F function, Parallel parallel = {}, std::vector<std::string> columns = {},
+              std::source_location where = std::source_location::current()) const {
+    return map_with(element_function(std::move(function), where), parallel, std::move(columns));
   }
   // The same, and what the function returns becomes as many elements as it has rows, be it none.
   template <class F>
-  Dataset flat_map(F function, Parallel parallel = {},
+  Dataset flat_map(F function, Parallel parallel = {}, std::vector<std::string> columns = {},
                    std::source_location where = std::source_location::current()) const {
-    return map(std::move(function), parallel, where).unbatch();
+    return map(std::move(function), parallel, std::move(columns), where).unbatch();
   }
   template <class F>
   Dataset filter(F function, std::source_location where = std::source_location::current()) const {
@@ -161,15 +162,14 @@ class Dataset {
 
   // The same from a position of a sequence of it on (Iterator::position, ClusterCoordinator::position): with the same
   // seeds, the elements that were not taken. What was taken before is read once more, without being parsed or mapped.
-  // The last step. Limit: random functions draw other numbers. Throws Error{kInvalidArgument} for a text that is none.
+  // The last step. Limit: random functions draw other numbers. Throws Error{kInvalidArgument} for a text that is none;
+  // opening it does so for a position of another dataset, or behind the end.
   Dataset from(const std::string& position) const;
-
   // Of the first element; takes it, here, the first time. Throws Error{kOutOfRange} if there is none.
   std::vector<TensorSpec> element_spec() const;
 
   // Begins the sequence here. `worker` runs the functions and outlives the result. Throws Error.
   std::unique_ptr<ElementSource> open(Worker& worker) const;
-
   // Begins the sequence here, as an argument of functions that are called in this process.
   Iterator iterator() const;
   Iterator pattern() const;  // the same without a sequence: what its elements look like
@@ -182,7 +182,7 @@ class Dataset {
   const std::shared_ptr<const DatasetNode>& node() const { return node_; }
 
  private:
-  Dataset map_with(ElementFunction function, Parallel parallel) const;
+  Dataset map_with(ElementFunction function, Parallel parallel, std::vector<std::string> columns) const;
   Dataset filter_with(ElementFunction function) const;
 
   std::shared_ptr<const DatasetNode> node_;

@@ -327,5 +327,81 @@ TEST_F(DatasetFiles, ReadAnEpochOnceOverAllWorkersHoweverManyThereAre) {
   }
 }
 
+TEST_F(DatasetFiles, MatchColumnsByNameWhereDatasetsAreJoined) {
+  const Dataset one = Dataset::csv(file("a.csv", "id,clicked\n1,10\n")),
+                other = Dataset::csv(file("b.csv", "clicked,id\n20,2\n"));
+
+  for (const Dataset& joined : {Dataset::concatenate({one, other}), Dataset::sample({one, other}, {}, 1)}) {
+    Numbers ids = numbers_of(joined);
+    std::ranges::sort(ids);
+    EXPECT_EQ(ids, Numbers({1, 2}));
+    EXPECT_THAT(joined.column_names(), ElementsAre("id", "clicked"));
+  }
+  EXPECT_THAT(error_of([&] { Dataset::concatenate({one, Dataset::csv(file("c.csv", "id,age\n1,2\n"))}); }),
+              HasSubstr("dataset 1 has the columns id, age, but dataset 0 has id, clicked"));
+  EXPECT_THAT(error_of([&] { Dataset::concatenate({one, one.select({"id"})}); }),
+              HasSubstr("dataset 1 has the columns id,"));
+  const Dataset floats = Dataset::csv(file("d.csv", "id,clicked\n1,1.5\n"));
+  EXPECT_THAT(error_of([&] { elements_of(Dataset::concatenate({one, floats})); }),
+              AllOf(HasSubstr("column \"clicked\" of dataset 1 is float32"), HasSubstr("is int64")));
+  EXPECT_THAT(
+      error_of([&] {
+        elements_of(Dataset::concatenate({Dataset::range(2), Dataset::zip({Dataset::range(2), Dataset::range(2)})}));
+      }),
+      HasSubstr("has 2 columns, but those before have 1"));
+}
+
+TEST_F(DatasetFiles, RefuseToZipTwoColumnsOfOneName) {
+  const Dataset rows = Dataset::csv(file("a.csv", "id,clicked\n1,10\n"));
+
+  EXPECT_THAT(error_of([&] { Dataset::zip({rows, rows.select({"clicked"})}); }),
+              HasSubstr("datasets 0 and 1 both have a column \"clicked\""));
+  EXPECT_THAT(Dataset::zip({rows.select({"id"}), rows.select({"clicked"})}).column_names(),
+              ElementsAre("id", "clicked"));
+}
+
+TEST_F(DatasetFiles, ReadNothingOfColumnsThatAreNotSelected) {
+  const std::string path = file("a.csv", "id,age,city\n1,30,oslo\n2,old,turin\n");
+  const Dataset rows = Dataset::csv(path, {.columns = {{.name = "id", .type = CsvColumn::Type::kInt64},
+                                                       {.name = "age", .type = CsvColumn::Type::kInt64},
+                                                       {.name = "city", .type = CsvColumn::Type::kString}}});
+
+  EXPECT_EQ(numbers_of(rows.select({"id"})), Numbers({1, 2}));
+  EXPECT_THAT(error_of([&] { numbers_of(rows.select({"age"})); }), HasSubstr("\"old\" is no number"));
+  const auto words = string_lookup_adapter();
+  rows.shuffle(10).batch(2).adapt(*words, "city");
+  EXPECT_EQ(words->finish()->state().values.at("vocabulary").sizes()[0], 2);
+  const auto refused = normalization_adapter({.axis = {-1}});
+  EXPECT_THAT(error_of([&] { rows.adapt(*refused, "id"); }),
+              AllOf(HasSubstr("column \"id\": normalization"), HasSubstr("{.axis = {}}")));
+}
+
+TEST_F(DatasetFiles, SayWhichFileAndColumnIsWrong) {
+  const std::string path = file("a.csv", "id,city\n1,\"new \"\"york\"\"\"\n");
+  const Dataset rows = Dataset::csv(path);
+
+  EXPECT_THAT(error_of([&] { Dataset::csv(path, {.columns = {{.name = "ids", .type = CsvColumn::Type::kInt64}}}); }),
+              HasSubstr(path));
+  EXPECT_THAT(error_of([&] { elements_of(rows.preprocess("id", string_lookup({.vocabulary = {"a"}}))); }),
+              HasSubstr("column \"id\": string_lookup: got int64[]"));
+  EXPECT_THAT(error_of([&] {
+                elements_of(rows.preprocess("city", string_lookup({.vocabulary = {"a"}, .num_oov_indices = 0})));
+              }),
+              HasSubstr("column \"city\": string_lookup: value \"new \\\"york\\\"\" is not in the vocabulary"));
+  EXPECT_THAT(error_of([&] { elements_of(rows.map([](at::Tensor id, at::Tensor) { return id; })); }),
+              HasSubstr("column \"city\" of its elements"));
+  EXPECT_THAT(error_of(StatusCode::kUnknown,
+                       [&] {
+                         elements_of(Dataset::range(3).map([](at::Tensor x) {
+                           if (x.dim() == 0) throw std::runtime_error("my own words");
+                           return x;
+                         }));
+                       }),
+              HasSubstr("map \"dataset_files_test.cc:"));
+  const std::string cache = directory_.path("none/cache");
+  EXPECT_THAT(error_of(StatusCode::kNotFound, [&] { elements_of(Dataset::range(3).cache(cache)); }),
+              AllOf(HasSubstr("cache \"" + cache + "\""), HasSubstr("there is no directory")));
+}
+
 }  // namespace
 }  // namespace muster

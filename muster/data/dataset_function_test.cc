@@ -196,5 +196,17 @@ TEST(DatasetFilter, RejectsAFunctionThatDoesNotReturnOneBool) {
             "filter \"two\": the function returns 2 tensors, expected one bool");
 }
 
+TEST(DatasetMap, NamesWhatItReturnsIfItIsToldTo) {
+  const Dataset pairs =
+      Dataset::range(3).map([](at::Tensor x) { return std::make_tuple(x, x * 2); }, {}, {"one", "two"});
+
+  EXPECT_EQ(pairs.column_names(), std::vector<std::string>({"one", "two"}));
+  EXPECT_EQ(testing_support::numbers_of(parse_dataset(pairs.select({"two"}).serialize())),
+            testing_support::Numbers({0, 2, 4}));
+  const Dataset wrong = Dataset::range(3).map([](at::Tensor x) { return x; }, {}, {"one", "two"});
+  EXPECT_THAT(testing_support::error_of([&] { testing_support::elements_of(wrong); }),
+              testing::HasSubstr("returns 1 tensors, expected as many as there are names: one, two"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -54,9 +54,10 @@ ColumnNames names_after(const DatasetOp& op, const DatasetNode::Inputs& inputs) 
     }
     return all;
   }
-  const auto* function = std::get_if<FunctionOp>(&op);
-  const bool others = inputs.empty() || (function != nullptr && !function->filters);
-  return others ? ColumnNames() : inputs[0]->names();
+  if (const auto* function = std::get_if<FunctionOp>(&op); function != nullptr && !function->filters) {
+    return {.names = function->names};
+  }
+  return inputs.empty() ? ColumnNames() : inputs[0]->names();
 }
 
 // What one worker is handed is a part of a round, and another one in each: nothing may take it for the whole.
@@ -151,7 +152,7 @@ std::vector<TensorSpec> DatasetNode::element_spec() const {
   }
   std::vector<Columns> first = examples(1);
   if (first.empty()) throw out_of_range("element_spec: the dataset is empty, so there is no element to look at");
-  std::vector<TensorSpec> specs = specs_of(tensors_of(std::move(first.front()), "a dataset"));
+  std::vector<TensorSpec> specs = specs_of(tensors_of(std::move(first.front()), "a dataset", names_.names));
   absl::MutexLock lock(&mu_);
   spec_ = std::move(specs);
   return *spec_;
@@ -170,6 +171,22 @@ Dataset dataset_of(DatasetOp op, DatasetNode::Inputs inputs) {
 DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets) {
   DatasetNode::Inputs nodes;
   for (const Dataset& dataset : datasets) nodes.push_back(dataset.node());
+  return nodes;
+}
+
+DatasetNode::Inputs nodes_with_same_columns(const char* step, const std::vector<Dataset>& datasets) {
+  DatasetNode::Inputs nodes = nodes_of(datasets);
+  const ColumnNames& first = nodes.at(0)->names();
+  for (size_t i = 1; i < nodes.size(); ++i) {
+    const std::vector<std::string>& own = nodes[i]->names().names;
+    if (own.empty() || first.names.empty() || own == first.names) continue;
+    if (!std::ranges::is_permutation(own, first.names)) {
+      throw invalid_argument(step, ": dataset ", i, " has the columns ", absl::StrJoin(own, ", "),
+                             ", but dataset 0 has ", absl::StrJoin(first.names, ", "), "; expected the same names");
+    }
+    nodes[i] =
+        std::make_shared<const DatasetNode>(SelectOp{first.names, first.labelled}, DatasetNode::Inputs{nodes[i]});
+  }
   return nodes;
 }
 

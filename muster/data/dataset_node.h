@@ -64,6 +64,9 @@ bool any_step(const DatasetNode& node, const Holds& holds) {
 // A dataset whose last step this is.
 Dataset dataset_of(DatasetOp op, DatasetNode::Inputs inputs = {});
 DatasetNode::Inputs nodes_of(const std::vector<Dataset>& datasets);
+// The same with columns in the order of the first one. Throws Error{kInvalidArgument} in the name of `step` for other
+// names.
+DatasetNode::Inputs nodes_with_same_columns(const char* step, const std::vector<Dataset>& datasets);
 // The same for datasets that have the same elements, as far as their descriptions say. Those of C++ functions do not
 // say.
 std::string fingerprint(const DatasetNode& node);

@@ -105,6 +105,7 @@ struct FunctionOp {
   bool filters;  // else maps
   Parallel parallel{};
   std::shared_ptr<ElementTraces> traces{};
+  std::vector<std::string> names{};  // of what a map returns
   const char* name() const { return filters ? "filter" : "map"; }
 };
 struct BatchOp {

@@ -71,6 +71,20 @@ TEST_F(DatasetParquet, GivesRowsOneByOneAndInBatches) {
   EXPECT_TRUE(batches[1][1].equal(torch::tensor({4.0F, 6.0F})));
 }
 
+TEST_F(DatasetParquet, ReadsNothingOfColumnsThatAreNotSelected) {
+  using List = std::vector<std::optional<int32_t>>;
+  const std::string path = write_parquet(
+      directory_.path("a"), {int64_values("id", {1, 2, 3}), list_values("tags", {List{1}, List{}, std::nullopt})});
+  const Dataset rows = Dataset::parquet({path});
+
+  EXPECT_EQ(numbers_of(rows.select({"id"})), Numbers({1, 2, 3}));
+  EXPECT_EQ(numbers_of(rows.select({"id"}).batch(3)), Numbers({1, 2, 3}));
+  EXPECT_EQ(numbers_of(parse_dataset(rows.select({"id"}).batch(3).serialize())), Numbers({1, 2, 3}));
+  const auto adapter = integer_lookup_adapter();
+  rows.batch(2).adapt(*adapter, "id");
+  EXPECT_EQ(adapter->finish()->state().values.at("vocabulary").sizes()[0], 3);
+}
+
 TEST_F(DatasetParquet, KeepsRowsWholeThroughAShuffle) {
   const Dataset rows = Dataset::parquet({file("a", 0, 300, 70)}, {}, {.threads = 2})
                            .preprocess("word", hashing({.bins = 1'000'000}))

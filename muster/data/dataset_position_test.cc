@@ -147,5 +147,28 @@ TEST(Position, ThatIsNoneIsRefused) {
   }
 }
 
+TEST(Position, OfAnotherDatasetIsRefused) {
+  const Dataset dataset = Dataset::range(100).shuffle(10).batch(10);
+  Iterator iterator = dataset.iterator();
+  iterator.next<1>();
+  const std::string position = iterator.position();
+
+  EXPECT_NO_THROW(dataset.from(position).iterator().next<1>());
+  EXPECT_NO_THROW(dataset.prefetch(2).from(position).iterator().next<1>()) << "the elements are the same";
+  for (const Dataset& other : {Dataset::range(1'000).shuffle(10).batch(10), Dataset::range(100).shuffle(10).batch(1)}) {
+    EXPECT_THAT(testing_support::error_of([&] { other.from(position).open(local_worker()); }),
+                HasSubstr("is of another dataset"));
+  }
+}
+
+TEST(Position, BehindTheEndIsRefused) {
+  for (const Dataset& dataset : {Dataset::range(20).batch(10), Dataset::range(11).batch(10),
+                                 Dataset::range(25).batch(10, /*drop_remainder=*/true), Dataset::range(1).repeat(2)}) {
+    EXPECT_FALSE(dataset.from("seed 1 draws 2 taken 2").open(local_worker())->next()) << "the end itself";
+    EXPECT_THAT(testing_support::error_of([&] { dataset.from("seed 1 draws 2 taken 3").open(local_worker())->next(); }),
+                HasSubstr("behind 3 elements, but the dataset has 2"));
+  }
+}
+
 }  // namespace
 }  // namespace muster::dataset_position_test

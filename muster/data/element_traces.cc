@@ -207,7 +207,14 @@ std::shared_ptr<const ElementProgram> ElementTraces::known(const Element& elemen
 
 std::shared_ptr<const ElementProgram> ElementTraces::trace(const Element& element) const {
   MayTraceAgain may_trace;
-  const std::shared_ptr<TracedFunction::Entry> entry = function_.trace(plain_copies(element));
+  std::shared_ptr<TracedFunction::Entry> entry;
+  try {
+    entry = function_.trace(plain_copies(element));
+  } catch (const Error&) {
+    throw;  // it names the function
+  } catch (const std::exception& error) {
+    throw Error(Status(StatusCode::kUnknown, str_cat(name(), ": ", error.what())));
+  }
   if (!entry) {
     throw invalid_argument(name(), ": the function cannot take an element of ", element.size(),
                            " tensors: ", describe(specs_of(element)));
@@ -239,7 +246,7 @@ std::shared_ptr<const ElementProgram> ElementTraces::first(const DatasetNode& in
   if (!function_.trace) return nullptr;
   std::vector<Columns> examples = input.examples(1);
   if (examples.empty()) return nullptr;
-  const Element element = tensors_of(std::move(examples.front()), name());
+  const Element element = tensors_of(std::move(examples.front()), name(), input.names().names);
   return remember(element, trace(element));
 }
 
@@ -311,7 +318,7 @@ ElementPrograms ElementTraces::to_send(const DatasetNode& input) {
     }
   }
   for (Columns& example : examples) {
-    unless_refused([&] { return for_element(tensors_of(std::move(example), name())); });
+    unless_refused([&] { return for_element(tensors_of(std::move(example), name(), input.names().names)); });
   }
   ElementPrograms traces;
   {

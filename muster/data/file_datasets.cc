@@ -1,11 +1,13 @@
 // The datasets that are read from files, and what gives names to columns.
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/data/files/parquet_reader.h"
 #include "muster/data/source.h"
+#include "muster/data/user_code.h"
 #include "muster/runtime/local_worker.h"
 
 namespace muster {
@@ -83,6 +85,16 @@ std::vector<CsvColumn> guessed_columns(RecordReader& reader, std::vector<std::st
   return columns;
 }
 
+// What is wrong with the header of a file is said with its name.
+template <class Look>
+void in_file(const std::string& path, const Look& look) {
+  try {
+    look();
+  } catch (const Error& error) {
+    throw Error(Status(error.code(), str_cat("file \"", path, "\": ", error.status().message())));
+  }
+}
+
 // As the first file has them; of those that can be read, if others are left out.
 std::vector<PackedField> fields_of_files(const FilesOp& op, const std::vector<ParquetColumn>& columns) {
   std::optional<Error> first;
@@ -96,6 +108,52 @@ std::vector<PackedField> fields_of_files(const FilesOp& op, const std::vector<Pa
     }
   }
   throw Error(*first);
+}
+
+// Those of these names, in their order.
+template <class Some>
+std::vector<Some> columns_of(const std::vector<Some>& all, const std::vector<std::string>& names) {
+  std::vector<Some> some;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(all, name, &Some::name);
+    if (found != all.end()) some.push_back(*found);
+  }
+  return some;
+}
+
+// The rows of files with these columns alone, so that nothing else is read of them. Null: `node` is something else.
+std::shared_ptr<const DatasetNode> rows_with(const DatasetNode& node, const std::vector<std::string>& names) {
+  const auto* parse = std::get_if<ParseOp>(&node.op());
+  const auto* files = parse == nullptr ? nullptr : std::get_if<FilesOp>(&node.input().op());
+  if (files == nullptr || std::set<std::string>(names.begin(), names.end()).size() != names.size()) return nullptr;
+  FilesOp source = *files;
+  ParseOp rows = *parse;
+  if (auto* csv = std::get_if<CsvFormat>(&rows.what)) {
+    csv->columns = columns_of(csv->columns, names);
+    if (csv->header.empty() || csv->columns.size() != names.size()) return nullptr;
+  } else if (auto* fields = std::get_if<std::vector<PackedField>>(&rows.what)) {
+    *fields = columns_of(*fields, names);
+    source.format.fields = columns_of(source.format.fields, names);
+    if (fields->size() != names.size() || source.format.fields.size() != names.size()) return nullptr;
+  } else {
+    return nullptr;
+  }
+  rows.parser = parser_of(rows.what);
+  return std::make_shared<const DatasetNode>(std::move(rows), DatasetNode::Inputs{std::make_shared<const DatasetNode>(
+                                                                  std::move(source), DatasetNode::Inputs{})});
+}
+
+// A dataset that has the values of one column in the order in which `node` has them, be they in other batches of steps
+// that look at all columns. Null: the column is made of others, or nothing is won.
+std::shared_ptr<const DatasetNode> with_column(const DatasetNode& node, const std::string& column) {
+  const auto* preprocess = std::get_if<PreprocessOp>(&node.op());
+  const bool of_another = preprocess != nullptr && preprocess->column != column;
+  const bool drops = of_another || std::holds_alternative<SelectOp>(node.op());
+  const bool keeps = preprocess != nullptr || passes_on(node.op()) || std::holds_alternative<BatchOp>(node.op());
+  if (!drops && !keeps) return rows_with(node, {column});
+  std::shared_ptr<const DatasetNode> before = with_column(node.input(), column);
+  if (drops || before == nullptr) return before;
+  return std::make_shared<const DatasetNode>(node.op(), DatasetNode::Inputs{std::move(before)});
 }
 
 }  // namespace
@@ -154,12 +212,13 @@ Dataset Dataset::csv(Files files, const CsvOptions& options, Parallel parallel) 
       const std::optional<std::string_view> first = reader->next();
       if (!first) throw data_loss("file \"", paths[0], "\": it is empty, expected a header");
       op.header = *first;
-      format.header = csv_fields(op.header, options.separator, options.quotes);
+      in_file(paths[0], [&] { format.header = csv_fields(op.header, options.separator, options.quotes); });
     }
     if (format.columns.empty()) {
       if (!options.header) throw invalid_argument("csv: without a header, `columns` says what the fields are");
       format.columns = guessed_columns(*reader, format.header, options);
     }
+    in_file(paths[0], [&] { (void)parser_of(format); });  // throws for columns that it does not have
   }
   return parsed("csv", files_dataset("csv", std::move(op)), std::move(format), parallel);
 }
@@ -200,7 +259,7 @@ Dataset Dataset::decode_images(const std::string& column, const ImageOptions& op
 
 Dataset Dataset::concatenate(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw invalid_argument("concatenate: no datasets, expected at least one");
-  return dataset_of(ConcatenateOp{}, nodes_of(datasets));
+  return dataset_of(ConcatenateOp{}, nodes_with_same_columns("concatenate", datasets));
 }
 
 Dataset Dataset::parse_examples(std::vector<ExampleFeature> features, Parallel parallel) const {
@@ -222,7 +281,9 @@ Dataset Dataset::parse_csv(CsvFormat format, Parallel parallel) const {
 
 Dataset Dataset::select(std::vector<std::string> columns) const {
   if (columns.empty()) throw invalid_argument("select: no columns, expected at least one");
-  return dataset_of(SelectOp{.columns = std::move(columns)}, {node_});
+  Dataset selected = dataset_of(SelectOp{.columns = columns}, {node_});  // throws for those that are not there
+  const std::shared_ptr<const DatasetNode> rows = rows_with(*node_, columns);
+  return rows ? Dataset(rows) : selected;
 }
 
 Dataset Dataset::named(std::vector<std::string> columns) const {
@@ -250,10 +311,16 @@ Dataset Dataset::preprocess(const std::string& column, std::shared_ptr<const Pre
 }
 
 void Dataset::adapt(Adapter& adapter, const std::string& column) const {
-  const Dataset one = select({column});
+  Dataset one = select({column});
+  // Which records are left out may depend on the other columns.
+  const auto alone = ignores_errors(*node_) ? nullptr : with_column(*node_, column);
+  if (alone) one = Dataset(alone);
   const std::atomic<bool> closed{false};
   const std::unique_ptr<Source> source = muster::open(*one.node(), {.runner = local_worker(), .closed = closed});
-  while (const std::optional<Columns> element = source->next()) adapter.see(element->at(0));
+  const std::string who = str_cat("adapt: column \"", column, "\"");
+  while (const std::optional<Columns> element = source->next()) {
+    call_user_code(who, [&] { adapter.see(element->at(0)); });
+  }
 }
 
 std::vector<std::string> Dataset::column_names() const { return node_->names().names; }

@@ -194,7 +194,7 @@ class FilesSource : public Source {
   std::vector<Open> open_;
   size_t turn_ = 0;    // among them
   int64_t given_ = 0;  // of its block
-  LeftOut left_out_{"read", /*quiet=*/context_.example};
+  LeftOut left_out_{"read", /*quiet=*/context_.example, "records, parts of files or files"};
 };
 
 std::vector<std::string_view> views_of(const Strings& records) {
@@ -240,21 +240,49 @@ class ExampleRecords : public ParserOf<ExampleParser> {
 
 class ConcatenateSource : public Source {
  public:
-  explicit ConcatenateSource(std::vector<std::unique_ptr<Source>> inputs) : inputs_(std::move(inputs)) {}
+  ConcatenateSource(std::vector<std::unique_ptr<Source>> inputs, std::vector<std::string> names)
+      : inputs_(std::move(inputs)), names_(std::move(names)) {}
   std::optional<Columns> next() override {
-    for (; at_ < inputs_.size(); ++at_) {
-      if (std::optional<Columns> element = inputs_[at_]->next()) return element;
+    for (; at_ < inputs_.size(); ++at_, at_first_ = true) {
+      if (std::optional<Columns> element = inputs_[at_]->next()) {
+        if (std::exchange(at_first_, false)) check(*element);
+        return element;
+      }
     }
     return std::nullopt;
   }
   void restart() override {
     at_ = 0;
+    at_first_ = true;
     for (const auto& input : inputs_) input->restart();
   }
 
  private:
+  static std::string type_of(const Column& column) {
+    return column.holds_strings() ? "strings" : std::string(name_of(dtype_of(column.tensor().scalar_type())));
+  }
+  // Whoever takes the elements takes those of one dataset for those of another.
+  void check(const Columns& element) {
+    std::vector<std::string> types;
+    for (const Column& column : element) types.push_back(type_of(column));
+    if (types_.empty()) types_ = types;
+    if (types.size() != types_.size()) {
+      throw invalid_argument("concatenate: an element of dataset ", at_, " has ", types.size(),
+                             " columns, but those before have ", types_.size());
+    }
+    const auto [other, before] = std::ranges::mismatch(types, types_);
+    if (other == types.end()) return;
+    const auto place = static_cast<size_t>(other - types.begin());
+    throw invalid_argument("concatenate: column ",
+                           place < names_.size() ? str_cat("\"", names_[place], "\"") : str_cat(place), " of dataset ",
+                           at_, " is ", *other, ", but that of those before is ", *before);
+  }
+
   const std::vector<std::unique_ptr<Source>> inputs_;
+  const std::vector<std::string> names_;
+  std::vector<std::string> types_;  // of the columns of the first element
   size_t at_ = 0;
+  bool at_first_ = true;  // of inputs_[at_]
 };
 
 }  // namespace
@@ -290,8 +318,8 @@ std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context) {
   return std::make_unique<FilesSource>(op, context);
 }
 
-std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs) {
-  return std::make_unique<ConcatenateSource>(std::move(inputs));
+std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs, std::vector<std::string> names) {
+  return std::make_unique<ConcatenateSource>(std::move(inputs), std::move(names));
 }
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 // The sources that run functions.
 #include <absl/base/thread_annotations.h>
+#include <absl/strings/str_join.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/ScalarType.h>
 
@@ -78,14 +79,18 @@ class RegisteredTrace {
 class OpenedFunction {
  public:
   OpenedFunction(const FunctionOp& op, const DatasetNode& before, const OpenContext& context)
-      : traces_(op.traces), name_(traces_->name()), runner_(context.runner), draws_(context.draws) {
+      : traces_(op.traces),
+        name_(traces_->name()),
+        names_(before.names().names),
+        runner_(context.runner),
+        draws_(context.draws) {
     if (auto first = traces_->first(before)) {
       registered_.push_back(std::make_shared<const RegisteredTrace>(std::move(first), runner_));
     }
   }
 
   std::vector<at::Tensor> run(const Columns& columns) ABSL_LOCKS_EXCLUDED(mu_) {
-    const Element element = tensors_of(columns, name_);
+    const Element element = tensors_of(columns, name_, names_);
     return trace_for(element)->run(element, draws_);
   }
   const std::string& name() const { return name_; }
@@ -111,6 +116,7 @@ class OpenedFunction {
 
   const std::shared_ptr<ElementTraces> traces_;
   const std::string name_;
+  const std::vector<std::string> names_;  // of what it takes
   ProgramRunner& runner_;
   const uint64_t draws_;
 
@@ -157,8 +163,12 @@ std::unique_ptr<Source> open_function(const FunctionOp& op, const DatasetNode& b
                                       const OpenContext& context) {
   if (op.filters) return std::make_unique<FilterSource>(op, before, std::move(input), context);
   auto function = std::make_shared<OpenedFunction>(op, before, context);
-  auto change = [function = std::move(function)](const Columns& element) {
+  auto change = [function = std::move(function), names = op.names](const Columns& element) {
     std::vector<at::Tensor> made = function->run(element);
+    if (!names.empty() && made.size() != names.size()) {
+      throw invalid_argument(function->name(), ": the function returns ", made.size(),
+                             " tensors, expected as many as there are names: ", absl::StrJoin(names, ", "));
+    }
     return Columns(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
   };
   return open_change(std::move(change), op.parallel, std::move(input), context);

@@ -48,10 +48,11 @@ class BatchSource : public Source {
     input_->restart();
   }
   int64_t drained() const override { return input_->drained(); }
-  void fast_forward(int64_t count) override {
+  int64_t fast_forward(int64_t count) override {
     const auto size = static_cast<int64_t>(size_);
     if (!rows_.empty() || count > std::numeric_limits<int64_t>::max() / size) return Source::fast_forward(count);
-    input_->fast_forward(count * size);
+    const int64_t missing = input_->fast_forward(count * size);
+    return (missing + (drop_remainder_ ? size - 1 : 0)) / size;  // the last batch may be smaller
   }
 
  private:

@@ -114,9 +114,9 @@ class NumberedElements : public Source {
   }
   void restart() override { input_->restart(); }  // goes on counting: other pictures in each round
   int64_t drained() const override { return input_->drained(); }
-  void fast_forward(int64_t count) override {
+  int64_t fast_forward(int64_t count) override {
     number_ += count;
-    input_->fast_forward(count);
+    return input_->fast_forward(count);
   }
 
  private:

@@ -13,10 +13,11 @@ namespace muster {
 // Thread-safe.
 class LeftOut {
  public:
-  LeftOut(const char* what, bool quiet) : what_(what), quiet_(quiet) {}
+  // `of`: what is left out at a time.
+  LeftOut(const char* what, bool quiet, const char* of = "records") : what_(what), quiet_(quiet), of_(of) {}
   ~LeftOut() {
     if (count_ > 0 && !quiet_)
-      MUSTER_LOG(warning) << count_ << " records that could not be " << what_ << " were left out";
+      MUSTER_LOG(warning) << count_ << " " << of_ << " that could not be " << what_ << " were left out";
   }
   LeftOut(const LeftOut&) = delete;
   LeftOut& operator=(const LeftOut&) = delete;
@@ -28,6 +29,7 @@ class LeftOut {
  private:
   const char* const what_;
   const bool quiet_;
+  const char* const of_;
   std::atomic<int64_t> count_ = 0;
 };
 

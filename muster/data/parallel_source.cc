@@ -58,12 +58,12 @@ class ParallelSource : public Source {
   }
   // Those that come without an order may leave others of before behind.
   int64_t drained() const override { return ordered_ ? current_.drained : 0; }
-  void fast_forward(int64_t count) override ABSL_LOCKS_EXCLUDED(mu_) {
+  int64_t fast_forward(int64_t count) override ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
       if (taken_ > 0 || workers_ > 0) return Source::fast_forward(count);
     }
-    input_->fast_forward(count);
+    return input_->fast_forward(count);
   }
 
  private:
@@ -242,7 +242,7 @@ class ChangeSource : public Source {
   }
   void restart() override { input_->restart(); }
   int64_t drained() const override { return input_->drained(); }
-  void fast_forward(int64_t count) override { input_->fast_forward(count); }
+  int64_t fast_forward(int64_t count) override { return input_->fast_forward(count); }
   bool skip(int64_t count) override { return input_->skip(count); }
 
  private:

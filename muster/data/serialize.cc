@@ -62,6 +62,7 @@ class Writer {
   }
 
   void add_bytes(const char* op, size_t bytes) {
+    if (purpose_ == Purpose::kCompare) return;
     bytes_ += bytes;
     if (bytes_ > kMostBytes) {
       throw invalid_argument(op, ": a description with ", bytes_, " bytes, expected at most ", kMostBytes,
@@ -93,6 +94,7 @@ class Writer {
       for (const bool compact : traced->compact) trace.add_compact(compact);
       for (const auto& sizes : traced->least) trace.add_least()->mutable_sizes()->Add(sizes.begin(), sizes.end());
     }
+    for (const std::string& name : op.names) function.add_columns(name);
     function.set_threads(op.parallel.threads);
     function.set_unordered(!op.parallel.deterministic);
   }
@@ -238,6 +240,10 @@ Dataset read_function(bool filters, const proto::Dataset::Function& in, const Da
     throw invalid_argument("dataset: a ", op.name(), " with ", in.traces_size(), " traces, expected at most ",
                            kMostTraces);
   }
+  if (in.columns_size() > (filters ? 0 : kMostColumns)) {
+    throw invalid_argument("dataset: a ", op.name(), " with names for ", in.columns_size(), " columns");
+  }
+  op.names.assign(in.columns().begin(), in.columns().end());
   ElementPrograms traces;
   for (const auto& trace : in.traces()) {
     ElementProgram traced{.program = parse_program(trace.program())};

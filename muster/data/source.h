@@ -32,15 +32,16 @@ class Source {
     while (count > 0 && next()) --count;
     return count == 0;
   }
-  // Leaves out so many elements, or all that there are, without making them where that can be helped.
-  virtual void fast_forward(int64_t count) {
+  // Leaves out so many elements without making them where that can be helped. Returns how many there were not.
+  virtual int64_t fast_forward(int64_t count) {
     for (; count > 0; --count) {
       try {
-        if (!next()) return;
+        if (!next()) return count;
       } catch (const Error& error) {  // it was one of them
         if (error.code() == StatusCode::kCancelled) throw;
       }
     }
+    return 0;
   }
   // How many elements a round has, if that is known without reading them.
   virtual std::optional<int64_t> length() const { return std::nullopt; }
@@ -110,7 +111,7 @@ std::unique_ptr<Source> open_op(const FilesOp& op, const OpenContext& context);
 std::unique_ptr<Source> open_op(const ImageFolderOp& op, const OpenContext& context);
 std::unique_ptr<Source> open_decode(const DecodeImagesOp& op, size_t column, std::unique_ptr<Source> input,
                                     const OpenContext& context);
-std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs);
+std::unique_ptr<Source> open_concatenate(std::vector<std::unique_ptr<Source>> inputs, std::vector<std::string> names);
 // Those that it reads, in this order. Throws Error{kNotFound} for a pattern that nothing matches.
 std::vector<std::string> record_files(const FilesOp& op, const OpenContext* context = nullptr);
 std::vector<std::pair<std::string, at::Tensor>> read_numpy(const std::string& path);  // by its ending

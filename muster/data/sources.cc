@@ -8,12 +8,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
+#include <set>
 #include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/digits.h"
+#include "muster/data/place.h"
 #include "muster/data/source.h"
 #include "muster/data/user_code.h"
 #include "muster/runtime/local_worker.h"
@@ -168,28 +169,21 @@ class GeneratorSource : public Source {
   bool ended_ = false;
 };
 
-// Where a sequence is: what it draws by, and how many elements were taken.
-struct Place {
-  uint64_t seed = 0, draws = 0;  // 0: those of another one
-  int64_t taken = 0;
-
-  std::string text() const { return str_cat("seed ", seed, " draws ", draws, " taken ", taken); }
-  // Throws Error{kInvalidArgument}.
-  static Place from(const std::string& text) {
-    Place place;
-    std::istringstream in(text);
-    std::string seed, draws, taken, rest;
-    in >> seed >> place.seed >> draws >> place.draws >> taken >> place.taken;
-    if (!in || seed != "seed" || draws != "draws" || taken != "taken" || in >> rest || place.taken < 0) {
-      throw invalid_argument("from: \"", text.substr(0, 100), "\" is no position of a dataset");
-    }
-    return place;
-  }
-};
-
 // Whether the n-th element is the same each time.
 bool keeps_order(const DatasetNode& node) {
   return !any_step(node, [](const DatasetNode& step) { return !parallel_of(step).deterministic; });
+}
+
+// Else somebody only reads, and waiting for elements is all that there is to do.
+bool in_a_run() { return TakingFor::may_come_back() || TakingFor::current() != nullptr; }
+
+// Whether nobody in this process has been told of the stage that limits it: a dataset is opened anew for each epoch.
+bool told_first(const InputTiming& timing) {
+  static absl::Mutex mu;
+  static auto& told = *new std::set<std::string>();
+  const StageTiming* stage = timing.bottleneck();
+  absl::MutexLock lock(&mu);
+  return stage != nullptr && told.insert(stage->name).second;
 }
 
 void throw_if_unwanted(const std::atomic<bool>& closed) {
@@ -225,7 +219,8 @@ class OpenedDataset : public ElementSource {
     if (parts_ || !keeps_order(*node_)) return {};  // whoever hands them out knows; nobody does
     absl::MutexLock lock(&mu_);
     if (begun_again_) return {};  // a place is in the first round
-    return Place{begin_.seed, begin_.draws, begin_.taken + taken + failed_}.text();
+    if (!fingerprint_) fingerprint_ = fingerprint(described());
+    return Place{begin_.seed, begin_.draws, begin_.taken + taken + failed_, *fingerprint_}.text();
   }
   bool begin_again() override {
     if (parts_) return false;  // of all who read it together, this is one
@@ -261,11 +256,11 @@ class OpenedDataset : public ElementSource {
     absl::MutexLock lock(&mu_);
     const Stage::Clock::time_point begin = Stage::Clock::now();
     try {
-      if (to_leave_out_ > 0) source_->fast_forward(std::exchange(to_leave_out_, 0));
+      if (const int64_t taken = std::exchange(to_leave_out_, 0); taken > 0) leave_out(taken);
       std::optional<Columns> element = source_->next();
       while (!element && parts_ && more_after_end()) element = source_->next();
       const std::optional<std::string> warning = times_.waited(begin, Stage::Clock::now());
-      if (warning) MUSTER_LOG(warning) << *warning;
+      if (warning && in_a_run() && told_first(times_.timing())) MUSTER_LOG(warning) << *warning;
       if (!element) return std::nullopt;
       Element tensors = tensors_of(*std::move(element), "a dataset", node_->names().names);
       if (parts_) parts_->returned(source_->drained());
@@ -300,8 +295,22 @@ class OpenedDataset : public ElementSource {
                                       .times = &times_})) {}
 
   static Place place_of(const DatasetNode& node, const std::string& task) {
-    if (const auto* from = std::get_if<FromOp>(&node.op())) return Place::from(from->position);
-    return {.seed = random_id(), .draws = next_draws(task)};
+    const auto* from = std::get_if<FromOp>(&node.op());
+    if (from == nullptr) return {.seed = random_id(), .draws = next_draws(task)};
+    Place place = Place::from(from->position);
+    if (const std::string own = fingerprint(node.input()); !place.dataset.empty() && place.dataset != own) {
+      throw invalid_argument("from: the position \"", from->position,
+                             "\" is of another dataset, expected one of this (", own,
+                             "): of the same sources and steps");
+    }
+    return place;
+  }
+  const DatasetNode& described() const { return std::holds_alternative<FromOp>(node_->op()) ? node_->input() : *node_; }
+  void leave_out(int64_t taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t missing = source_->fast_forward(taken);
+    if (missing == 0) return;
+    throw invalid_argument("from: the position is behind ", taken, " elements, but the dataset has ", taken - missing,
+                           "; expected one within it");
   }
 
   bool more_after_end() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -314,6 +323,7 @@ class OpenedDataset : public ElementSource {
   const Place begin_;
   uint64_t next_seed_;
   int64_t to_leave_out_ ABSL_GUARDED_BY(mu_);
+  mutable std::optional<std::string> fingerprint_ ABSL_GUARDED_BY(mu_);  // once it was asked for
   bool begun_again_ ABSL_GUARDED_BY(mu_) = false;
   int64_t failed_ ABSL_GUARDED_BY(mu_) = 0;  // elements that could not be made: they are over, too
   const std::optional<DataDirectories> directories_;
@@ -405,8 +415,9 @@ std::unique_ptr<Source> open_step(const DatasetNode& node, std::unique_ptr<Sourc
     return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
   };
   if (const auto* preprocess = std::get_if<PreprocessOp>(&node.op())) {
-    auto change = [how = preprocess->how, place = place_of(preprocess->column)](Columns columns) {
-      columns.at(place) = (*how)(columns.at(place));
+    auto change = [how = preprocess->how, place = place_of(preprocess->column),
+                   who = str_cat("column \"", preprocess->column, "\"")](Columns columns) {
+      columns.at(place) = call_user_code(who, [&] { return (*how)(columns.at(place)); });
       return columns;
     };
     return open_change(std::move(change), {}, std::move(input), context);
@@ -501,7 +512,7 @@ std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& c
             return open_function(op, node.input(), input(), context);
           },
           [&](const ZipOp&) { return open_zip(inputs()); },
-          [&](const ConcatenateOp&) { return open_concatenate(inputs()); },
+          [&](const ConcatenateOp&) { return open_concatenate(inputs(), node.names().names); },
           [&](const SampleOp& op) { return open_sample(op, inputs(), context); },
           [&](const FilesOp& op) { return open_op(op, context); },
           [&](const NumpyOp& op) { return open_op(op, context); },

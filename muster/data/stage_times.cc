@@ -74,12 +74,13 @@ bool has_generator(const DatasetNode& node) {
   return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<GeneratorOp>(step.op()); });
 }
 
-const char* advice_for(std::string_view stage) {
+const char* advice_for(std::string_view stage, bool prefetches) {
   if (stage.starts_with("map") || stage.starts_with("parse") || stage.starts_with("decode"))
     return "give it more threads, {.threads = kAutoThreads}, or keep what it makes with cache()";
   if (stage.starts_with("read"))
-    return "read several files in turn, keep what was read with cache(), or add prefetch()";
-  return "add prefetch() at the end, and do less there";
+    return prefetches ? "read several files in turn, or keep what was read with cache()"
+                      : "read several files in turn, keep what was read with cache(), or add prefetch()";
+  return prefetches ? "do less there" : "add prefetch() at the end, and do less there";
 }
 
 class MeasuredSource : public Source {
@@ -95,7 +96,7 @@ class MeasuredSource : public Source {
     return source_->next_rows(most);
   }
   void restart() override { source_->restart(); }
-  void fast_forward(int64_t count) override { source_->fast_forward(count); }
+  int64_t fast_forward(int64_t count) override { return source_->fast_forward(count); }
   std::optional<int64_t> length() const override { return source_->length(); }
   int64_t drained() const override { return source_->drained(); }
   bool skip(int64_t count) override {
@@ -231,7 +232,7 @@ std::optional<std::string> StageTimes::waited(Clock::time_point begin, Clock::ti
   if (stage == nullptr) return std::nullopt;
   warned_ = true;
   return str_cat("a dataset is slower than what takes its elements: ", timing.to_string(), "; ",
-                 advice_for(stage->name));
+                 advice_for(stage->name, prefetches_));
 }
 
 std::unique_ptr<Source> measured(Stage* stage, std::unique_ptr<Source> source) {
@@ -273,7 +274,9 @@ StepContexts contexts_of(const DatasetNode& node, const OpenContext& context) {
   if (by_others) both.own.lane = context.times->new_lane();
   both.own.stage = context.times->stage_of(node, both.own.lane);
   both.inputs.stage = nullptr;
-  if (by_others || std::holds_alternative<PrefetchOp>(node.op())) both.inputs.lane = context.times->new_lane();
+  const bool prefetches = std::holds_alternative<PrefetchOp>(node.op());
+  if (prefetches) context.times->note_prefetch();
+  if (by_others || prefetches) both.inputs.lane = context.times->new_lane();
   return both;
 }
 

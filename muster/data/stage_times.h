@@ -97,6 +97,7 @@ class StageTimes {
   // A step that is opened twice is one stage. Null if it takes no time to speak of.
   Stage* stage_of(const DatasetNode& node, int lane) ABSL_LOCKS_EXCLUDED(mu_);
   int cores() const { return cores_; }
+  void note_prefetch() { prefetches_.store(true, std::memory_order_relaxed); }
   int new_lane() { return lanes_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   // Somebody has waited for an element. Returns what to warn of, once.
@@ -112,6 +113,7 @@ class StageTimes {
   const int cores_;
   const WaitLimits limits_;
   std::atomic<int> lanes_ = 0;
+  std::atomic<bool> prefetches_ = false;  // one of its steps
 
   mutable absl::Mutex mu_;
   std::deque<Stage> stages_ ABSL_GUARDED_BY(mu_);

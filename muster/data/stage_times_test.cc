@@ -147,6 +147,18 @@ TEST(StageTimes, WarnOnceWhenDataIsWaitedForForLong) {
                               HasSubstr("add prefetch()")));
 }
 
+TEST(StageTimes, DoNotAdviseWhatIsThereAlready) {
+  StageTimes times(2, {.share = 0.2, .seconds = 5, .elements = 1});
+  times.stage_of(*counting_generator(4).node(), 0)->add(std::chrono::seconds(1), 3);
+  times.note_prefetch();
+  const Clock::time_point zero{};
+
+  const std::optional<std::string> warning = times.waited(zero, zero + std::chrono::seconds(10));
+
+  ASSERT_TRUE(warning.has_value());
+  EXPECT_THAT(*warning, testing::Not(HasSubstr("prefetch")));
+}
+
 TEST(StageTimes, DoNotWarnOfADatasetThatIsFastEnough) {
   StageTimes times(2, {.share = 0.2, .seconds = 5, .elements = 1});
   times.stage_of(*counting_generator(4).node(), 0);

@@ -101,22 +101,22 @@ class RepeatSource : public Source {
   }
   int64_t drained() const override { return input_->drained(); }
   // A whole round is read to know how long it is; others are left out as a whole.
-  void fast_forward(int64_t count) override {
+  int64_t fast_forward(int64_t count) override {
     if (!rounds_alike_ || !empty_ || left_ == 0) return Source::fast_forward(count);
     int64_t length = 0;
     for (; length < count && input_->next(); ++length) context_.check_open();
     if (length > 0) empty_ = false;
-    if (length == count || length == 0) return;
+    if (length == count || length == 0) return count - length;
     int64_t rounds = count / length;  // that are over
     if (left_) rounds = std::min(rounds, *left_);
     if (left_) *left_ -= rounds;
-    if (left_ == 0) return;
+    if (left_ == 0) return count - rounds * length;
     for (int64_t round = 0; round < rounds; ++round) {
       context_.check_open();
       input_->restart();
     }
     empty_ = true;
-    Source::fast_forward(count - rounds * length);
+    return Source::fast_forward(count - rounds * length);
   }
 
  private:

@@ -200,7 +200,8 @@ std::vector<int64_t> kept_axes(const std::vector<int64_t>& axis, at::IntArrayRef
     const int64_t each = given < 0 ? given + dimensions : given;
     if (given < -dimensions || given >= dimensions || std::find(kept.begin(), kept.end(), each) != kept.end()) {
       throw invalid_argument(kNormalization, ": got the shape [", absl::StrJoin(sizes, ", "), "], expected the axes [",
-                             absl::StrJoin(axis, ", "), "] in it");
+                             absl::StrJoin(axis, ", "),
+                             "] in it; {.axis = {}} has one mean and variance for all, as for a single number");
     }
     kept.push_back(each);
   }

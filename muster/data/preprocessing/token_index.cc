@@ -1,5 +1,7 @@
 #include "muster/data/preprocessing/token_index.h"
 
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -10,7 +12,9 @@
 namespace muster {
 namespace {
 
-std::string quoted_token(std::string_view token) { return str_cat("\"", token, "\""); }
+std::string quoted_token(std::string_view token) {
+  return str_cat("\"", absl::Utf8SafeCEscape(absl::string_view(token.data(), token.size())), "\"");
+}
 std::string quoted_token(int64_t token) { return str_cat(token); }
 
 // Reads a vocabulary that is one of the two.
