@@ -185,7 +185,7 @@ DatasetNode::Inputs nodes_with_same_columns(const char* step, const std::vector<
                              ", but dataset 0 has ", absl::StrJoin(first.names, ", "), "; expected the same names");
     }
     nodes[i] =
-        std::make_shared<const DatasetNode>(SelectOp{first.names, first.labelled}, DatasetNode::Inputs{nodes[i]});
+        std::make_shared<const DatasetNode>(SelectOp{first.names, first.labels}, DatasetNode::Inputs{nodes[i]});
   }
   return nodes;
 }

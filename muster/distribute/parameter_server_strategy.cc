@@ -140,11 +140,11 @@ std::shared_ptr<ParameterServerTasks> ParameterServerStrategy::tasks_of(const Cl
                                                                      .peers = tasks.peers,
                                                                      .partitioner = std::move(options.partitioner),
                                                                      .placement = options.placement});
-  MUSTER_LOG(info) << "parameter servers: " << tasks.ps.size() << ", workers: " << tasks.workers.size()
-                   << ", variables go "
-                   << (options.placement == PsPlacement::kRoundRobin
-                           ? "round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
-                           : "where the fewest bytes are");
+  const char* const placement = tasks.ps.size() == 1 ? ""  // there is no choice
+                                : options.placement == PsPlacement::kRoundRobin
+                                    ? ", variables go round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
+                                    : ", variables go where the fewest bytes are";
+  MUSTER_LOG(info) << "parameter servers: " << tasks.ps.size() << ", workers: " << tasks.workers.size() << placement;
   return made;
 }
 

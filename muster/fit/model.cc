@@ -8,6 +8,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -22,6 +23,7 @@
 #include "muster/graph/elements.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/op_failure.h"
 
 namespace muster {
 namespace {
@@ -82,9 +84,14 @@ struct Model::State {
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true);
     c10::AutoGradMode gradients(trains);
-    const Features outputs = forward(batch.inputs);
-    const auto judges = criteria_for(outputs.names());
-    return judges->judge(outputs, batch.expected(*judges), by_class);
+    try {
+      const Features outputs = forward(batch.inputs);
+      const auto judges = criteria_for(outputs.names());
+      return judges->judge(outputs, batch.expected(*judges), by_class);
+    } catch (const c10::Error&) {
+      const Status why = status_of_op_failure();
+      throw Error(Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message())));
+    }
   }
 
   Features forward(const Features& inputs) const {

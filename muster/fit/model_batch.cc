@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "muster/base/status.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -100,6 +101,23 @@ std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
     }
   }
   return expected;
+}
+
+std::string ModelBatch::described() const {
+  std::string text;
+  bool single = false;
+  auto add = [&](const char* what, const Features& tensors) {
+    for (size_t i = 0; i < tensors.tensors().size(); ++i) {
+      const std::string name = i < tensors.names().size() ? tensors.names()[i] : "";
+      str_append(text, text.empty() ? "" : ", ", i == 0 ? str_cat(what, " ") : "",
+                 name.empty() ? "" : str_cat("\"", name, "\" "), spec_of(tensors.tensors()[i]).to_string());
+    }
+  };
+  add("inputs", inputs);
+  add("target", targets);
+  for (const at::Tensor& target : targets.tensors()) single = single || target.dim() == 0;
+  if (single) str_append(text, " (single examples, expected batches: add batch(n) to the dataset)");
+  return text;
 }
 
 }  // namespace muster

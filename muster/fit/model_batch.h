@@ -1,6 +1,7 @@
 // An element of a sequence as what it means to a model.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "muster/fit/criteria.h"
@@ -15,6 +16,9 @@ struct ModelBatch {
   // A target for each criterion, by the names of the outputs or in their order, and weights of examples: those of the
   // output, or else those of all. Throws Error{kInvalidArgument} for others.
   std::vector<Expected> expected(const Criteria& criteria) const;
+
+  // For errors: "inputs float32[16, 3], target float32[16, 1]", and what to do if they are no batch.
+  std::string described() const;
 
   Features inputs{{}, {}};
   // Without names, weights may follow the targets: only the criteria tell.

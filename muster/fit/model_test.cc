@@ -18,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using testing_support::strategy_of;
 
@@ -269,6 +270,19 @@ TEST(Fit, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
   EXPECT_THAT(error_of([&] { model.evaluate(line.batches().repeat()); }), HasSubstr("number of steps"));
   EXPECT_THAT(error_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
+}
+
+TEST(Fit, SaysWhichBatchDoesNotFit) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  const Dataset single = Dataset::tensors({line.x, line.y.flatten()});
+  const Dataset wide = Dataset::tensors({torch::ones({8, 5}), torch::ones({8, 1})}).batch(4);
+
+  EXPECT_THAT(error_of([&] { model.fit(wide, {.verbose = kQuiet}); }),
+              AllOf(HasSubstr("a batch of inputs float32[4, 5], target float32[4, 1]: mat1 and mat2"),
+                    Not(HasSubstr("argument 0"))));
+  Model two = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  EXPECT_THAT(error_of([&] { two.fit(single, {.verbose = kQuiet}); }), HasSubstr("add batch(n) to the dataset"));
 }
 
 TEST(Fit, ShowsWhatAModelConsistsOf) {

@@ -29,9 +29,12 @@ at::Tensor from_its_start(const at::Tensor& tensor) {
 }
 
 std::string called_with(const TracedFunction::Call& call) {
+  constexpr size_t kMostToTell = 12;  // a sequence of examples has more parts than anybody wants to read
   std::string text;
-  for (const std::string& argument : call.descriptions())
-    str_append(text, text.empty() ? ", called with " : ", ", argument);
+  const std::vector<std::string> arguments = call.descriptions();
+  if (arguments.size() <= kMostToTell) {
+    for (const std::string& argument : arguments) str_append(text, text.empty() ? ", called with " : ", ", argument);
+  }
   if (const std::string around = describe_surroundings(); !around.empty()) str_append(text, ", in ", around);
   return text;
 }
