@@ -85,7 +85,8 @@ double cpu_seconds(pid_t process) {
   return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-ServerProcesses::ServerProcesses(int workers, int ps, bool start) {
+ServerProcesses::ServerProcesses(int workers, int ps, bool start, std::vector<std::string> words)
+    : words_(std::move(words)) {
   const std::vector<std::string> addresses = free_addresses(workers + ps);
   std::map<std::string, std::vector<std::string>> jobs;
   jobs["worker"] = {addresses.begin(), addresses.begin() + workers};
@@ -101,8 +102,12 @@ ServerProcesses::~ServerProcesses() {
 }
 
 void ServerProcesses::start(const TaskId& task) {
-  processes_[task] = start_self({"server", "--cluster", spec_.to_json(), "--task_type", task.job, "--task_index",
-                                 std::to_string(task.index), "--threads", "1"});
+  std::vector<std::string> words{"server",       "--cluster",
+                                 spec_.to_json(), "--task_type",
+                                 task.job,        "--task_index",
+                                 std::to_string(task.index), "--threads", "1"};
+  words.insert(words.end(), words_.begin(), words_.end());
+  processes_[task] = start_self(words);
 }
 
 void ServerProcesses::kill(const TaskId& task) {

@@ -15,8 +15,8 @@ namespace muster::bench {
 // the kernel if this process dies.
 class ServerProcesses {
  public:
-  // Does not wait until they listen. `start`: now; else each of them by start().
-  ServerProcesses(int workers, int ps, bool start = true);
+  // Does not wait until they listen. `start`: now; else each of them by start(). `words` are more of `muster server`.
+  ServerProcesses(int workers, int ps, bool start = true, std::vector<std::string> words = {});
   ~ServerProcesses();
   ServerProcesses(const ServerProcesses&) = delete;
   ServerProcesses& operator=(const ServerProcesses&) = delete;
@@ -30,6 +30,7 @@ class ServerProcesses {
   void start(const TaskId& task);
 
  private:
+  const std::vector<std::string> words_;
   ClusterSpec spec_;
   std::map<TaskId, pid_t> processes_;
 };

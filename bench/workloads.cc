@@ -88,6 +88,10 @@ const std::vector<Workload>& workloads() {
        "a worker that is killed and started again, and a parameter server that is killed, during training",
        {{"worker", 1}, {"ps", 1}},
        recovery},
+      {"checkpoint",
+       "1 GiB of variables on 2 parameter servers saved and restored, beside the disk's own speed; training meanwhile",
+       {{"processes", 1}, {"training", 1}},
+       checkpoint},
       {"scale",
        "CPU time per closure with 1 to 32 workers, and memory of a parameter server and of a million closures that "
        "wait",

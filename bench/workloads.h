@@ -52,6 +52,7 @@ void data_memory(const Part& part, Bench& bench);
 void fit_local(const Part& part, Bench& bench);
 void fit_dense10(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
+void checkpoint(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
 

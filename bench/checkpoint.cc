@@ -1,0 +1,173 @@
+// Saving and restoring 1 GiB of variables that live on 2 parameter server processes, beside what the disk does by
+// itself, and what that costs a training that goes on meanwhile.
+#include <fcntl.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "bench/server_processes.h"
+#include "bench/workloads.h"
+#include "muster/base/status.h"
+#include "muster/cluster/resolvers/simple_cluster_resolver.h"
+#include "muster/distribute/cluster_coordinator.h"
+#include "muster/trace/rows.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr int64_t kSavedVariables = 16, kSavedRows = int64_t{1} << 20, kSavedWidth = 16;  // 64 MiB each
+constexpr double kGigabytes = 4.0 * kSavedVariables * kSavedRows * kSavedWidth / 1e9;
+
+class CheckpointFolder {
+ public:
+  CheckpointFolder() : path_(std::filesystem::temp_directory_path() / str_cat("muster-bench-", ::getpid(), "-checkpoints")) {
+    std::filesystem::create_directories(path_);
+  }
+  ~CheckpointFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+// As many bytes in pieces of a MiB, which are on the disk in the end.
+double plain_write(const std::string& path) {
+  std::string block(1 << 20, '\0');
+  std::mt19937 random;
+  std::generate(block.begin(), block.end(), [&] { return static_cast<char>(random()); });
+  const double took = seconds([&] {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool good = file >= 0;
+    for (int64_t left = 4 * kSavedVariables * kSavedRows * kSavedWidth; left > 0 && good; left -= 1 << 20) {
+      good = ::write(file, block.data(), block.size()) == static_cast<ssize_t>(block.size());
+    }
+    if (!good || ::fsync(file) != 0) throw internal("cannot write ", path);
+    ::close(file);
+  });
+  std::filesystem::remove(path);
+  return kGigabytes / took;
+}
+
+// The servers, the variables and where they are saved.
+class SavedJob {
+ public:
+  SavedJob()
+      : servers_(1, 2, /*start=*/true, {"--storage", folder_.path()}),
+        strategy_(SimpleClusterResolver(servers_.spec(), {.rpc_layer = "grpc"})),
+        checkpoints_(strategy_, {.directory = folder_.path() + "/saved", .keep = 1}) {
+    for (int64_t i = 0; i < kSavedVariables; ++i) {
+      variables_.push_back(strategy_.make<Variable>(InitialValue::uniform({kSavedRows, kSavedWidth}, 0, 1)));
+    }
+  }
+
+  std::string folder() const { return folder_.path(); }
+  ParameterServerStrategy& strategy() { return strategy_; }
+  Checkpoints& checkpoints() { return checkpoints_; }
+  std::vector<Variable>& variables() { return variables_; }
+  void save() { checkpoints_.save(++saved_); }
+  double memory_of_ps() const {
+    return resident_memory(servers_.pid({"ps", 0})) + resident_memory(servers_.pid({"ps", 1}));
+  }
+
+ private:
+  CheckpointFolder folder_;
+  ServerProcesses servers_;
+  ParameterServerStrategy strategy_;
+  Checkpoints checkpoints_;
+  std::vector<Variable> variables_;
+  int64_t saved_ = 0;
+};
+
+void save_and_restore(Bench& bench) {
+  SavedJob job;
+  job.save();
+  if (job.checkpoints().restore() != 1) throw internal("checkpoint: nothing was restored");
+  const double before = peak_memory();
+  bench.in_turn({{{"disk", "GB/s"}, [&] { return plain_write(job.folder() + "/plain"); }},
+                 {{"save", "GB/s"}, [&] { return kGigabytes / seconds([&] { job.save(); }); }},
+                 {{"restore", "GB/s"}, [&] { return kGigabytes / seconds([&] { job.checkpoints().restore(); }); }}});
+  bench.once({"chief_memory_growth", "MiB"}, peak_memory() - before);
+}
+
+// Steps of `step(i)`, while nothing else happens and while one checkpoint after the other is saved.
+template <class Step>
+void train_and_save(Bench& bench, const std::string& kind, SavedJob& job, const Step& step) {
+  constexpr double kSeconds = 4;
+  constexpr int kBurst = 8;
+  ClusterCoordinator coordinator(job.strategy());
+  int64_t steps = 0;
+  const auto burst = [&] {
+    for (int i = 0; i < kBurst; ++i) step(coordinator, steps++);
+    coordinator.join();
+  };
+  const auto steps_per_second = [&](const auto& goes_on) {
+    const int64_t first = steps;
+    const auto begin = std::chrono::steady_clock::now();
+    while (goes_on(since(begin))) burst();
+    return static_cast<double>(steps - first) / since(begin);
+  };
+  const auto for_a_while = [](double time) { return time < kSeconds; };
+  for (int64_t i = 0; i < kSavedVariables; i += kBurst) burst();
+  double undisturbed = steps_per_second(for_a_while);
+  const double memory = job.memory_of_ps();
+  double most = memory;
+  std::atomic<bool> saving = true;
+  std::jthread saver([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    while (since(begin) < kSeconds) job.save();
+    saving = false;
+  });
+  std::jthread watch([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      most = std::max(most, job.memory_of_ps());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  const double disturbed = steps_per_second([&](double) { return saving.load(); });
+  saver.join();
+  watch.request_stop();
+  watch.join();
+  undisturbed = (undisturbed + steps_per_second(for_a_while)) / 2;
+  bench.once({kind + "_steps", "steps/s"}, undisturbed);
+  bench.once({kind + "_steps_lost_while_saving", "%"}, 100 * (1 - disturbed / undisturbed));
+  bench.once({kind + "_ps_memory_growth_while_saving", "MiB"}, most - memory);
+}
+
+void save_while_training(Bench& bench) {
+  SavedJob job;
+  std::vector<Variable>& tables = job.variables();
+  auto rows = function([&] {
+    const torch::Tensor ids = torch::randint(0, kSavedRows, {256}, torch::kLong);
+    for (Variable& table : tables) scatter(table, Scatter::kAdd, ids, torch::ones({256, kSavedWidth}));
+  });
+  train_and_save(bench, "rows", job,
+                 [&](ClusterCoordinator& coordinator, int64_t) { coordinator.schedule(rows); });
+  using Add = std::function<void()>;
+  std::vector<Function<Add>> adds;
+  for (Variable& table : tables) {
+    adds.push_back(function(Add([&table] { table.assign_add(torch::ones({kSavedRows, kSavedWidth})); })));
+  }
+  train_and_save(bench, "dense", job, [&](ClusterCoordinator& coordinator, int64_t i) {
+    coordinator.schedule(adds[static_cast<size_t>(i % kSavedVariables)]);
+  });
+}
+
+}  // namespace
+
+void checkpoint(const Part& part, Bench& bench) {
+  part.name == "processes" ? save_and_restore(bench) : save_while_training(bench);
+}
+
+}  // namespace muster::bench
