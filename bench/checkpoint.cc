@@ -77,6 +77,10 @@ class SavedJob {
   Checkpoints& checkpoints() { return checkpoints_; }
   std::vector<Variable>& variables() { return variables_; }
   void save() { checkpoints_.save(++saved_); }
+  void save_beside() {
+    checkpoints_.save_async(++saved_);
+    checkpoints_.wait();
+  }
   double memory_of_ps() const {
     return resident_memory(servers_.pid({"ps", 0})) + resident_memory(servers_.pid({"ps", 1}));
   }
@@ -126,7 +130,7 @@ void train_and_save(Bench& bench, const std::string& kind, SavedJob& job, const 
   std::atomic<bool> saving = true;
   std::jthread saver([&] {
     const auto begin = std::chrono::steady_clock::now();
-    while (since(begin) < kSeconds) job.save();
+    while (since(begin) < kSeconds) job.save_beside();
     saving = false;
   });
   std::jthread watch([&](const std::stop_token& stop) {

@@ -116,7 +116,7 @@ TEST(Server, LetsACallerNameNoDirectoryForCheckpointsUnlessItIsToldSo) {
   const std::string directory = testing::TempDir() + "nobody-asked-for-this";
 
   EXPECT_EQ(caught([&] { server.worker().save(directory, {}); }).code(), StatusCode::kPermissionDenied);
-  EXPECT_EQ(caught([&] { with_storage.worker().save("/elsewhere", {}); }).code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(caught([&] { with_storage.worker().save("/elsewhere", {}, SavePace::kFull); }).code(), StatusCode::kPermissionDenied);
   EXPECT_NE(caught([&] { with_storage.worker().save(directory, {}); }).code(), StatusCode::kPermissionDenied);
 }
 

@@ -137,7 +137,9 @@ class OnEachWorker : public VariableCreator {
 class SavedByFirst : public SavedVariables {
  public:
   explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
-  std::vector<ShardEntry> save(const std::string& directory) const override { return here_->save(directory); }
+  std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const override {
+    return here_->save(directory, pace);
+  }
   void restore(Source source) override { here_->restore(std::move(source)); }
   void end_filling() override { here_->end_filling(); }
 

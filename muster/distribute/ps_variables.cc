@@ -188,7 +188,7 @@ StoredVariable PsVariables::stored(const Variable::State& state) const {
           .first_row = part_of ? part_of->first_row : 0};
 }
 
-std::vector<ShardEntry> PsVariables::save(const std::string& directory) const {
+std::vector<ShardEntry> PsVariables::save(const std::string& directory, SavePace pace) const {
   StoredByTask by_task;
   for (const auto& state : all()) {
     const auto& part = state->part_of;
@@ -198,7 +198,7 @@ std::vector<ShardEntry> PsVariables::save(const std::string& directory) const {
   std::vector<ShardEntry> entries;
   for (auto& answer :
        ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
-         return keeper.save(directory, variables);
+         return keeper.save(directory, variables, pace);
        })) {
     for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
   }

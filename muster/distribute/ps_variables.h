@@ -59,7 +59,8 @@ class PsVariables : public VariableHome,
   void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;
   // Has every parameter server write its variables into this directory, all at once.
-  std::vector<ShardEntry> save(const std::string& directory) const override;
+  std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const override;
+  bool saves_beside_steps() const override { return true; }
   // Gives all variables the values that they have in a checkpoint, and those that are made from now on, until
   // end_filling(), too. All or none: every parameter server first looks whether it can (RestoreStage). Waits for those
   // that are being restarted, and takes them for what they are from now on. Throws Error{kNotFound} that names the

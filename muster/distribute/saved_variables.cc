@@ -10,7 +10,7 @@ namespace {
 
 class VariablesHere : public SavedVariables {
  public:
-  std::vector<ShardEntry> save(const std::string& directory) const override {
+  std::vector<ShardEntry> save(const std::string& directory, SavePace) const override {
     std::vector<StoredVariable> stored;
     for (const auto& state : Variable::State::all_here()) {
       const auto whole = state->copy_of.lock();
@@ -37,8 +37,9 @@ class VariablesHere : public SavedVariables {
                           << ", which stay as they are";
     }
     LocalWorker& worker = local_worker();
+    StagedValues staged;
     for (const RestoreStage stage : {RestoreStage::kCheck, RestoreStage::kApply}) {
-      restore_variables(worker.store(), worker.devices(), source.checkpoint, stored, stage);
+      restore_variables(worker.store(), worker.devices(), source.checkpoint, stored, stage, &staged);
     }
     MUSTER_LOG(info) << "restored " << stored.size() << " variables from " << source.checkpoint;
     if (unused.empty()) return;

@@ -22,7 +22,10 @@ class SavedVariables {
 
   virtual ~SavedVariables() = default;
   // Writes all variables into files of this directory.
-  virtual std::vector<ShardEntry> save(const std::string& directory) const = 0;
+  virtual std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const = 0;
+  // Whether that makes sense while steps go on. Where steps are in step it does not: the variables would not belong
+  // together.
+  virtual bool saves_beside_steps() const { return false; }
   // Gives all variables the values that they have in a checkpoint, all of them or none. Throws Error{kNotFound} that
   // names the variables which the checkpoint has not, unless `allow_missing`.
   virtual void restore(Source source) = 0;

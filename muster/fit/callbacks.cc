@@ -80,8 +80,10 @@ void ModelCheckpoint::on_train_begin(Training& training) {
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
   if (best_ && !best_->improves(logs)) return;
-  checkpoints_->save(first_step_ + training.steps, metadata_);
+  checkpoints_->save_async(first_step_ + training.steps, metadata_);
 }
+
+void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
 
 void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
@@ -97,10 +99,11 @@ void BackupAndRestore::on_train_begin(Training& training) {
 }
 
 void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
-  checkpoints_->save(training.epoch + 1, {{kEpochs, std::to_string(training.epoch + 1)}});
+  checkpoints_->save_async(training.epoch + 1, {{kEpochs, std::to_string(training.epoch + 1)}});
 }
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
+  checkpoints_->wait();
   if (training.model.strategy().is_chief()) std::filesystem::remove_all(options_.directory);
 }
 

@@ -64,12 +64,15 @@ struct ModelCheckpointOptions {
   // of them.
   std::vector<at::Tensor> example_inputs{};
 };
-// Saves all variables of the model's strategy after an epoch, as Checkpoints does: the step is that of the training.
+// Saves all variables of the model's strategy after an epoch, as Checkpoints::save_async does, so that parameter servers
+// save while the next epoch begins: the step is that of the training. A save that has failed is an error of the epoch
+// after it, or of the end.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_train_end(Training& training, const Logs& logs) override;
 
  private:
   ModelCheckpointOptions options_;
@@ -82,7 +85,7 @@ class ModelCheckpoint : public Callback {
 struct BackupAndRestoreOptions {
   std::string directory;
 };
-// Saves after each epoch, and goes on after the last one saved when a job is started again. A job that ends takes its
+// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again. A job that ends takes its
 // backup away.
 class BackupAndRestore : public Callback {
  public:

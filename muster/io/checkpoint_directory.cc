@@ -259,7 +259,9 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
     // By "pt" Python knows that these are tensors of PyTorch.
     SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}});
     for (size_t i = 0; i < entries.size(); ++i) {
-      entries[i].crc = writer.write(entries[i].tensor_name(), sorted[i]->bytes);
+      const std::string name = entries[i].tensor_name();
+      entries[i].crc = sorted[i]->pieces ? writer.write_pieces(name, sorted[i]->pieces)
+                                         : writer.write(name, sorted[i]->bytes);
     }
     writer.finish();
   });

@@ -14,18 +14,21 @@
 
 #include "muster/graph/program.h"
 #include "muster/io/checkpoint_index.h"
+#include "muster/io/tensor_pieces.h"
 
 namespace muster {
 
 inline constexpr const char* kIndexFile = "index.json";
 
-// Some rows of a variable that a task is to store: contiguous, little-endian. The bytes are borrowed.
+// Some rows of a variable that a task is to store: contiguous, little-endian. The bytes are borrowed, or given piece by
+// piece.
 struct Slice {
   std::string variable;
   TensorSpec spec;  // of the slice
   std::vector<int64_t> full_sizes;
   int64_t row_offset;
-  std::span<const std::byte> bytes;
+  std::span<const std::byte> bytes{};
+  TensorPieces pieces{};  // instead
 };
 
 // Stores the slices of one task in a file of its own in `temporary`, and gives what commit() wants to know of them. The

@@ -41,6 +41,11 @@ ssize_t write(int descriptor, const void* from, size_t bytes, const std::string&
   return failed("write", path) ? -1 : ::write(descriptor, from, bytes);
 }
 
+bool set_direct(int descriptor, bool direct) {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags >= 0 && ::fcntl(descriptor, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 int fsync(int descriptor, const std::string& path) { return failed("fsync", path) ? -1 : ::fsync(descriptor); }
 
 int close(int descriptor, const std::string& path) {

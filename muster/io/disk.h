@@ -18,6 +18,8 @@ namespace muster::disk {
 int open(const std::string& path, int flags, mode_t mode = 0);
 ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset, const std::string& path);
 ssize_t write(int descriptor, const void* from, size_t bytes, const std::string& path);
+// Whether what is written from now on goes past the cache of the system; false if it cannot.
+bool set_direct(int descriptor, bool direct);
 int fsync(int descriptor, const std::string& path);
 int close(int descriptor, const std::string& path);
 int stat(const std::string& path, struct stat* found);

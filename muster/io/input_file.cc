@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <utility>
 
+#include "muster/base/status.h"
 #include "muster/io/disk.h"
 #include "muster/io/file_error.h"
 
@@ -67,6 +71,34 @@ int64_t InputFile::size_of(int descriptor) const {
 }
 
 InputFile::~InputFile() { disk::close(descriptor_, path_); }
+
+size_t InputFile::read_direct(int64_t offset, std::span<std::byte> out) const {
+  constexpr int64_t kBlock = 4096, kBufferBytes = (4 << 20) + 2 * kBlock;  // 4 MiB from anywhere at once
+  // Of what is open, and not of the path, where another file may be by now.
+  const int direct = ::open(str_cat("/proc/self/fd/", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  const OpenDescriptor opened(direct, path_);
+  if (direct < 0) return 0;
+  const std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kBlock, kBufferBytes), &std::free);
+  if (!buffer) return 0;
+  size_t done = 0;
+  while (done < out.size()) {
+    const int64_t at = offset + static_cast<int64_t>(done), begin = at / kBlock * kBlock;
+    const int64_t wanted = at - begin + static_cast<int64_t>(out.size() - done);
+    const int64_t bytes = std::min(kBufferBytes, (wanted + kBlock - 1) / kBlock * kBlock);
+    const ssize_t got = disk::pread(direct, buffer.get(), static_cast<size_t>(bytes), begin, path_);
+    if (got <= at - begin) break;  // a failure is one of the usual way, too, which knows what to do
+    const size_t count = std::min(static_cast<size_t>(got - (at - begin)), out.size() - done);
+    std::memcpy(out.data() + done, static_cast<const std::byte*>(buffer.get()) + (at - begin), count);
+    done += count;
+  }
+  return done;
+}
+
+void InputFile::read_once(int64_t offset, std::span<std::byte> out) const {
+  constexpr size_t kWorthDirect = 1 << 20;
+  const size_t done = out.size() < kWorthDirect ? 0 : read_direct(offset, out);
+  read(offset + static_cast<int64_t>(done), out.subspan(done));
+}
 
 void InputFile::read(int64_t offset, std::span<std::byte> out) const {
   disk::Patience patience = patience_of(patient_);

@@ -3,7 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "muster/io/disk.h"
@@ -17,7 +22,11 @@ void sync(int descriptor, const std::string& path) {
   if (disk::fsync(descriptor, path) != 0 && errno != EINVAL) throw file_error(path, "fsync", errno);
 }
 
+constexpr size_t kBlock = 4096;  // what goes past the cache begins and ends at multiples, in memory and in the file
+
 }  // namespace
+
+void OutputFile::Free::operator()(std::byte* buffer) const { std::free(buffer); }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   descriptor_ = disk::repeated({}, [&] { return disk::open(path_, O_WRONLY | O_CREAT | O_EXCL, 0666); });
@@ -26,21 +35,59 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
 }
 
 OutputFile::~OutputFile() {
+  if (storing_.valid()) storing_.wait();
   if (descriptor_ >= 0) disk::close(descriptor_, path_);
   if (remove_) unlink(path_.c_str());
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
+    auto& buffer = buffers_[current_];
+    if (!buffer) {
+      buffer.reset(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBufferBytes)));
+      if (!buffer) throw std::bad_alloc();
+    }
+    const size_t count = std::min(bytes.size(), kBufferBytes - filled_);
+    std::memcpy(buffer.get() + filled_, bytes.data(), count);
+    filled_ += count;
+    bytes = bytes.subspan(count);
+    if (filled_ < kBufferBytes) continue;
+    wait_for_thread();
+    const std::span<const std::byte> full(buffer.get(), kBufferBytes);
+    try {
+      storing_ = std::async(std::launch::async, [this, full] { store(full); });
+    } catch (const std::system_error&) {  // no more threads
+      store(full);
+    }
+    current_ = 1 - current_;
+    filled_ = 0;
+  }
+}
+
+void OutputFile::wait_for_thread() {
+  if (storing_.valid()) storing_.get();
+}
+
+void OutputFile::store(std::span<const std::byte> bytes) {
+  // What is less than a buffer is the end of the file, which need not be that of a block.
+  bool direct = bytes.size() == kBufferBytes && disk::set_direct(descriptor_, true);
+  while (!bytes.empty()) {
     const ssize_t written = disk::write(descriptor_, bytes.data(), bytes.size(), path_);
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL && direct) {  // not here, or no longer at a multiple of blocks
+      disk::set_direct(descriptor_, direct = false);
+      continue;
+    }
     if (written < 0) throw file_error(path_, "write", errno);
     if (written == 0) throw file_error(path_, "write", EIO);
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
+  if (direct) disk::set_direct(descriptor_, false);
 }
 
 void OutputFile::finish() {
+  wait_for_thread();
+  store(std::span<const std::byte>(buffers_[current_].get(), std::exchange(filled_, 0)));
   sync(descriptor_, path_);
   // Some network file systems say only here that the server had no room.
   if (disk::close(std::exchange(descriptor_, -1), path_) != 0 && errno != EINTR) {

@@ -35,6 +35,31 @@ TEST(OutputFile, HoldsWhatWasWrittenOnceItIsFinished) {
   EXPECT_EQ(read_file(directory.path("a")), "one two");
 }
 
+TEST(OutputFile, HoldsWhatIsLargerThanItsBuffers) {
+  ScopedDirectory directory;
+  std::string text(3 * OutputFile::kBufferBytes + 4097, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+
+  OutputFile file(directory.path("a"));
+  for (size_t at = 0; at < text.size(); at += 999'999) file.write(file_bytes(std::string_view(text).substr(at, 999'999)));
+  file.finish();
+
+  EXPECT_TRUE(read_file(directory.path("a")) == text);
+}
+
+TEST(OutputFile, SaysThatTheDiskBecameFullBehindItsBack) {
+  ScopedDirectory directory;
+  disk::ScopedFaults faults([writes = 0](std::string_view call, const std::string&) mutable {
+    return call == "write" && ++writes == 2 ? ENOSPC : 0;
+  });
+  const std::string text(4 * OutputFile::kBufferBytes, 'x');
+
+  Status status = caught([&] { OutputFile(directory.path("a")).write(file_bytes(text)); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(names_in(directory.path()), IsEmpty());
+}
+
 TEST(OutputFile, IsGoneWhenItIsNotFinished) {
   ScopedDirectory directory;
 
@@ -57,7 +82,11 @@ TEST(OutputFile, NamesFileAndCauseOfAFullDisk) {
   ScopedDirectory directory;
   disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "write" ? ENOSPC : 0; });
 
-  Status status = caught([&] { OutputFile(directory.path("a")).write(file_bytes("x")); });
+  Status status = caught([&] {
+    OutputFile file(directory.path("a"));
+    file.write(file_bytes("x"));
+    file.finish();
+  });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("/a\": write: No space left on device"));
@@ -98,6 +127,22 @@ TEST(InputFile, GivesTheBytesAlsoAfterTheFileIsRemoved) {
 
   EXPECT_EQ(text_of(file), "text");
   EXPECT_EQ(text_of(InputFile(directory.path("empty"))), "");
+}
+
+TEST(InputFile, GivesTheSameBytesPastTheCache) {
+  ScopedDirectory directory;
+  std::string text((9 << 20) + 77, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  write_file(directory.path("a"), text);
+  const InputFile file(directory.path("a"));
+
+  for (size_t offset : {0, 1, 4096, 5'000'001}) {
+    std::string part(text.size() - offset, '\0');
+    file.read_once(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(part)));
+    EXPECT_TRUE(part == text.substr(offset)) << offset;
+  }
+  std::string more(text.size(), '\0');
+  EXPECT_EQ(caught([&] { file.read_once(1, std::as_writable_bytes(std::span(more))); }).code(), StatusCode::kDataLoss);
 }
 
 TEST(InputFile, SaysThatItWasShortenedMeanwhile) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/io/crc32c.h"
 
@@ -21,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "the data of a file is
 
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr int64_t kLengthBytes = 8;
-constexpr size_t kPieceBytes = 1 << 20;  // stays in the cache between its sum and its write
+constexpr size_t kPieceBytes = 256 << 10;  // stays in the cache between its sum and its copy
 
 constexpr std::pair<DType, std::string_view> kTypes[] = {
     {DType::kByte, "U8"},   {DType::kChar, "I8"},       {DType::kShort, "I16"},        {DType::kInt, "I32"},
@@ -143,22 +144,32 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<NamedSpec> te
 }
 
 uint32_t SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
+  if (next_ < tensors_.size() && static_cast<int64_t>(bytes.size()) != tensors_[next_].spec.bytes()) {
+    const TensorSpec& spec = tensors_[next_].spec;
+    throw invalid_argument("file \"", file_.path(), "\": tensor \"", name, "\": ", bytes.size(), " bytes, but ",
+                           spec.to_string(), " has ", spec.bytes());
+  }
+  return write_pieces(name, [bytes](int64_t offset) { return bytes.subspan(static_cast<size_t>(offset)); });
+}
+
+uint32_t SafetensorsWriter::write_pieces(std::string_view name, const TensorPieces& pieces) {
   if (next_ == tensors_.size() || tensors_[next_].name != name) {
     throw invalid_argument(
         "file \"", file_.path(), "\": tensor \"", name, "\": expected ",
         next_ == tensors_.size() ? "no more tensors" : str_cat("\"", tensors_[next_].name, "\" next"));
   }
-  const TensorSpec& spec = tensors_[next_].spec;
-  if (static_cast<int64_t>(bytes.size()) != spec.bytes()) {
-    throw invalid_argument("file \"", file_.path(), "\": tensor \"", name, "\": ", bytes.size(), " bytes, but ",
-                           spec.to_string(), " has ", spec.bytes());
-  }
+  const int64_t size = tensors_[next_].spec.bytes();
   uint32_t crc = 0;
-  while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
-    crc = crc32c(piece, crc);
-    file_.write(piece);
-    bytes = bytes.subspan(piece.size());
+  for (int64_t at = 0; at < size;) {
+    std::span<const std::byte> bytes = pieces(at);
+    MUSTER_CHECK(!bytes.empty() && static_cast<int64_t>(bytes.size()) <= size - at) << "tensor " << name;
+    at += static_cast<int64_t>(bytes.size());
+    while (!bytes.empty()) {
+      const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+      crc = crc32c(piece, crc);
+      file_.write(piece);
+      bytes = bytes.subspan(piece.size());
+    }
   }
   ++next_;
   return crc;
@@ -248,7 +259,7 @@ void SafetensorsFile::read(std::string_view name, int64_t offset, std::span<std:
     throw out_of_range("file \"", path(), "\": tensor \"", name, "\": ", wanted, " bytes from ", offset,
                        " on are not in its ", size);
   }
-  file_.read(data_begin_ + tensor.begin + offset, out);
+  file_.read_once(data_begin_ + tensor.begin + offset, out);
 }
 
 SafetensorsFile::Tensors::const_iterator SafetensorsFile::find(std::string_view name) const {

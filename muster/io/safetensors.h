@@ -14,6 +14,7 @@
 #include "muster/graph/program.h"
 #include "muster/io/input_file.h"
 #include "muster/io/output_file.h"
+#include "muster/io/tensor_pieces.h"
 
 namespace muster {
 
@@ -41,8 +42,9 @@ class SafetensorsWriter {
   // format does not have, Error{kAlreadyExists} for a path where a file is.
   SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors, std::map<std::string, std::string> metadata = {});
 
-  // The next tensor of the list: contiguous, little-endian. Nothing is copied. Gives the CRC-32C of the bytes.
+  // The next tensor of the list: contiguous, little-endian. Gives the CRC-32C of the bytes.
   uint32_t write(std::string_view name, std::span<const std::byte> bytes);
+  uint32_t write_pieces(std::string_view name, const TensorPieces& pieces);
 
   // REQUIRES: every tensor was written. The file is on the disk when this returns.
   void finish();

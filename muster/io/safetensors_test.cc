@@ -200,7 +200,7 @@ TEST(Safetensors, SaysThatTheDiskIsFull) {
   ScopedDirectory directory;
   disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "write" ? ENOSPC : 0; });
 
-  Status status = caught([&] { SafetensorsWriter(directory.path("a"), {}); });
+  Status status = caught([&] { SafetensorsWriter(directory.path("a"), {}).finish(); });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("/a\": write: No space left on device"));

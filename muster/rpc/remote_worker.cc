@@ -332,9 +332,11 @@ std::vector<VariableInfo> RemoteWorker::variables() {
   return infos;
 }
 
-std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  const Frame frame = channel_->call(worker_rpc::kSave, with_header(storage_request(directory, variables)),
-                                     {.patient = true, .once = true});
+std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables,
+                                           SavePace pace) {
+  proto::StorageRequest request = storage_request(directory, variables);
+  request.set_beside(pace == SavePace::kBeside);
+  const Frame frame = channel_->call(worker_rpc::kSave, with_header(request), {.patient = true, .once = true});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);
   for (const auto& entry : answer.entries()) {

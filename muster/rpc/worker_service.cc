@@ -193,7 +193,8 @@ std::vector<StoredVariable> variables_of(const proto::StorageRequest& request) {
 void save(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::StorageRequest>(call.request().envelope);
   proto::StorageAnswer answer;
-  for (const ShardEntry& entry : worker.save(request.path(), variables_of(request))) {
+  const SavePace pace = request.beside() ? SavePace::kBeside : SavePace::kFull;
+  for (const ShardEntry& entry : worker.save(request.path(), variables_of(request), pace)) {
     auto* written = answer.add_entries();
     written->set_variable(entry.variable);
     written->set_dtype(static_cast<int32_t>(entry.spec.dtype));

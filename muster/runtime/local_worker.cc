@@ -4,7 +4,11 @@
 #include <malloc.h>
 #endif
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <future>
 #include <set>
 
 #include "muster/base/blocking.h"
@@ -472,13 +476,33 @@ std::vector<VariableInfo> LocalWorker::variables() {
   return infos;
 }
 
-std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables) {
-  return save_variables(store_, devices_.task(), path_below(options_.storage, directory), variables);
+std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables,
+                                          SavePace pace) {
+  const std::string path = path_below(options_.storage, directory);
+  const auto save = [&] { return save_variables(store_, devices_.task(), path, variables); };
+  if (pace == SavePace::kFull) return save();
+  // In a thread of its own, since who has given way once may not take it back. Those that it begins do as it does.
+  return std::async(std::launch::async, [&] {
+           constexpr int kGivesWay = 15;  // steps of `nice`: a 28th of what somebody else gets who wants the same core
+           const auto thread = static_cast<id_t>(::gettid());
+           ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + kGivesWay);
+           return save();
+         })
+      .get();
 }
 
 void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                           RestoreStage stage) {
-  restore_variables(store_, devices_, path_below(options_.storage, checkpoint), variables, stage);
+  const std::string path = path_below(options_.storage, checkpoint);
+  std::unique_ptr<StagedValues> staged;
+  {
+    absl::MutexLock lock(&mu_);
+    staged = std::move(staged_);
+  }
+  if (stage == RestoreStage::kCheck) staged = std::make_unique<StagedValues>();
+  restore_variables(store_, devices_, path, variables, stage, staged.get());
+  absl::MutexLock lock(&mu_);
+  if (stage == RestoreStage::kCheck) staged_ = std::move(staged);
 }
 
 void LocalWorker::reset(const std::vector<std::string>& containers) { drop_containers(containers); }
@@ -489,6 +513,7 @@ size_t LocalWorker::drop_containers(const std::vector<std::string>& containers) 
   {
     absl::MutexLock lock(&mu_);
     by_bytes_.clear();  // those that use these variables may still run
+    staged_.reset();    // of somebody who may be gone
     absl::erase_if(programs_, [&](auto& entry) {
       const auto& used = entry.second.executor->program().variables;
       const bool uses = std::any_of(used.begin(), used.end(), [&](const VariableRef& variable) {

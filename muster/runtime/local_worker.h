@@ -100,7 +100,8 @@ class LocalWorker : public Worker {
   // What the timer does a few times in the length of a lease: drops what is left of owners that are gone.
   void look_at_leases() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<VariableInfo> variables() override;
-  std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables) override;
+  std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables,
+                               SavePace pace) override;
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -181,6 +182,7 @@ class LocalWorker : public Worker {
   absl::flat_hash_map<uint64_t, Cancellation*> running_ ABSL_GUARDED_BY(mu_);  // those of run_all that can be aborted
   std::deque<uint64_t> aborted_ ABSL_GUARDED_BY(mu_);                          // lately, before they had begun
   std::optional<DeadlineTimer::Alarm> tick_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<StagedValues> staged_ ABSL_GUARDED_BY(mu_);  // between the stages of a restore
   // Until then, holes appear in malloc's memory: somebody has left, and what was kept for them goes bit by bit.
   std::chrono::steady_clock::time_point holes_until_ ABSL_GUARDED_BY(mu_){};
   ElasticPool pool_{"worker"};  // what it runs uses all of the above

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -17,9 +16,9 @@
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/io/safetensors.h"
-#include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/variable_pieces.h"
 
 namespace muster {
 namespace {
@@ -99,17 +98,29 @@ bool is_floating(DType type) {
   return type == DType::kHalf || type == DType::kBFloat16 || type == DType::kFloat || type == DType::kDouble;
 }
 
-// Calls `store(name, tensor)` for all that there is of such a table.
-template <class Store>
-void save_on_demand(const StoredVariable& variable, const at::Tensor& value, const Store& store) {
-  const RowTable& table = *RowTable::of(value);
-  store(name_of(variable.whole, kRule, variable.first_row),
-        rule_as_numbers(table.rule(), variable.spec.dtype, variable.whole_sizes));
-  std::vector<int64_t> written = table.written_rows();
-  if (written.empty()) return;
-  store(name_of(variable.whole, kRows, variable.first_row), rows::gather(value, as_numbers(written)));
-  for (int64_t& row : written) row += variable.first_row;
-  store(name_of(variable.whole, kIds, variable.first_row), as_numbers(written));
+// What there is of such a table, which is one by now.
+std::vector<Slice> slices_on_demand(const VariablePieces& pieces, const StoredVariable& variable,
+                                    const std::shared_ptr<VariableCell>& cell, const RowRule& rule) {
+  const auto whole = [](std::string name, TensorSpec spec, TensorPieces bytes) {
+    return Slice{.variable = std::move(name),
+                 .spec = spec,
+                 .full_sizes = spec.sizes,
+                 .row_offset = 0,
+                 .pieces = std::move(bytes)};
+  };
+  const at::Tensor numbers = rule_as_numbers(rule, variable.spec.dtype, variable.whole_sizes);
+  std::vector<Slice> slices{
+      whole(name_of(variable.whole, kRule, variable.first_row), spec_of(numbers), [numbers](int64_t offset) {
+        return std::span(static_cast<const std::byte*>(numbers.const_data_ptr()), numbers.nbytes()).subspan(offset);
+      })};
+  const std::shared_ptr<const RowSet> written = written_rows(*cell);
+  TensorSpec rows = variable.spec;
+  rows.sizes[0] = written->count();
+  if (rows.sizes[0] == 0) return slices;
+  slices.push_back(whole(name_of(variable.whole, kRows, variable.first_row), rows, pieces.rows(cell, written)));
+  slices.push_back(whole(name_of(variable.whole, kIds, variable.first_row), {DType::kLong, {rows.sizes[0]}},
+                         pieces.numbers(written, variable.first_row)));
+  return slices;
 }
 
 void check_spec(const std::string& checkpoint, const StoredVariable& variable, const TensorSpec& found) {
@@ -242,21 +253,6 @@ std::vector<int64_t> parts_on_demand(const CheckpointReader& reader, const std::
   return firsts;
 }
 
-// Holds a table while its rows are looked at, so that nobody copies it meanwhile.
-class Held {
- public:
-  explicit Held(VariableCell& cell) : cell_(cell), value(cell.begin_read(/*by_rows=*/true)) {}
-  ~Held() { cell_.end_read(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
- private:
-  VariableCell& cell_;
-
- public:
-  const at::Tensor value;
-};
-
 // Throws unless every variable is a part of its whole.
 void check_request(const std::vector<StoredVariable>& variables) {
   std::set<std::string> names;
@@ -293,13 +289,17 @@ at::Tensor stored_value(const CheckpointReader& reader, const std::string& check
   return value;
 }
 
+std::string staged_name(const StoredVariable& variable) {
+  return str_cat(variable.name, "@", variable.first_row, " of ", variable.whole);
+}
+
 }  // namespace
 
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables) {
   PlainTensors plain;
   check_request(variables);
-  std::deque<at::Tensor> values;  // references: whoever writes meanwhile makes a copy
+  const VariablePieces pieces;
   std::vector<Slice> slices;
   for (const StoredVariable& variable : variables) {
     const std::shared_ptr<VariableCell> cell = store.find(variable.name);
@@ -308,29 +308,29 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
       throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " at ", task,
                              ", cannot be saved as ", variable.spec.to_string());
     }
-    if (Held held(*cell); RowTable::of(held.value) != nullptr) {
-      save_on_demand(variable, held.value, [&](const std::string& name, at::Tensor stored) {
-        values.push_back(std::move(stored));
-        const TensorSpec spec = spec_of(values.back());
-        slices.push_back({name, spec, spec.sizes, 0, bytes_of(values.back())});
-      });
+    std::optional<RowRule> rule;
+    if (const BriefRead held(*cell, /*by_rows=*/true); const RowTable* table = RowTable::of(held.value)) {
+      rule = table->rule();
+    }
+    if (rule) {
+      for (Slice& slice : slices_on_demand(pieces, variable, cell, *rule)) slices.push_back(std::move(slice));
       continue;
     }
-    values.push_back(cell->read().to(at::kCPU).contiguous());
     slices.push_back({.variable = variable.whole,
                       .spec = variable.spec,
                       .full_sizes = variable.whole_sizes,
                       .row_offset = variable.first_row,
-                      .bytes = bytes_of(values.back())});
+                      .pieces = pieces.all(cell)});
   }
   return write_shard(directory, task, slices);
 }
 
 void restore_variables(VariableStore& store, const LocalDevices& devices, const std::string& checkpoint,
-                       const std::vector<StoredVariable>& variables, RestoreStage stage) {
+                       const std::vector<StoredVariable>& variables, RestoreStage stage, StagedValues* staged) {
   PlainTensors plain;
   check_request(variables);
   const CheckpointReader reader(checkpoint);
+  if (staged != nullptr && stage == RestoreStage::kCheck) staged->checkpoint = checkpoint;
   // What takes no time first, for all of them.
   for (const StoredVariable& variable : variables) {
     const at::Device device = devices.device(variable.device);
@@ -353,8 +353,20 @@ void restore_variables(VariableStore& store, const LocalDevices& devices, const 
   size_t applied = 0;
   try {
     for (const StoredVariable& variable : variables) {
-      at::Tensor value = stored_value(reader, checkpoint, variable, stage);
-      if (stage == RestoreStage::kCheck) continue;
+      at::Tensor value;
+      if (stage == RestoreStage::kCheck) {
+        // Rows on demand may be many or few; what is known to fit is kept.
+        const bool keep = staged != nullptr && reader.has(variable.whole) && variable.spec.bytes() <= staged->room;
+        value = stored_value(reader, checkpoint, variable, keep ? RestoreStage::kApply : RestoreStage::kCheck);
+        if (!keep) continue;
+        staged->room -= variable.spec.bytes();
+        staged->values[staged_name(variable)] = std::move(value);
+        continue;
+      }
+      if (staged != nullptr && staged->checkpoint == checkpoint) {
+        if (auto known = staged->values.extract(staged_name(variable))) value = std::move(known.mapped());
+      }
+      if (!value.defined()) value = stored_value(reader, checkpoint, variable, stage);
       const at::Device device = devices.device(variable.device);
       store.declare(variable.name, variable.spec, device)->replace(device.is_cpu() ? value : value.to(device));
       ++applied;

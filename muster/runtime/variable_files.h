@@ -1,12 +1,16 @@
 // Variables of a task in the files of a checkpoint.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "muster/io/checkpoint_index.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
@@ -21,10 +25,16 @@ struct StoredVariable {
   int64_t first_row = 0;
 };
 
+// How much of the machine a save takes.
+enum class SavePace {
+  kFull,
+  kBeside,  // what others do not want: its threads give way to those that train
+};
+
 // What is asked for and what is in the files may come from a stranger: all of it is checked before it is used.
 
-// Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment; writers do not
-// wait. Throws Error{kNotFound} or {kFailedPrecondition} for a variable that is not there or has no value,
+// Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment, of a large one each
+// piece; memory is needed for a few pieces, however large the variables are (variable_pieces.h). Throws Error{kNotFound} or {kFailedPrecondition} for a variable that is not there or has no value,
 // Error{kInvalidArgument} for one that is not as `variables` says, and what write_shard() throws. Of rows on demand
 // (row_table.h): those that were written, and the rule for the others.
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
@@ -33,7 +43,15 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
 // A restore over several tasks has two stages: all of them check, and if all can, all apply.
 enum class RestoreStage {
   kCheck,  // reads everything, its sums included, and changes nothing: throws what kApply would throw
-  kApply,  // reads it again, one variable after the other, so that memory is needed for one more, not for all
+  kApply,  // reads again what was not staged, one variable after the other: memory is needed for one more, not for all
+};
+
+// What the first stage has read and checked, for the second one: as much as there is room for.
+struct StagedValues {
+  // In bytes: an eighth of what is free, since several tasks of a machine may restore at once.
+  int64_t room = (usual_memory() - resident_memory()) / 8;
+  std::string checkpoint{};
+  std::map<std::string, at::Tensor> values{};
 };
 
 // Gives the variables the values that they have in the checkpoint, in however many parts they are there; makes those
@@ -43,7 +61,8 @@ enum class RestoreStage {
 // in between, or lack of memory. Some variables then have their new values and some their old ones, and the error says
 // so: whoever gets it restores again.
 void restore_variables(VariableStore& store, const LocalDevices& devices, const std::string& checkpoint,
-                       const std::vector<StoredVariable>& variables, RestoreStage stage);
+                       const std::vector<StoredVariable>& variables, RestoreStage stage,
+                       StagedValues* staged = nullptr);
 
 // The names of the variables in a checkpoint, as in StoredVariable::whole.
 std::set<std::string> variables_in(const CheckpointIndex& index);

@@ -107,6 +107,15 @@ at::Tensor VariableCell::begin_read(bool by_rows, MatrixOrder order, const Cance
   return value;
 }
 
+at::Tensor VariableCell::begin_brief_read(bool by_rows) {
+  Cancellation::Registration woken;
+  absl::MutexLock lock(&mu_);
+  wait_until(&VariableCell::idle, nullptr, woken);
+  at::Tensor value = readable_value(by_rows, MatrixOrder::kRows);
+  ++readers_;
+  return value;
+}
+
 void VariableCell::end_read() {
   absl::MutexLock lock(&mu_);
   MUSTER_CHECK(readers_ > 0) << "variable " << name_;

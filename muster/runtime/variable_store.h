@@ -61,6 +61,8 @@ class VariableCell {
   at::Tensor begin_read(bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
                         const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void end_read() ABSL_LOCKS_EXCLUDED(mu_);
+  // As `begin_read`, but before writers that wait, of whom there may always be one.
+  at::Tensor begin_brief_read(bool by_rows) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for other writers and returns the tensor to write to. `whole` promises that every element will be written,
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.

@@ -16,18 +16,48 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
   if (options_.keep < 1) throw invalid_argument("Checkpoints: keep is ", options_.keep, ", expected 1 or more");
 }
 
-std::string Checkpoints::save(int64_t step, const std::map<std::string, std::string>& metadata) {
+Checkpoints::~Checkpoints() {
+  try {
+    wait();
+  } catch (const Error& error) {
+    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
+  }
+}
+
+std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
+  wait();
+  return save_at(SavePace::kFull, step, metadata);
+}
+
+void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
+  SavedVariables& variables = *strategy_.saved();
+  if (!variables.saves_beside_steps()) {
+    save(step, metadata);
+    return;
+  }
+  absl::MutexLock lock(&async_mu_);
+  if (saving_.valid()) saving_.get();
+  variables.end_filling();  // now: what is made from here on is not in this checkpoint either
+  saving_ = std::async(std::launch::async, [this, step, metadata] { save_at(SavePace::kBeside, step, metadata); });
+}
+
+void Checkpoints::wait() {
+  absl::MutexLock lock(&async_mu_);
+  if (saving_.valid()) saving_.get();
+}
+
+std::string Checkpoints::save_at(SavePace pace, int64_t step, const Metadata& metadata) {
   SavedVariables& variables = *strategy_.saved();
   std::string path;
   Status written;
   try {
-    if (variables.writes()) path = write(step, metadata);
+    if (variables.writes()) path = write(pace, step, metadata);
   } catch (...) {
     written = status_of(std::current_exception());
   }
   written = variables.agree_on_save(step, written);
   if (!written.ok()) throw Error(written);
-  variables.end_filling();
+  if (pace == SavePace::kFull) variables.end_filling();
   {
     absl::MutexLock lock(&mu_);
     newest_ = step;
@@ -43,12 +73,14 @@ std::string Checkpoints::metadata(const std::string& name) const {
   return found == all.end() ? "" : found->second;
 }
 
-std::string Checkpoints::write(int64_t step, const std::map<std::string, std::string>& metadata) {
+std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& metadata) {
   const std::string temporary = directory_.begin(step);
   std::string path;
   try {
-    path = directory_.commit(
-        temporary, {.step = step, .metadata = metadata, .entries = strategy_.saved()->save(temporary), .files = {}});
+    path = directory_.commit(temporary, {.step = step,
+                                         .metadata = metadata,
+                                         .entries = strategy_.saved()->save(temporary, pace),
+                                         .files = {}});
   } catch (...) {
     directory_.abandon(temporary);
     throw;
@@ -83,6 +115,11 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 }
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
+  try {
+    wait();
+  } catch (const Error& error) {  // there may be others to go on from
+    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
+  }
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);

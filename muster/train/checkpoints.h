@@ -4,6 +4,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,15 +32,27 @@ struct RestoreOptions {
 // optimizers keep beside them. Every parameter server writes its own, in parallel, and nothing is visible until all of
 // it is on the disk. Of a strategy for this process, or none, they are all variables that live here. They load into any
 // number of parts, servers and copies, under any strategy. Thread-safe. Limit: while closures run, each
-// variable is saved as it is at one moment, but not all at the same one; join() first for a state that belongs
-// together.
+// variable of up to 8 MiB is saved as it is at one moment, and of a larger one every MiB of whole rows, but not all at
+// the same one; join() first for a state that belongs together.
 class Checkpoints {
  public:
   Checkpoints(const Strategy& strategy, CheckpointsOptions options);
+  ~Checkpoints();
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
 
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
   // left behind. Takes as long as it takes.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {});
+
+  // The same while training goes on, on parameter servers, which give way to it: returns at once. One at a time: waits
+  // for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose steps
+  // change all variables together, this is save().
+  void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {})
+      ABSL_LOCKS_EXCLUDED(async_mu_);
+  // Until the last save_async() has ended; throws what it throws. A restore waits, too; who destroys this waits, and
+  // the log has the error.
+  void wait() ABSL_LOCKS_EXCLUDED(async_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
   // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers
@@ -59,7 +72,10 @@ class Checkpoints {
   std::optional<int64_t> newest() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::string write(int64_t step, const std::map<std::string, std::string>& metadata);
+  using Metadata = std::map<std::string, std::string>;
+
+  std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
+  std::string write(SavePace pace, int64_t step, const Metadata& metadata);
   std::optional<int64_t> restore_here(const RestoreOptions& options);
   // Those that may be restored, the newest first.
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
@@ -70,6 +86,8 @@ class Checkpoints {
   CheckpointDirectory directory_;
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex async_mu_;
+  std::future<void> saving_ ABSL_GUARDED_BY(async_mu_);
 };
 
 }  // namespace muster

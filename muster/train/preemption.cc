@@ -53,6 +53,11 @@ Preemption::~Preemption() { TakenSignal::give_back(); }
 
 bool Preemption::after_step(int64_t step) {
   if (!somebody_was_told()) return false;
+  try {
+    checkpoints_.wait();
+  } catch (const Error& error) {  // the next one is the one that counts now
+    MUSTER_LOG(error) << "an earlier checkpoint was not saved: " << error.what();
+  }
   if (checkpoints_.newest() != step) checkpoints_.save(step);
   if (strategy_.is_chief()) MUSTER_LOG(info) << "told to end: step " << step << " is saved";
   return true;
