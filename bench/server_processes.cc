@@ -102,10 +102,9 @@ ServerProcesses::~ServerProcesses() {
 }
 
 void ServerProcesses::start(const TaskId& task) {
-  std::vector<std::string> words{"server",       "--cluster",
-                                 spec_.to_json(), "--task_type",
-                                 task.job,        "--task_index",
-                                 std::to_string(task.index), "--threads", "1"};
+  std::vector<std::string> words{
+      "server",    "--cluster", spec_.to_json(), "--task_type", task.job, "--task_index", std::to_string(task.index),
+      "--threads", "1"};
   words.insert(words.end(), words_.begin(), words_.end());
   processes_[task] = start_self(words);
 }

@@ -64,9 +64,9 @@ struct ModelCheckpointOptions {
   // of them.
   std::vector<at::Tensor> example_inputs{};
 };
-// Saves all variables of the model's strategy after an epoch, as Checkpoints::save_async does, so that parameter servers
-// save while the next epoch begins: the step is that of the training. A save that has failed is an error of the epoch
-// after it, or of the end.
+// Saves all variables of the model's strategy after an epoch, as Checkpoints::save_async does, so that parameter
+// servers save while the next epoch begins: the step is that of the training. A save that has failed is an error of the
+// epoch after it, or of the end.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);
@@ -85,8 +85,8 @@ class ModelCheckpoint : public Callback {
 struct BackupAndRestoreOptions {
   std::string directory;
 };
-// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again. A job that ends takes its
-// backup away.
+// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again. A
+// job that ends takes its backup away.
 class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}

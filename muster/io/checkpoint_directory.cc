@@ -260,8 +260,8 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
     SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}});
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string name = entries[i].tensor_name();
-      entries[i].crc = sorted[i]->pieces ? writer.write_pieces(name, sorted[i]->pieces)
-                                         : writer.write(name, sorted[i]->bytes);
+      entries[i].crc =
+          sorted[i]->pieces ? writer.write_pieces(name, sorted[i]->pieces) : writer.write(name, sorted[i]->bytes);
     }
     writer.finish();
   });

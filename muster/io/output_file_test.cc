@@ -41,7 +41,8 @@ TEST(OutputFile, HoldsWhatIsLargerThanItsBuffers) {
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
 
   OutputFile file(directory.path("a"));
-  for (size_t at = 0; at < text.size(); at += 999'999) file.write(file_bytes(std::string_view(text).substr(at, 999'999)));
+  for (size_t at = 0; at < text.size(); at += 999'999)
+    file.write(file_bytes(std::string_view(text).substr(at, 999'999)));
   file.finish();
 
   EXPECT_TRUE(read_file(directory.path("a")) == text);

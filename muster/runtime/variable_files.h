@@ -33,10 +33,11 @@ enum class SavePace {
 
 // What is asked for and what is in the files may come from a stranger: all of it is checked before it is used.
 
-// Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment, of a large one each
-// piece; memory is needed for a few pieces, however large the variables are (variable_pieces.h). Throws Error{kNotFound} or {kFailedPrecondition} for a variable that is not there or has no value,
-// Error{kInvalidArgument} for one that is not as `variables` says, and what write_shard() throws. Of rows on demand
-// (row_table.h): those that were written, and the rule for the others.
+// Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment, of a large one
+// each piece; memory is needed for a few pieces, however large the variables are (variable_pieces.h). Throws
+// Error{kNotFound} or {kFailedPrecondition} for a variable that is not there or has no value, Error{kInvalidArgument}
+// for one that is not as `variables` says, and what write_shard() throws. Of rows on demand (row_table.h): those that
+// were written, and the rule for the others.
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables);
 

@@ -11,10 +11,10 @@
 namespace muster {
 
 // Bound: whatever is saved, kAtOnce and one piece are in memory beside the variables, and for rows on demand a bit for
-// each row that the table has. A variable of up to kAtOnce is as it is at one moment, and whoever writes to it meanwhile
-// makes a copy. Of a larger one each piece is, which are whole rows; whoever writes waits while one is copied within
-// memory (a fraction of a millisecond), never for a disk.
-// What it gives is used one after the other, by one thread at a time. It may outlive this.
+// each row that the table has. A variable of up to kAtOnce is as it is at one moment, and whoever writes to it
+// meanwhile makes a copy. Of a larger one each piece is, which are whole rows; whoever writes waits while one is copied
+// within memory (a fraction of a millisecond), never for a disk. What it gives is used one after the other, by one
+// thread at a time. It may outlive this.
 class VariablePieces {
  public:
   static constexpr int64_t kAtOnce = 8 << 20;

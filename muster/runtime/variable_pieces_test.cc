@@ -18,8 +18,7 @@ constexpr int64_t kRowsOfAPiece = VariablePieces::kPieceBytes / (4 * kWidth);
 constexpr int64_t kRowsAtOnce = VariablePieces::kAtOnce / (4 * kWidth);
 
 std::shared_ptr<VariableCell> cell_of(const at::Tensor& value) {
-  auto cell =
-      std::make_shared<VariableCell>("w", TensorSpec{DType::kFloat, value.sizes().vec()}, at::Device(at::kCPU));
+  auto cell = std::make_shared<VariableCell>("w", TensorSpec{DType::kFloat, value.sizes().vec()}, at::Device(at::kCPU));
   cell->assign(value);
   return cell;
 }

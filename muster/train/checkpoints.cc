@@ -77,10 +77,9 @@ std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& meta
   const std::string temporary = directory_.begin(step);
   std::string path;
   try {
-    path = directory_.commit(temporary, {.step = step,
-                                         .metadata = metadata,
-                                         .entries = strategy_.saved()->save(temporary, pace),
-                                         .files = {}});
+    path = directory_.commit(
+        temporary,
+        {.step = step, .metadata = metadata, .entries = strategy_.saved()->save(temporary, pace), .files = {}});
   } catch (...) {
     directory_.abandon(temporary);
     throw;

@@ -48,8 +48,7 @@ class Checkpoints {
   // The same while training goes on, on parameter servers, which give way to it: returns at once. One at a time: waits
   // for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose steps
   // change all variables together, this is save().
-  void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {})
-      ABSL_LOCKS_EXCLUDED(async_mu_);
+  void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(async_mu_);
   // Until the last save_async() has ended; throws what it throws. A restore waits, too; who destroys this waits, and
   // the log has the error.
   void wait() ABSL_LOCKS_EXCLUDED(async_mu_);

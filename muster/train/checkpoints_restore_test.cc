@@ -397,7 +397,7 @@ TEST_F(RestoreTest, MayTakeLongerThanOtherCalls) {
     return 0;
   });
 
-  const auto entries = server->save(temporary, stored);
+  const auto entries = server->save(temporary, stored, SavePace::kFull);
   const std::string path = directory.commit(temporary, {.step = 1, .entries = entries});
   server->restore(path, stored, RestoreStage::kCheck);
   server->restore(path, stored, RestoreStage::kApply);
