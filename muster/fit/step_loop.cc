@@ -174,7 +174,7 @@ class LoopOnWorkers : public StepLoop {
   }
 
   PerWorkerDataset at_workers(bool counted) {
-    lanes_ = {{.ahead = kAhead * strategy_.workers().size()}};
+    lanes_.assign(1, {.ahead = kAhead * strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);
     if (dataset == nullptr) return of_each_worker(std::get<ModelInput::Make>(input_), counted);
     // Each element by one worker, and all of them even if one dies.

@@ -560,8 +560,9 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     at::Tensor& value = frame->values[program.arguments[i].value];
-    value = std::move(arguments[i]);
+    value = arguments[i];
     bring_to(plan_->argument_devices[i], value);
+    if (!plan_->argument_written[i] || value.is_same(arguments[i])) arguments[i].reset();
   }
   std::vector<at::Tensor> outputs;
   {
@@ -578,6 +579,10 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     } catch (...) {
       fail_groups();
       throw;
+    }
+    // What the program has written to a copy on its device belongs to the caller's.
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].defined()) arguments[i].copy_(frame->values[program.arguments[i].value]);
     }
     outputs = frame->outputs();
     held.complete(frame->values);

@@ -63,7 +63,11 @@ c10::IValue plain_argument(const Argument& argument, const c10::TypePtr& type, a
   struct Reader {
     const c10::TypePtr& type;
     at::Device device;
-    c10::IValue operator()(None) const { return {}; }
+    // An op that makes a tensor, and is not told where, makes it on the CPU.
+    c10::IValue operator()(None) const {
+      const bool where = !device.is_cpu() && strip_optional(type)->kind() == c10::TypeKind::DeviceObjType;
+      return where ? c10::IValue(device) : c10::IValue();
+    }
     c10::IValue operator()(Undefined) const { return at::Tensor(); }
     c10::IValue operator()(ValueRef) const { return {}; }
     c10::IValue operator()(int64_t value) const {

@@ -184,6 +184,7 @@ class Planner {
     begun_elsewhere_.assign(program_.num_values, false);
     for (const ProgramArgument& argument : program_.arguments) {
       plan_.argument_devices.push_back(devices_.device(device_name(argument.device)));
+      plan_.argument_written.push_back(aliases_.written(aliases_.group(argument.value)));
       home_[argument.value] = argument.device;
     }
     for (const VariableRef& variable : program_.variables) {

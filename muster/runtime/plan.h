@@ -103,6 +103,7 @@ struct Plan {
   std::vector<int> weight_products{};  // by variable: as products_in_any_order (weight_order.h); 0: always in rows
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
+  std::vector<bool> argument_written{};
   std::vector<at::Tensor> constants{};
   std::vector<std::unique_ptr<Plan>> bodies{};
   std::vector<First> first_elements{};
