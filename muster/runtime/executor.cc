@@ -555,9 +555,8 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
   // A frame whose run failed is not used again: its lanes stopped in the middle.
   std::unique_ptr<Frame> frame = take_frame();
   const uint64_t step = options.step ? *options.step : next_step_.fetch_add(1, std::memory_order_relaxed);
-  for (size_t lane = 0; lane < frame->generators.size(); ++lane) {
+  for (size_t lane = 0; lane < frame->generators.size(); ++lane)
     reseed(frame->generators[lane], step_seed(program.seed, step, options.replica, lane));
-  }
   for (size_t i = 0; i < arguments.size(); ++i) {
     at::Tensor& value = frame->values[program.arguments[i].value];
     value = arguments[i];
