@@ -295,7 +295,7 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
     if (!element) break;
     const std::vector<at::Tensor> outputs = state_->strategy.run_here(forward, *element);
     batches.resize(outputs.size());
-    for (size_t output = 0; output < outputs.size(); ++output) batches[output].push_back(outputs[output]);
+    for (size_t output = 0; output < outputs.size(); ++output) batches[output].push_back(outputs[output].cpu());
   }
   if (batches.empty()) throw out_of_range("predict: there are no examples");
   std::vector<at::Tensor> whole;

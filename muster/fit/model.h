@@ -79,8 +79,8 @@ class Model {
   // The loss and the metrics of data, with the module in eval(). Each example counts once: on parameter servers, if a
   // worker is lost meanwhile, it begins again.
   Logs evaluate(const ModelInput& input, const EvaluateOptions& options = {});
-  // The output of all examples, in their order. This process computes it, also under a strategy. Throws
-  // Error{kFailedPrecondition} if the model has several.
+  // The output of all examples, in their order and in the CPU's memory. This process computes it, also under a
+  // strategy. Throws Error{kFailedPrecondition} if the model has several.
   at::Tensor predict(const ModelInput& inputs, const EvaluateOptions& options = {});
   // The same for all outputs, by name or in their order.
   Features predict_all(const ModelInput& inputs, const EvaluateOptions& options = {});
