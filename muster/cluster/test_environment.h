@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/base/test_wait.h"
 
 namespace muster::testing_support {
@@ -59,16 +60,5 @@ class [[nodiscard]] ScopedDirectory {
  private:
   std::string path_;
 };
-
-// What the Error says that `call` throws; ok if it throws none.
-template <class Call>
-Status caught(Call&& call) {
-  try {
-    std::forward<Call>(call)();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
 
 }  // namespace muster::testing_support

@@ -184,8 +184,8 @@ DatasetNode::Inputs nodes_with_same_columns(const char* step, const std::vector<
       throw invalid_argument(step, ": dataset ", i, " has the columns ", absl::StrJoin(own, ", "),
                              ", but dataset 0 has ", absl::StrJoin(first.names, ", "), "; expected the same names");
     }
-    nodes[i] = std::make_shared<const DatasetNode>(
-        SelectOp{.columns = first.names, .labels = static_cast<size_t>(first.labels)}, DatasetNode::Inputs{nodes[i]});
+    nodes[i] = std::make_shared<const DatasetNode>(SelectOp{.columns = first.names, .labels = first.labels},
+                                                   DatasetNode::Inputs{nodes[i]});
   }
   return nodes;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/data/dataset.h"
 #include "muster/runtime/local_worker.h"
 
@@ -45,23 +45,6 @@ inline Numbers numbers_of(const std::vector<Element>& elements) {
 }
 inline Numbers numbers_of(const Dataset& dataset, size_t most = 10'000) {
   return numbers_of(elements_of(dataset, most));
-}
-
-// The words of the Error that `call` throws, which must have this code.
-template <class Call>
-std::string error_of(StatusCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.status().message();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-template <class Call>
-std::string error_of(const Call& call) {
-  return error_of(StatusCode::kInvalidArgument, call);
 }
 
 // Counts up to `end`, which a stranger could not.

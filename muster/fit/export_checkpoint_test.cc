@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/base/test_errors.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/callbacks.h"
 #include "muster/fit/export_model.h"
@@ -15,18 +16,10 @@
 namespace muster::export_checkpoint_test {
 namespace {
 
+using testing_support::message_of;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class Act>
-std::string message_of(const Act& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class ExportCheckpoint : public ::testing::Test {
  protected:

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/loaded_model.h"
@@ -15,21 +16,13 @@
 namespace muster::export_model_test {
 namespace {
 
+using testing_support::message_of;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using testing_support::ScopedDirectory;
-
-template <class Act>
-std::string message_of(const Act& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class ExportModel : public ::testing::Test {
  protected:

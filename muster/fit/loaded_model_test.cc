@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/fit/export_model.h"
 #include "muster/fit/exported_model.h"
@@ -17,18 +18,10 @@
 namespace muster::loaded_model_test {
 namespace {
 
+using testing_support::caught;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <class Act>
-Status caught(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const Error& error) {
-    return error.status();
-  }
-}
 
 class Loaded : public ::testing::Test {
  protected:

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
@@ -11,6 +12,8 @@
 
 namespace muster::model_outputs_test {
 namespace {
+
+using testing_support::message_of;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -106,16 +109,6 @@ std::vector<std::string> names_of(const Logs& logs) {
   std::vector<std::string> names;
   for (const auto& [name, value] : logs) names.push_back(name);
   return names;
-}
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(FitSeveralOutputs, TakesTheStepsOfEagerPyTorch) {
@@ -258,7 +251,7 @@ TEST(FitSeveralOutputs, WeighsExamplesForAllOutputsOrForEach) {
 TEST(FitSeveralOutputs, WeighsClassesOfOneOutputOnly) {
   const Things things;
   Model two = compile(seeded_net<NamedHeads>(), options_by_name());
-  EXPECT_THAT(error_of([&] { two.fit(things.batches(), {.class_weight = {{1, 2.0}}, .verbose = kQuiet}); }),
+  EXPECT_THAT(message_of([&] { two.fit(things.batches(), {.class_weight = {{1, 2.0}}, .verbose = kQuiet}); }),
               HasSubstr("class_weight: the model has the outputs kind, box, expected one"));
 
   Model one = compile(seeded_net<NamedHeads>(), {.loss = {{"kind", sparse_categorical_cross_entropy}}});
@@ -267,7 +260,7 @@ TEST(FitSeveralOutputs, WeighsClassesOfOneOutputOnly) {
 
 TEST(FitSeveralOutputs, RefusesOptionsOfOtherOutputs) {
   auto error_with = [](const CompileOptions& options) {
-    return error_of([&] { compile(seeded_net<PairOfHeads>(), options); });
+    return message_of([&] { compile(seeded_net<PairOfHeads>(), options); });
   };
   EXPECT_THAT(error_with({.loss = {hinge, hinge, hinge}}),
               HasSubstr("compile: loss is a list of 3, but the model has 2 outputs, output_0, output_1"));
@@ -280,15 +273,15 @@ TEST(FitSeveralOutputs, RefusesOptionsOfOtherOutputs) {
   EXPECT_THAT(error_with({.loss = hinge, .loss_weights = {1, 2, 3}}), HasSubstr("loss_weights is a list of 3"));
   EXPECT_THAT(error_with({.loss = hinge, .metrics = {{"bax", Accuracy()}}}),
               HasSubstr("metrics is given for an output"));
-  EXPECT_THAT(error_of([] { CompileOptions{.loss = hinge, .metrics = {Accuracy(), {Accuracy()}}}; }),
+  EXPECT_THAT(message_of([] { CompileOptions{.loss = hinge, .metrics = {Accuracy(), {Accuracy()}}}; }),
               HasSubstr("1 metrics of all outputs and 1 lists of one output"));
   EXPECT_THAT(error_with({.loss = {Loss(), Loss()}}), HasSubstr("compile: no loss"));
-  EXPECT_THAT(error_of([] { compile(torch::nn::Linear(4, 1), {.loss = {hinge, hinge}}); }),
+  EXPECT_THAT(message_of([] { compile(torch::nn::Linear(4, 1), {.loss = {hinge, hinge}}); }),
               HasSubstr("loss is a list of 2, but the model has 1 output, output;"));
 
   const Things things;
   Model late = compile(seeded_net<NamedHeads>(), {.loss = {hinge, hinge, hinge}});
-  EXPECT_THAT(error_of([&] { late.fit(things.batches(), {.verbose = kQuiet}); }),
+  EXPECT_THAT(message_of([&] { late.fit(things.batches(), {.verbose = kQuiet}); }),
               HasSubstr("loss is a list of 3, but the model has 2 outputs, kind, box"));
 }
 
@@ -296,7 +289,7 @@ TEST(FitSeveralOutputs, RefusesOtherTargets) {
   const Things things;
   Model model = compile(seeded_net<NamedHeads>(), options_by_name());
   auto error_with = [&](const Dataset& data) {
-    return error_of([&] { model.fit(data.batch(8), {.verbose = kQuiet}); });
+    return message_of([&] { model.fit(data.batch(8), {.verbose = kQuiet}); });
   };
 
   EXPECT_THAT(error_with(Dataset::tensors({things.x, things.kind})),
@@ -306,7 +299,7 @@ TEST(FitSeveralOutputs, RefusesOtherTargets) {
               HasSubstr("the data has 1 targets, y, but the model is trained for 2 outputs, kind, box"));
   EXPECT_THAT(error_with(Dataset::tensors({things.x, things.kind}).named({"x", "kind"}).label("kind")),
               HasSubstr("output \"box\" of the model has no target; the targets are kind"));
-  EXPECT_THAT(error_of([&] { model.evaluate(things.named({"x", "kind", "bax"})); }),
+  EXPECT_THAT(message_of([&] { model.evaluate(things.named({"x", "kind", "bax"})); }),
               HasSubstr("target \"bax\" is of no output of the model, which are kind, box"));
   EXPECT_THAT(error_with(Dataset::tensors({things.x, things.kind, things.box}).named({"x", "kind", "box"})),
               HasSubstr("an example has 2 inputs; select() some, label() those that are targets"));
@@ -317,7 +310,7 @@ TEST(FitSeveralOutputs, RefusesOtherTargets) {
                              .named({"x", "kind", "box", "sample_weight_bax"})
                              .labels({"kind", "box"})),
               HasSubstr("weights of an output \"bax\", but those of the model are kind, box"));
-  EXPECT_THAT(error_of([&] { model.predict({things.x}); }),
+  EXPECT_THAT(message_of([&] { model.predict({things.x}); }),
               HasSubstr("the model has 2 outputs, kind, box; predict_all() gives all of them"));
 }
 
@@ -393,7 +386,7 @@ TEST(ExportSeveralOutputs, HasTheirNames) {
     EXPECT_EQ(torch::allclose(outputs.at("box"), said["box"], 1e-5, 1e-6), !of_module);
     EXPECT_EQ(torch::allclose(outputs.at("kind"), said["kind"], 1e-5, 1e-6), !of_module);
   }
-  EXPECT_THAT(error_of([&] { export_model(model, file, {things.x}, {.outputs = {"a", "a"}}); }),
+  EXPECT_THAT(message_of([&] { export_model(model, file, {things.x}, {.outputs = {"a", "a"}}); }),
               HasSubstr("two outputs \"a\""));
 }
 

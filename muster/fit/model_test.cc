@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
@@ -14,6 +15,8 @@
 
 namespace muster {
 namespace {
+
+using testing_support::message_of;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -53,16 +56,6 @@ Dataset named(const std::vector<at::Tensor>& tensors, const std::vector<std::str
   return rows.label(names.back()).batch(tensors[0].size(0));
 }
 
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(Fit, DoesWhatALoopOfStepsDoes) {
   const Line line;
   auto net = small_net(), other = small_net();
@@ -79,7 +72,7 @@ TEST(Fit, DoesWhatALoopOfStepsDoes) {
   EXPECT_TRUE(torch::allclose(values_of(model)[0], variables.all()[0].value(), 1e-5, 1e-6));
   EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
   EXPECT_LT(history["loss"][2], history["loss"][0]);
-  EXPECT_THAT(error_of([&] { history["accuracy"]; }), HasSubstr("there is no \"accuracy\"; there are loss"));
+  EXPECT_THAT(message_of([&] { history["accuracy"]; }), HasSubstr("there is no \"accuracy\"; there are loss"));
 }
 
 TEST(Fit, DoesTheSameWithSeveralStepsInOneProgram) {
@@ -142,7 +135,7 @@ TEST(Fit, GoesOnInADatasetThatHasNoEnd) {
   const History history = model.fit(line.batches().repeat(), {.epochs = 10, .steps_per_epoch = 10, .verbose = kQuiet});
 
   EXPECT_THAT(history["loss"], SizeIs(10));
-  EXPECT_THAT(error_of([&] { model.fit(line.batches().repeat()); }), HasSubstr("steps_per_epoch"));
+  EXPECT_THAT(message_of([&] { model.fit(line.batches().repeat()); }), HasSubstr("steps_per_epoch"));
 }
 
 TEST(Fit, EndsWithTheDataAndSaysSo) {
@@ -220,7 +213,7 @@ TEST(Fit, GivesAModelItsInputsByPlaceOrByName) {
     EXPECT_EQ(model.predict(data).sizes(), at::IntArrayRef({20, 1}));
   }
   Model one = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
-  EXPECT_THAT(error_of([&] { one.fit(data); }),
+  EXPECT_THAT(message_of([&] { one.fit(data); }),
               HasSubstr("forward() of the model takes 1 tensors, but an example has 2 inputs"));
 }
 
@@ -260,16 +253,16 @@ TEST(Fit, StopsEarly) {
 
 TEST(Fit, RefusesWhatCannotBeTrained) {
   const Line line;
-  EXPECT_THAT(error_of([] { compile(small_net(), {}); }), HasSubstr("compile: no loss"));
-  EXPECT_THAT(error_of([] { compile(small_net(), {.loss = hinge, .steps_per_execution = 0}); }),
+  EXPECT_THAT(message_of([] { compile(small_net(), {}); }), HasSubstr("compile: no loss"));
+  EXPECT_THAT(message_of([] { compile(small_net(), {.loss = hinge, .steps_per_execution = 0}); }),
               HasSubstr("steps_per_execution 0"));
   Model model = compile(small_net(), {.loss = mean_squared_error});
-  EXPECT_THAT(error_of([&] { model.fit(Dataset::tensors({line.x}).batch(4)); }),
+  EXPECT_THAT(message_of([&] { model.fit(Dataset::tensors({line.x}).batch(4)); }),
               HasSubstr("elements (inputs, target)"));
-  EXPECT_THAT(error_of([&] { model.fit(line.batches().take(0)); }), HasSubstr("empty"));
-  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
-  EXPECT_THAT(error_of([&] { model.evaluate(line.batches().repeat()); }), HasSubstr("number of steps"));
-  EXPECT_THAT(error_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
+  EXPECT_THAT(message_of([&] { model.fit(line.batches().take(0)); }), HasSubstr("empty"));
+  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
+  EXPECT_THAT(message_of([&] { model.evaluate(line.batches().repeat()); }), HasSubstr("number of steps"));
+  EXPECT_THAT(message_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
 }
 
 TEST(Fit, SaysWhichBatchDoesNotFit) {
@@ -278,11 +271,11 @@ TEST(Fit, SaysWhichBatchDoesNotFit) {
   const Dataset single = Dataset::tensors({line.x, line.y.flatten()});
   const Dataset wide = Dataset::tensors({torch::ones({8, 5}), torch::ones({8, 1})}).batch(4);
 
-  EXPECT_THAT(error_of([&] { model.fit(wide, {.verbose = kQuiet}); }),
+  EXPECT_THAT(message_of([&] { model.fit(wide, {.verbose = kQuiet}); }),
               AllOf(HasSubstr("a batch of inputs float32[4, 5], target float32[4, 1]: mat1 and mat2"),
                     Not(HasSubstr("argument 0"))));
   Model two = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
-  EXPECT_THAT(error_of([&] { two.fit(single, {.verbose = kQuiet}); }), HasSubstr("add batch(n) to the dataset"));
+  EXPECT_THAT(message_of([&] { two.fit(single, {.verbose = kQuiet}); }), HasSubstr("add batch(n) to the dataset"));
 }
 
 TEST(Fit, ShowsWhatAModelConsistsOf) {
@@ -417,7 +410,7 @@ TEST_F(FitOnParameterServers, HasNoCallbacksOfSteps) {
   Model model = compile(strategy_.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error});
   const LambdaCallback each({.on_steps = [](Training&, const Logs&) {}});
 
-  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.callbacks = {each}}); }),
+  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.callbacks = {each}}); }),
               HasSubstr("Batch-level `Callback`s are not supported"));
 }
 
@@ -425,7 +418,7 @@ TEST_F(FitOnParameterServers, ThrowsWhatAStepThrows) {
   const Line line;
   Model model = compile(strategy_.make<torch::nn::Linear>(4, 1), {.loss = mean_squared_error});
 
-  EXPECT_THAT(error_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("16x3 and 4x1"));
+  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("16x3 and 4x1"));
 }
 
 }  // namespace

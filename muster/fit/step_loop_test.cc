@@ -5,11 +5,14 @@
 
 #include <numeric>
 
+#include "muster/base/test_errors.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/trace/control_flow.h"
 
 namespace muster::step_loop_test {
 namespace {
+
+using testing_support::message_of;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -24,16 +27,6 @@ Steps counting(int64_t several) {
     }));
   };
   return {made(1), made(several), several};
-}
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 struct Taken {
@@ -85,7 +78,7 @@ TEST(StepLoop, TakesOnlyTheEndOfTheDataForAnEnd) {
       std::function<at::Tensor(Iterator&)>([](Iterator& it) { return element(torch::arange(3), it.next<1>()[0]); }));
   Taken taken;
 
-  EXPECT_THAT(error_of([&] { loop->run({step, step, 1}, {}, taken.each); }), HasSubstr("index 3"));
+  EXPECT_THAT(message_of([&] { loop->run({step, step, 1}, {}, taken.each); }), HasSubstr("index 3"));
 }
 
 TEST(StepLoop, GoesOnWhereItWasIfStepsAreCounted) {
@@ -147,7 +140,7 @@ TEST_F(StepLoopOnWorkers, RefusesDataWithoutAnEndIfStepsAreNotCounted) {
   const auto loop = make_step_loop(strategy_, [](InputContext) { return Dataset::range(3).repeat(); });
   Taken taken;
 
-  EXPECT_THAT(error_of([&] { loop->run(counting(1), {}, taken.each); }), HasSubstr("has no end"));
+  EXPECT_THAT(message_of([&] { loop->run(counting(1), {}, taken.each); }), HasSubstr("has no end"));
 }
 
 TEST_F(StepLoopOnWorkers, LeavesNothingOfARunThatHasFailed) {
@@ -158,7 +151,7 @@ TEST_F(StepLoopOnWorkers, LeavesNothingOfARunThatHasFailed) {
   for (int trial = 0; trial < 6; ++trial) {
     Taken failed, good;
     const auto first = make_step_loop(strategy_, inputs[trial % 2]);
-    EXPECT_THAT(error_of([&] { first->run(counting(1), {}, failed.each); }), HasSubstr("index "));
+    EXPECT_THAT(message_of([&] { first->run(counting(1), {}, failed.each); }), HasSubstr("index "));
 
     EXPECT_EQ(make_step_loop(strategy_, Dataset::range(20))->run(counting(1), {}, good.each), 20);
     EXPECT_EQ(std::accumulate(good.sums.begin(), good.sums.end(), int64_t{0}), 190);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 
 namespace muster::testing_support {
 
@@ -54,17 +55,6 @@ inline std::vector<std::string> names_in(const std::string& path) {
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
-}
-
-// What `act` throws; ok when it does not.
-template <class Act>
-Status caught(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const Error& error) {
-    return error.status();
-  }
 }
 
 }  // namespace muster::testing_support

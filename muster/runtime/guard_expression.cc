@@ -1,9 +1,6 @@
 #include "muster/runtime/guard_expression.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/function_schema.h>
-#include <ATen/ops/aminmax.h>
-#include <ATen/ops/stack.h>
 
 #include <charconv>
 
@@ -17,16 +14,6 @@ int64_t size_at(c10::IntArrayRef sizes, int64_t index, std::string_view text) {
   if (index < 0) index += count;
   if (index < 0 || index >= count) throw invalid_argument(text, " does not exist: there are ", count);
   return sizes[index];
-}
-
-bool is_elsewhere(const c10::IValue& value) { return value.isTensor() && !value.toTensor().is_cpu(); }
-
-// Of a tensor that is not in the CPU's memory.
-Range range_elsewhere(const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || !at::isIntegralType(tensor.scalar_type(), false)) return {};
-  const auto [least, most] = at::aminmax(tensor);
-  const at::Tensor both = at::stack({least, most}).to(at::kCPU, at::kLong);  // one wait for the device
-  return {both.data_ptr<int64_t>()[0], both.data_ptr<int64_t>()[1]};
 }
 
 bool number(std::string_view text, int64_t& number) {
@@ -57,25 +44,6 @@ bool is_tensor(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::TensorType) return true;
   const auto inside = type->containedTypes();
   return std::any_of(inside.begin(), inside.end(), is_tensor);
-}
-
-Range range_of(const c10::IValue& value) {
-  Range range;
-  if (is_elsewhere(value)) return range_elsewhere(value.toTensor());
-  if (value.isTensor() && value.toTensor().is_cpu() && value.toTensor().scalar_type() == at::kLong) {
-    constexpr int64_t kWorthAThread = 64 << 10;
-    const at::Tensor elements = value.toTensor().contiguous();
-    const int64_t* data = elements.const_data_ptr<int64_t>();
-    return at::parallel_reduce(
-        0, elements.numel(), kWorthAThread, range,
-        [data](int64_t begin, int64_t end, Range found) {
-          for (int64_t i = begin; i < end; ++i) found = found.with({data[i], data[i]});
-          return found;
-        },
-        [](const Range& a, const Range& b) { return a.with(b); });
-  }
-  for_each_integer(value, [&](int64_t element) { range = range.with({element, element}); });
-  return range;
 }
 
 Expression::Expression(std::string_view text, const c10::FunctionSchema& schema) : text_(text) {

@@ -3,12 +3,12 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/runtime/integer_range.h"
 
 namespace muster::op_guards_internal {
 
@@ -17,36 +17,6 @@ using Stack = std::vector<c10::IValue>;
 std::optional<size_t> position_of(std::string_view argument, const c10::FunctionSchema& schema);
 bool is_given(const c10::IValue& value);  // neither None nor undefined
 bool is_tensor(const c10::TypePtr& type);
-
-// Calls `visit(int64_t)` for each element of a list or tensor of ints, or the one int; not for tensors elsewhere.
-template <class Visit>
-void for_each_integer(const c10::IValue& value, const Visit& visit) {
-  if (value.isInt()) {
-    visit(value.toInt());
-  } else if (value.isIntList()) {
-    for (int64_t element : value.toIntVector()) visit(element);
-  } else if (value.isTensor() && value.toTensor().is_cpu() &&
-             at::isIntegralType(value.toTensor().scalar_type(), true)) {
-    const at::Tensor elements = value.toTensor().contiguous();
-    if (elements.scalar_type() == at::kLong) {
-      const int64_t* data = elements.const_data_ptr<int64_t>();
-      for (int64_t i = 0; i < elements.numel(); ++i) visit(data[i]);
-    } else {
-      const at::Tensor wide = elements.to(at::kLong);
-      const int64_t* data = wide.const_data_ptr<int64_t>();
-      for (int64_t i = 0; i < wide.numel(); ++i) visit(data[i]);
-    }
-  }
-}
-
-struct Range {
-  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min();
-
-  Range with(const Range& other) const { return {std::min(least, other.least), std::max(most, other.most)}; }
-};
-
-// Of the elements of a tensor or list of ints, or the one int. Of a tensor elsewhere, too, which waits for its device.
-Range range_of(const c10::IValue& value);
 
 // One term after the other, from left to right.
 class Expression {

@@ -482,15 +482,13 @@ std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const st
   const auto save = [&] { return save_variables(store_, devices_.task(), path, variables); };
   if (pace == SavePace::kFull) return save();
   // In a thread of its own, since who has given way once may not take it back. Those that it begins do as it does.
-  return std::async(std::launch::async,
-                    [&] {
-                      constexpr int kGivesWay =
-                          15;  // steps of `nice`: a 28th of what somebody else gets who wants the same core
-                      const auto thread = static_cast<id_t>(::gettid());
-                      ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + kGivesWay);
-                      return save();
-                    })
-      .get();
+  constexpr int kGivesWay = 15;  // steps of `nice`: a 28th of what somebody else gets who wants the same core
+  auto beside = [&] {
+    const auto thread = static_cast<id_t>(::gettid());
+    ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + kGivesWay);
+    return save();
+  };
+  return std::async(std::launch::async, beside).get();
 }
 
 void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,

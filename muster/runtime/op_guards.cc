@@ -154,13 +154,13 @@ class OpGuard::Check {
     return expected_.text() == std::to_string(expected) ? "" : str_cat(" (", expected_.text(), ")");
   }
 
-  void check_index(const Range& range, int64_t end) const {
+  void check_index(const IntegerRange& range, int64_t end) const {
     if (range.least > range.most || (range.least >= 0 && range.most < end)) return;
     throw invalid_argument(rule_.operand, " has ", range.least < 0 ? range.least : range.most,
                            ", expected at least 0 and below ", end, reason(end));
   }
 
-  void check_from_end(const Range& range, int64_t size) const {
+  void check_from_end(const IntegerRange& range, int64_t size) const {
     if (range.least > range.most || (range.least >= -size && range.most < size)) return;
     throw invalid_argument(rule_.operand, " has ", range.least < -size ? range.least : range.most,
                            ", expected at least ", -size, " and below ", size);
@@ -168,7 +168,8 @@ class OpGuard::Check {
 
   void check_index_or_skip(const at::Tensor& indices, const Stack& stack) const {
     const int64_t end = expected_.value(stack), skipped = second_.value(stack);
-    if (Range range = range_of(indices); range.least > range.most || (range.least >= 0 && range.most < end)) return;
+    if (IntegerRange range = range_of(indices); range.least > range.most || (range.least >= 0 && range.most < end))
+      return;
     check_index(range_of(indices.masked_select(indices.ne(skipped))), end);
   }
 
@@ -196,7 +197,7 @@ class OpGuard::Check {
     const int64_t* data = elements.const_data_ptr<int64_t>();
     const int64_t width = given.dim() == 2 ? given.size(1) : 0;
     int64_t row = 0, begin = 0;
-    Range range;
+    IntegerRange range;
     for_each_integer(stack[others_[0]], [&](int64_t length) {
       if (given.dim() == 2) begin = std::min(row++, given.size(0)) * width;
       const int64_t there = std::min(elements.numel() - begin, given.dim() == 2 ? width : elements.numel());
@@ -257,7 +258,7 @@ class OpGuard::Check {
     const at::ScalarType type = integral_type_of(dividend, divisor);
     if (type != at::kInt && type != at::kLong) return;
     const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-    const Range divisors = range_of(divisor);
+    const IntegerRange divisors = range_of(divisor);
     if (divisors.least > -1 || divisors.most < -1 || range_of(dividend).least > least) return;
     const at::Tensor traps = at::logical_and(tensor_of(dividend).eq(least), tensor_of(divisor).eq(-1));
     if (traps.any().item().toBool()) {

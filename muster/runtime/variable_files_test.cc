@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/run_options.h"
@@ -19,6 +20,8 @@
 namespace muster {
 namespace {
 
+using testing_support::caught;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -26,15 +29,6 @@ using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 6, kWidth = 2;
-
-Status caught(const std::function<void()>& act) {
-  try {
-    act();
-    return {};
-  } catch (const Error& error) {
-    return error.status();
-  }
-}
 
 std::vector<int64_t> rule(int64_t kind, double a, double b, DType type, std::vector<int64_t> sizes) {
   std::vector<int64_t> numbers{kind, std::bit_cast<int64_t>(a), std::bit_cast<int64_t>(b), 5,

@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 
 namespace muster {
+
+using testing_support::error_of;
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -49,23 +51,6 @@ class Holder : public torch::nn::Module {
 // As ::testing::AssertionResult, so that a failure says which tensor differs where.
 ::testing::AssertionResult same_bits(const at::Tensor& expected, const at::Tensor& got);
 ::testing::AssertionResult same_bits(const Tensors& expected, const Tensors& got);
-
-// The words of the Error that `call` throws, which must have this code.
-template <class Call>
-std::string error_of(StatusCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-template <class Call>
-std::string error_of(const Call& call) {
-  return error_of(StatusCode::kInvalidArgument, call);
-}
 
 // The program that this binary becomes when it is started to replay for its parent.
 int replay_for_parent();

@@ -8,6 +8,18 @@
 #include "muster/runtime/variable_files.h"
 
 namespace muster {
+namespace {
+
+// Where an error of what is being saved is nobody's, the log has it.
+void wait_quietly(Checkpoints& checkpoints, const std::string& directory) {
+  try {
+    checkpoints.wait();
+  } catch (const Error& error) {
+    MUSTER_LOG(error) << "a checkpoint in " << directory << " was not saved: " << error.what();
+  }
+}
+
+}  // namespace
 
 Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
     : strategy_(strategy),
@@ -16,13 +28,7 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
   if (options_.keep < 1) throw invalid_argument("Checkpoints: keep is ", options_.keep, ", expected 1 or more");
 }
 
-Checkpoints::~Checkpoints() {
-  try {
-    wait();
-  } catch (const Error& error) {
-    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
-  }
-}
+Checkpoints::~Checkpoints() { wait_quietly(*this, directory_.path()); }
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   wait();
@@ -114,11 +120,7 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 }
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
-  try {
-    wait();
-  } catch (const Error& error) {  // there may be others to go on from
-    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
-  }
+  wait_quietly(*this, directory_.path());  // there may be others to go on from
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/io/disk.h"
@@ -16,20 +17,14 @@
 namespace muster::checkpoints_async_test {
 namespace {
 
+using testing_support::caught;
+
 class SaveAsync : public testing::Test {
  protected:
   ~SaveAsync() override { std::filesystem::remove_all(directory_); }
 
   static bool is_write_of_data(std::string_view call, const std::string& path) {
     return call == "write" && path.ends_with(".safetensors");
-  }
-  static StatusCode code_of(const std::function<void()>& act) {
-    try {
-      act();
-      return StatusCode::kOk;
-    } catch (const Error& error) {
-      return error.code();
-    }
   }
   static int full_disk(std::string_view call, const std::string& path) {
     return is_write_of_data(call, path) ? ENOSPC : 0;
@@ -91,10 +86,10 @@ TEST_F(SaveAsync, TellsWhoWaitsWhatWentWrong) {
   {
     disk::ScopedFaults full(full_disk);
     checkpoints.save_async(1);
-    EXPECT_EQ(code_of([&] { checkpoints.wait(); }), StatusCode::kResourceExhausted);
+    EXPECT_EQ(caught([&] { checkpoints.wait(); }).code(), StatusCode::kResourceExhausted);
   }
 
-  EXPECT_EQ(code_of([&] { checkpoints.wait(); }), StatusCode::kOk) << "it is told once";
+  EXPECT_EQ(caught([&] { checkpoints.wait(); }).code(), StatusCode::kOk) << "it is told once";
   EXPECT_EQ(checkpoints.newest(), std::nullopt);
 }
 
@@ -104,7 +99,7 @@ TEST_F(SaveAsync, TellsWhoSavesNextWhatWentWrong) {
 
   checkpoints.save_async(1);
 
-  EXPECT_EQ(code_of([&] { checkpoints.save_async(2); }), StatusCode::kResourceExhausted);
+  EXPECT_EQ(caught([&] { checkpoints.save_async(2); }).code(), StatusCode::kResourceExhausted);
 }
 
 TEST_F(SaveAsync, LogsWhatWentWrongWhenNobodyAsks) {

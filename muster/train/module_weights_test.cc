@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/train/weights_file.h"
@@ -13,22 +14,13 @@
 namespace muster::module_weights_test {
 namespace {
 
+using testing_support::caught;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing_support::ScopedDirectory;
-
-// What `act` throws; ok when it does not.
-template <class Act>
-Status caught(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const Error& error) {
-    return error.status();
-  }
-}
 
 std::string text_in(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 
 namespace muster::image_functions_test {
+using testing_support::caught;
 
 template <class Number>
 at::Tensor picture_of(int64_t height, int64_t width, int64_t channels, const std::vector<Number>& values) {
@@ -70,15 +72,6 @@ double between(const at::Tensor& picture, double y, double x, int64_t c) {
   const double top = std::floor(y), left = std::floor(x), down = y - top, right = x - left;
   return pixel(top, left) * (1 - down) * (1 - right) + pixel(top, left + 1) * (1 - down) * right +
          pixel(top + 1, left) * down * (1 - right) + pixel(top + 1, left + 1) * down * right;
-}
-
-StatusCode code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return StatusCode::kOk;
 }
 
 TEST(ResizeImage, BlendsTheFourNeighboursOfEachCentre) {
@@ -178,8 +171,9 @@ TEST(CropImage, CopiesTheWindow) {
     ASSERT_EQ(result.sizes(), (std::vector<int64_t>{4, 5, 3}));
     expect_each(result, 0, [&](int64_t y, int64_t x, int64_t c) { return at_pixel(from, y + 1, x + 2, c); });
   }
-  EXPECT_EQ(code_of([] { crop_image(noise(6, 8, 3, at::kByte), 3, 0, 4, 5); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code_of([] { crop_image(noise(6, 8, 3, at::kByte), 0, 0, INT64_MAX, 1); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([] { crop_image(noise(6, 8, 3, at::kByte), 3, 0, 4, 5); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([] { crop_image(noise(6, 8, 3, at::kByte), 0, 0, INT64_MAX, 1); }).code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(FlipImage, TurnsColumnsOrRowsAround) {
@@ -250,8 +244,8 @@ TEST(AdjustSaturation, MultipliesTheSaturationOfHueSaturationValue) {
   EXPECT_EQ(values_of(adjust_saturation(bytes, 0)), (std::vector<double>{200, 200, 200, 80, 80, 80, 0, 0, 0}));
   EXPECT_EQ(values_of(adjust_saturation(bytes, 1.5)), (std::vector<double>{200, 50, 125, 80, 80, 80, 0, 0, 0}));
   EXPECT_EQ(values_of(adjust_saturation(bytes, 10)), (std::vector<double>{200, 0, 100, 80, 80, 80, 0, 0, 0}));
-  EXPECT_EQ(code_of([&] { adjust_saturation(noise(2, 2, 4, at::kByte), 1); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { adjust_saturation(bytes, -1); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { adjust_saturation(noise(2, 2, 4, at::kByte), 1); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { adjust_saturation(bytes, -1); }).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(NormalizeImage, TakesMeanAndDeviationOfEachChannel) {
@@ -259,8 +253,8 @@ TEST(NormalizeImage, TakesMeanAndDeviationOfEachChannel) {
 
   EXPECT_EQ(values_of(normalize_image(bytes, {10, 20}, {2, 4})), (std::vector<double>{0, 0, 10, 5}));
   EXPECT_EQ(values_of(normalize_image(bytes, {10}, {2})), (std::vector<double>{0, 5, 10, 15}));
-  EXPECT_EQ(code_of([&] { normalize_image(bytes, {1, 2, 3}, {1, 2, 3}); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { normalize_image(bytes, {1}, {0}); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { normalize_image(bytes, {1, 2, 3}, {1, 2, 3}); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { normalize_image(bytes, {1}, {0}); }).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ImageToFloat, MakesBytesPartsOfOne) {
@@ -275,17 +269,17 @@ TEST(ImageFunctions, RefuseWhatIsNoPicture) {
   const std::vector<at::Tensor> others = {at::Tensor(), at::empty({3, 3}, at::kByte), at::empty({0, 3, 3}, at::kByte),
                                           at::empty({3, 3, 0}, at::kFloat), at::empty({3, 3, 3}, at::kDouble)};
   for (const at::Tensor& other : others) {
-    EXPECT_EQ(code_of([&] { resize_image(other, 2, 2); }), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code_of([&] { flip_image_left_right(other); }), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code_of([&] { adjust_contrast(other, 2); }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { resize_image(other, 2, 2); }).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { flip_image_left_right(other); }).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { adjust_contrast(other, 2); }).code(), StatusCode::kInvalidArgument);
   }
   const at::Tensor picture = noise(2, 2, 3, at::kByte);
   for (const int64_t side : {int64_t{0}, int64_t{-1}, int64_t{65536}, INT64_MAX}) {
-    EXPECT_EQ(code_of([&] { resize_image(picture, side, 1); }), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code_of([&] { resize_image(picture, 1, side); }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { resize_image(picture, side, 1); }).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { resize_image(picture, 1, side); }).code(), StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(code_of([&] { resize_image(picture, 65535, 65535); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { adjust_brightness(picture, NAN); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { resize_image(picture, 65535, 65535); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { adjust_brightness(picture, NAN); }).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace muster::image_functions_test

@@ -3,17 +3,16 @@
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_unique2.h>
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/searchsorted.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "muster/base/status.h"
+#include "muster/runtime/integer_range.h"
 #include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/rows/row_table.h"
@@ -21,14 +20,8 @@
 namespace muster::rows::composed {
 namespace {
 
-struct Range {
-  int64_t least, most;
-};
-
-Range range_of(const at::Tensor& numbers) {
-  const auto [least, most] = at::aminmax(numbers);
-  const at::Tensor both = at::stack({least, most}).to(at::kCPU, at::kLong);
-  return {both.data_ptr<int64_t>()[0], both.data_ptr<int64_t>()[1]};
+void check_places(const char* op, const at::Tensor& places, int64_t rows) {
+  if (const int64_t most = range_of(places).most; most >= rows) throw out_of_range(op, ": place ", most);
 }
 
 at::Tensor one_number(const char* op, const char* what, const at::Tensor& given, const at::Tensor& like) {
@@ -43,10 +36,10 @@ at::Tensor below(const at::Tensor& rising, at::IntArrayRef starts) {
 
 }  // namespace
 
-void check_rows(const char* op, const at::Tensor& ids, const at::Tensor& table) {
-  if (ids.numel() == 0) return;
-  const Range range = range_of(ids);
-  if (range.least < 0 || range.most >= table.size(0)) {
+void check_rows(const char* op, const at::Tensor& ids, std::initializer_list<at::Tensor> tables) {
+  const IntegerRange range = range_of(ids);
+  for (const at::Tensor& table : tables) {
+    if (range.least >= 0 && range.most < table.size(0)) continue;
     throw out_of_range(op, ": row ", range.least < 0 ? range.least : range.most, " of ", table.size(0));
   }
 }
@@ -85,7 +78,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> route(const at::Ten
 at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
   const at::Tensor ids = checked_ids("muster_rows::gather", given);
   check_table("muster_rows::gather", table);
-  check_rows("muster_rows::gather", ids, table);
+  check_rows("muster_rows::gather", ids, {table});
   return table.index_select(0, ids);
 }
 
@@ -100,9 +93,7 @@ at::Tensor expand(const at::Tensor& given, at::TensorList parts) {
   all.push_back(at::zeros(one, parts[0].options()));
   const at::Tensor rows = at::cat(all);
   const int64_t last = rows.size(0) - 1;
-  if (places.numel() > 0 && range_of(places).most >= last) {
-    throw out_of_range(kOp, ": place ", range_of(places).most);
-  }
+  check_places(kOp, places, last);
   return rows.index_select(0, places.to(at::kLong).masked_fill(places.lt(0), last));
 }
 
@@ -116,7 +107,7 @@ std::vector<at::Tensor> sum(const at::Tensor& gradient, const at::Tensor& given,
     all += counts.back();
   }
   check_gradient(kOp, gradient, places);
-  if (places.numel() > 0 && range_of(places).most >= all) throw out_of_range(kOp, ": place ", range_of(places).most);
+  check_places(kOp, places, all);
   std::vector<int64_t> sizes = gradient.sizes().vec();
   sizes[0] = all + 1;
   const at::Tensor sums = at::zeros(sizes, gradient.options());
@@ -130,7 +121,7 @@ std::vector<at::Tensor> sum(const at::Tensor& gradient, const at::Tensor& given,
 void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, double scale) {
   const at::Tensor ids = checked_ids("muster_rows::add_", given);
   check_pair("muster_rows::add_", table, ids, rows);
-  check_rows("muster_rows::add_", ids, table);
+  check_rows("muster_rows::add_", ids, {table});
   if (at::isFloatingType(table.scalar_type())) {
     table.index_add_(0, ids, rows, scale);
   } else {
@@ -143,7 +134,7 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, cons
   constexpr const char* kOp = "muster_rows::adagrad_";
   const at::Tensor ids = checked_ids(kOp, given);
   for (const at::Tensor& each : {table, sums}) check_pair(kOp, each, ids, gradient);
-  for (const at::Tensor& each : {table, sums}) check_rows(kOp, ids, each);
+  check_rows(kOp, ids, {table, sums});
   const at::Tensor by = one_number(kOp, "rate", rate, table);
   const at::Tensor wide = gradient.to(at::toOpMathType(gradient.scalar_type()));
   const at::Tensor squares = sums.index_select(0, ids).to(wide.scalar_type()).addcmul_(wide, wide);
@@ -158,7 +149,7 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
   constexpr const char* kOp = "muster_rows::adam_";
   const at::Tensor ids = checked_ids(kOp, given);
   for (const at::Tensor& each : {table, mean, variance}) check_pair(kOp, each, ids, gradient);
-  for (const at::Tensor& each : {table, mean, variance}) check_rows(kOp, ids, each);
+  check_rows(kOp, ids, {table, mean, variance});
   const at::Tensor steps = one_number(kOp, "count of steps", step, table);
   const at::Tensor rate = one_number(kOp, "rate", given_rate, table);
   const at::Tensor correction1 = 1 - at::pow(beta1, steps), correction2 = (1 - at::pow(beta2, steps)).sqrt();

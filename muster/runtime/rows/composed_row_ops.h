@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <tuple>
 #include <vector>
 
@@ -22,8 +23,8 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
            const at::Tensor& gradient, const at::Tensor& rate, double beta1, double beta2, double epsilon,
            double decay);
 
-// Throws Error{kOutOfRange} for ids that the table has not.
-void check_rows(const char* op, const at::Tensor& ids, const at::Tensor& table);
+// Throws Error{kOutOfRange} for ids that one of the tables has not.
+void check_rows(const char* op, const at::Tensor& ids, std::initializer_list<at::Tensor> tables);
 
 // All rows at once: memory of a GPU is not given out page by page.
 void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t seed, int64_t first_row);

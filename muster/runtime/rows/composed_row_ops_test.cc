@@ -5,25 +5,19 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/runtime/rows/row_ops.h"
 
 namespace muster::composed_row_ops_test {
 namespace {
+
+using testing_support::caught;
 
 using rows::composed::check_rows;
 namespace composed = rows::composed;
 
 const at::Tensor kIds = torch::tensor({7, 2, 7, -1, 9, 0, 2}, torch::kLong);
 const at::Tensor kRate = torch::scalar_tensor(0.1, torch::kDouble);
-
-StatusCode code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return StatusCode::kOk;
-}
 
 TEST(ComposedRowOps, PutTogetherWhatUniqueTookApart) {
   const at::Tensor table = torch::randn({10, 3});
@@ -73,14 +67,17 @@ TEST(ComposedRowOps, HaveNothingToDoForNoIds) {
 }
 
 TEST(ComposedRowOps, RefuseRowsThatAreNotThere) {
-  EXPECT_EQ(code_of([] { composed::unique(torch::tensor({6}, torch::kLong), {0, 3, 6}); }), StatusCode::kOutOfRange);
-  EXPECT_EQ(code_of([] { composed::route(torch::tensor({-1}, torch::kLong), {0, 3, 6}); }), StatusCode::kOutOfRange);
-  EXPECT_EQ(code_of([] { composed::route(torch::tensor({6}, torch::kLong), {0, 3, 6}); }), StatusCode::kOutOfRange);
-  EXPECT_EQ(code_of([] { composed::gather(torch::zeros({2, 2}), torch::tensor({2}, torch::kLong)); }),
+  EXPECT_EQ(caught([] { composed::unique(torch::tensor({6}, torch::kLong), {0, 3, 6}); }).code(),
             StatusCode::kOutOfRange);
-  EXPECT_EQ(code_of([] { composed::expand(torch::tensor({2}, torch::kInt), {torch::zeros({2, 2})}); }),
+  EXPECT_EQ(caught([] { composed::route(torch::tensor({-1}, torch::kLong), {0, 3, 6}); }).code(),
             StatusCode::kOutOfRange);
-  EXPECT_EQ(code_of([] { composed::gather(torch::zeros({2, 2}), torch::tensor({1}, torch::kInt)); }),
+  EXPECT_EQ(caught([] { composed::route(torch::tensor({6}, torch::kLong), {0, 3, 6}); }).code(),
+            StatusCode::kOutOfRange);
+  EXPECT_EQ(caught([] { composed::gather(torch::zeros({2, 2}), torch::tensor({2}, torch::kLong)); }).code(),
+            StatusCode::kOutOfRange);
+  EXPECT_EQ(caught([] { composed::expand(torch::tensor({2}, torch::kInt), {torch::zeros({2, 2})}); }).code(),
+            StatusCode::kOutOfRange);
+  EXPECT_EQ(caught([] { composed::gather(torch::zeros({2, 2}), torch::tensor({1}, torch::kInt)); }).code(),
             StatusCode::kInvalidArgument);
 }
 
@@ -137,7 +134,7 @@ TEST(ComposedRowOps, MakeAllRowsThatWouldBeMadeOnDemand) {
   rows::on_demand_(on_demand, 2, 0.0, 1.0, 42, 7);
 
   EXPECT_TRUE(torch::equal(at_once, rows::gather(on_demand, torch::arange(5, torch::kLong))));
-  EXPECT_NO_THROW(check_rows("test", torch::tensor({4}, torch::kLong), at_once));
+  EXPECT_NO_THROW(check_rows("test", torch::tensor({4}, torch::kLong), {at_once}));
 }
 
 }  // namespace

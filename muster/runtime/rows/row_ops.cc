@@ -380,7 +380,7 @@ void scatter_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows
     const int64_t* row = checked_rows("muster_rows::scatter_", ids, table);
     if (table.is_cpu()) make_rows(table, row, ids.numel());
   } else {
-    composed::check_rows("muster_rows::scatter_", ids, table);
+    composed::check_rows("muster_rows::scatter_", ids, {table});
   }
   if (how == "add") {
     table.index_add_(0, ids, rows);
