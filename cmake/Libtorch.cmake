@@ -115,4 +115,16 @@ if(MUSTER_CUDA)
   target_link_libraries(muster::libtorch INTERFACE
     "-Wl,--push-state,--no-as-needed" "${MUSTER_LIBTORCH_ROOT}/lib/libc10_cuda.so"
     "${MUSTER_LIBTORCH_ROOT}/lib/libtorch_cuda.so" "${MUSTER_LIBTORCH_ROOT}/lib/libtorch.so" "-Wl,--pop-state")
+  # For CUDA graphs. They come with the compiler, of which a wheel of libtorch has not all.
+  find_program(MUSTER_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
+  cmake_path(GET MUSTER_NVCC PARENT_PATH _nvcc_folder)
+  find_path(MUSTER_CUDA_HEADERS crt/host_config.h
+    HINTS "${_nvcc_folder}/../include" "${_nvcc_folder}/../targets/${CMAKE_SYSTEM_PROCESSOR}-linux/include"
+      "${MUSTER_LIBTORCH_ROOT}/../nvidia/cu13/include" "${MUSTER_LIBTORCH_ROOT}/../nvidia/cuda_nvcc/include")
+  if(MUSTER_CUDA_HEADERS)
+    target_compile_definitions(muster::libtorch INTERFACE MUSTER_CUDA_GRAPHS=1)
+    target_compile_options(muster::libtorch INTERFACE "SHELL:-idirafter \"${MUSTER_CUDA_HEADERS}\"")
+  else()
+    message(WARNING "No crt/host_config.h of CUDA found (install nvcc, set CUDA_HOME): steps on GPUs will not be recorded as CUDA graphs.")
+  endif()
 endif()

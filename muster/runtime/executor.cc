@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <chrono>
@@ -143,12 +144,29 @@ class Executor::Run {
     std::vector<c10::IValue>& stack = frame_.stacks[lane];
     std::optional<c10::DeviceGuard> guard;
     if (!plan_.lane_torch_devices[lane].is_cpu()) guard.emplace(plan_.lane_torch_devices[lane]);
-    for (const Step& step : plan_.lanes[lane]) {
+    const std::vector<Step>& steps = plan_.lanes[lane];
+    size_t next = 0;
+    // A body is part of the graph of its step, and a profile has its steps one by one.
+    if (!frame_.part_of_stretch && options_.profile == nullptr) {
+      for (size_t i = 0; i < plan_.stretches[lane].size(); ++i) {
+        const Stretch& stretch = plan_.stretches[lane][i];
+        if (!take_steps(steps, next, stretch.begin, stack)) return;
+        if (!run_stretch(lane, stretch, *frame_.captured[lane][i], stack)) return;
+        next = stretch.end;
+      }
+    }
+    take_steps(steps, next, steps.size(), stack);
+  }
+
+  // False if the run has failed.
+  bool take_steps(const std::vector<Step>& steps, size_t begin, size_t end, std::vector<c10::IValue>& stack) {
+    for (size_t i = begin; i < end; ++i) {
+      const Step& step = steps[i];
       if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
       for (int32_t event : step.awaits) await(event);
-      if (failed_.load(std::memory_order_relaxed)) return;
-      Profile::Clock::time_point begin;
-      if (options_.profile != nullptr) begin = Profile::Clock::now();
+      if (failed_.load(std::memory_order_relaxed)) return false;
+      Profile::Clock::time_point began;
+      if (options_.profile != nullptr) began = Profile::Clock::now();
       try {
         perform(step, stack);
       } catch (...) {
@@ -156,11 +174,35 @@ class Executor::Run {
         rethrow_with_place(step);
       }
       if (options_.profile != nullptr) {
-        options_.profile->add({op_name(step), plan_.lane_devices[lane], begin, Profile::Clock::now()});
+        options_.profile->add({op_name(step), plan_.lane_devices[step.lane], began, Profile::Clock::now()});
       }
-      if (step.signals >= 0 && !step.is_answered_later()) signal(step.signals);
+      if (step.signals >= 0 && !step.is_answered_later() && flags_of(step.lane) == nullptr) signal(step.signals);
       for (ValueId value : step.kills) frame_.values[value].reset();
     }
+    return true;
+  }
+
+  bool run_stretch(int lane, const Stretch& stretch, CapturedStretch& captured, std::vector<c10::IValue>& stack) {
+    const std::vector<Step>& steps = plan_.lanes[lane];
+    for (int32_t event : steps[stretch.begin].awaits) await(event);
+    if (failed_.load(std::memory_order_relaxed)) return false;
+    std::vector<at::Generator> generators;
+    if (plan_.random) generators.push_back(generators_[std::min<size_t>(lane, generators_.size() - 1)]);
+    try {
+      captured.run(frame_.values, generators, [&](DeviceFlags* flags) {
+        flags_of(lane) = flags;
+        frame_.in_stretch[lane] = !captured.given_up();
+        const auto over = c10::make_scope_exit([&] {
+          flags_of(lane) = nullptr;
+          frame_.in_stretch[lane] = false;
+        });
+        take_steps(steps, stretch.begin, stretch.end, stack);
+      });
+    } catch (const Error& error) {
+      throw Error(error.status().from(task_));
+    }
+    if (const int32_t event = steps[stretch.end - 1].signals; event >= 0) signal(event);
+    return !failed_.load(std::memory_order_relaxed);
   }
 
   void signal(int32_t event) {
@@ -216,7 +258,11 @@ class Executor::Run {
     if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
     for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
     if (step.one_order) use_one_order(step, stack);
-    if (step.guard) step.guard->check(stack);
+    if (DeviceFlags* flags = flags_of(step.lane)) {
+      leave_to(*flags, step, stack);
+    } else if (step.guard) {
+      step.guard->check(stack);
+    }
     if (trial_ != nullptr && step.second_factor >= 0) trial_->measure(step, stack, frame_.values);
     if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
       stack.resize(1);  // what copy_ returns
@@ -236,6 +282,17 @@ class Executor::Run {
     }
     for (size_t i = 0; i < step.results.size(); ++i) store_result(step.results[i], std::move(stack[i]), frame_.values);
     stack.clear();
+  }
+
+  // Not null while the steps of a lane are recorded.
+  DeviceFlags*& flags_of(int lane) { return frame_.flags[lane]; }
+  void leave_to(DeviceFlags& flags, const Step& step, std::vector<c10::IValue>& stack) {
+    if (step.guard) step.guard->check_later(stack, flags, op_name(step));
+    const auto& arguments = step.op->schema().arguments();
+    for (size_t i = 0; i < stack.size(); ++i) {
+      const c10::AliasInfo* alias = arguments[i].alias_info();
+      if (alias != nullptr && alias->isWrite() && stack[i].isTensor()) flags.forget(stack[i].toTensor());
+    }
   }
 
   // A value may be there without a tensor: what an op has not computed. Neither our ops nor most of libtorch's look.
@@ -402,6 +459,8 @@ class Executor::Run {
     }
     frame->taken = frame_.taken;
     Run run(*frame, task_, options_, *generators, links_);
+    frame->flags.assign(frame->flags.size(), flags_of(step.lane));
+    frame->part_of_stretch = frame_.part_of_stretch || frame_.in_stretch[step.lane];
     run.receive();
     run.execute(trial_);
     std::vector<at::Tensor> outputs = frame->outputs();
@@ -414,7 +473,8 @@ class Executor::Run {
   }
   // That the body is given: where its program has it.
   at::Tensor trip_argument(const Step& step, int64_t trip) const {
-    return trip_index(trip, plan_.bodies[step.bodies[0]]->argument_devices[0]);
+    const Plan& body = *plan_.bodies[step.bodies[0]];
+    return body.argument_used[0] ? trip_index(trip, body.argument_devices[0]) : at::Tensor();
   }
 
   void choose(const Step& step) {

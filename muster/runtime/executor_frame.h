@@ -14,6 +14,7 @@
 
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/executor.h"
+#include "muster/runtime/gpu/captured_stretch.h"
 #include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/lane_team.h"
 #include "muster/runtime/plan.h"
@@ -40,6 +41,15 @@ struct Executor::Frame {
       team.emplace(static_cast<int>(plan.lanes.size()));
     }
     events = std::vector<std::atomic<uint64_t>>(plan.num_events);
+    flags.resize(plan.lanes.size());
+    in_stretch.resize(plan.lanes.size());
+    captured.resize(plan.lanes.size());
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+      for (const Stretch& stretch : plan.stretches[lane]) {
+        captured[lane].push_back(
+            std::make_unique<CapturedStretch>(stretch, plan.program.name, plan.lane_torch_devices[lane]));
+      }
+    }
   }
 
   // What is left of a run would keep memory alive, and writers from working in place.
@@ -75,6 +85,10 @@ struct Executor::Frame {
   std::vector<std::vector<c10::IValue>> stacks;  // one per lane
   std::vector<at::Generator> generators{};       // one per lane
   std::vector<std::unique_ptr<Frame>> bodies;    // made when first used
+  std::vector<std::vector<std::unique_ptr<CapturedStretch>>> captured{};  // as Plan::stretches
+  std::vector<DeviceFlags*> flags{};  // one per lane: of the graph that its steps are being recorded for
+  std::vector<char> in_stretch{};     // one per lane: whether its steps are part of one
+  bool part_of_stretch = false;       // of a body: whether the step that it belongs to is
   std::optional<LaneTeam> team{};
   std::vector<std::atomic<uint64_t>> events{};  // equal to `epoch`: has happened in this run
   uint64_t epoch = 0;

@@ -92,6 +92,11 @@ bool Expression::plain(const c10::FunctionSchema& schema) const {
   });
 }
 
+bool Expression::looks_at_elements() const {
+  return std::any_of(terms_.begin(), terms_.end(),
+                     [](const Term& term) { return term.kind == Kind::kMost || term.kind == Kind::kSum; });
+}
+
 Expression::Term Expression::term(std::string_view text, char op, const c10::FunctionSchema& schema) {
   Term term{.op = op, .text = std::string(text)};
   if (number(text, term.number)) return term;

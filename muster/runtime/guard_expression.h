@@ -29,6 +29,7 @@ class Expression {
   bool given(const Stack& stack) const;
   int64_t value(const Stack& stack) const;
   bool plain(const c10::FunctionSchema& schema) const;  // whether it can be told without a tensor
+  bool looks_at_elements() const;                       // of a list or a tensor, not only at its size
   const std::string& text() const { return text_; }
 
  private:

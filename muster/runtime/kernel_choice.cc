@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 #include <absl/container/flat_hash_set.h>
 #include <c10/core/MemoryFormat.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -23,6 +24,8 @@ struct KernelChoice::Rule {
   std::vector<int> images;
   const char* native = nullptr;
   const char* overload = "";  // of `native`
+  bool follows =
+      false;  // on GPUs alone: takes the order that the others have chosen; it cannot be tried without effects
 };
 
 namespace {
@@ -30,8 +33,12 @@ namespace {
 constexpr int kTrials = 5;                                  // per kernel; the first one only warms up
 constexpr auto kPatience = std::chrono::milliseconds(300);  // after which fewer have to do
 bool is_image(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4 &&
-         value.toTensor().device().is_cpu();
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4;
+}
+
+// A GPU is told what to do and does it later.
+void wait_for(const at::Device& device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 std::vector<int64_t> integers(const c10::IValue& value) { return value.toIntVector(); }
@@ -103,7 +110,7 @@ std::vector<std::pair<std::string, Kernel>> KernelTable::all() const {
   return {kernels_.begin(), kernels_.end()};
 }
 
-std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, KernelTable& table,
+std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, at::Device device, KernelTable& table,
                                                  std::shared_ptr<ImageOrder> channels_last) {
   static const std::array rules = {
       Rule{"aten::convolution", {0}, "aten::_slow_conv2d_forward"},
@@ -112,10 +119,12 @@ std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, 
       Rule{"aten::max_pool2d_with_indices_backward", {0, 1, 7}},
       Rule{"aten::avg_pool2d", {0}},
       Rule{"aten::avg_pool2d_backward", {0, 1}},
+      Rule{.op = "aten::native_batch_norm", .images = {0}, .follows = true},
+      Rule{.op = "aten::native_batch_norm_backward", .images = {0, 1}, .follows = true},
   };
   if (!op.operator_name().overload_name.empty()) return nullptr;
   for (const Rule& rule : rules) {
-    if (rule.op != op.schema().name()) continue;
+    if (rule.op != op.schema().name() || (rule.follows && device.is_cpu())) continue;
     return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, table, std::move(channels_last)));
   }
   return nullptr;
@@ -129,6 +138,7 @@ KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Kern
 
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
   const bool channels_last = channels_last_->load(std::memory_order_relaxed);
+  if (rule_.follows) return call_with(channels_last ? Kernel::kChannelsLast : Kernel::kRecorded, stack, channels_last);
   Kernel kernel = kernel_.load(std::memory_order_relaxed);
   // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
   const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
@@ -142,7 +152,7 @@ void KernelChoice::call(std::vector<c10::IValue>& stack) {
 }
 
 bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
-  if (!native_) return false;
+  if (!native_ || !stack[0].toTensor().is_cpu()) return false;
   // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
   // the gradient in front and the sizes of the bias in place of the bias.
   const size_t shift = rule_.images.size() - 1;
@@ -192,13 +202,19 @@ std::string KernelChoice::key(const std::vector<c10::IValue>& stack, bool channe
     }
   }
   if (channels_last) text << " to channels last";
-  text << " with " << at::get_num_threads() << " threads";
+  const at::Device device = stack[0].toTensor().device();
+  if (device.is_cpu()) {
+    text << " with " << at::get_num_threads() << " threads";
+  } else {
+    text << " on " << device.str();
+  }
   return text.str();
 }
 
 Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack, bool channels_last) const {
   using Clock = std::chrono::steady_clock;
   if (!is_image(stack[0])) return Kernel::kRecorded;
+  const at::Device device = stack[0].toTensor().device();
   const std::string key = this->key(stack, channels_last);
   if (auto known = table_.find(key)) return *known;
   struct Candidate {
@@ -210,12 +226,14 @@ Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack, bool channel
   if (patches_fit(stack)) candidates.push_back({Kernel::kPatches});
   auto faster = [](const Candidate& a, const Candidate& b) { return a.best < b.best; };
   // In turn, so that what else happens on the machine happens to all of them.
+  wait_for(device);
   const auto begin = Clock::now();
   for (int trial = 0; trial < kTrials && (trial < 3 || Clock::now() - begin < kPatience); ++trial) {
     for (Candidate& candidate : candidates) {
       std::vector<c10::IValue> copy = stack;
       const auto called = Clock::now();
       call_with(candidate.kernel, copy, channels_last);
+      wait_for(device);
       candidate.best = std::min(candidate.best, Clock::now() - called);
     }
     if (trial > 0) continue;
@@ -260,6 +278,7 @@ bool any_memory_order(std::string_view op_name) {
       "aten::square",
       "aten::rsub",
       "aten::detach",
+      "aten::_to_copy",
       "aten::tanh_backward",
       "aten::gelu_backward",
       "aten::silu_backward",

@@ -17,9 +17,9 @@
 namespace muster {
 
 // How an op with images can be run: as recorded; with its images in channels-last order, which some kernels like better
-// (on x86 max_pool2d is 16 times faster); by libtorch's own convolution instead of oneDNN's (on arm64 its backward is 3
-// times faster); and the gradient of a first layer's weights as one product of matrices (on x86 twice as fast). The
-// results are equal up to rounding.
+// (on x86 max_pool2d is 16 times faster, on a GPU nearly everything in half precision); by libtorch's own convolution
+// instead of oneDNN's (on arm64 its backward is 3 times faster); and the gradient of a first layer's weights as one
+// product of matrices (on x86 twice as fast). The results are equal up to rounding.
 enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2, kPatches = 3 };
 
 // Remembers which kernel won for an op on tensors of these shapes, with this number of threads. Thread-safe.
@@ -44,7 +44,7 @@ using ImageOrder = std::atomic<bool>;  // true: channels last
 class KernelChoice {
  public:
   // Null if there is nothing to choose for this op. `table` outlives the choice.
-  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, KernelTable& table,
+  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, at::Device device, KernelTable& table,
                                             std::shared_ptr<ImageOrder> channels_last);
 
   // Calls the op: arguments on the stack are replaced by results.

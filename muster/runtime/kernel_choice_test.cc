@@ -28,8 +28,8 @@ c10::OperatorHandle op(const char* name) { return c10::Dispatcher::singleton().f
 TEST(KernelChoice, HasNothingToChooseForMostOps) {
   KernelTable table;
 
-  EXPECT_EQ(KernelChoice::make(op("aten::relu"), table, std::make_shared<ImageOrder>(false)), nullptr);
-  EXPECT_NE(KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false)), nullptr);
+  EXPECT_EQ(KernelChoice::make(op("aten::relu"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
+  EXPECT_NE(KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
 }
 
 TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
@@ -40,13 +40,13 @@ TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
 
   for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
     KernelTable table;
-    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(x, w, b);
     choice->call(stack);  // measures
     ASSERT_EQ(table.all().size(), 1u);
     KernelTable told;
     told.remember(table.all()[0].first, kernel);
-    auto other = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+    auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
     stack = convolution_stack(x, w, b);
     other->call(stack);
 
@@ -65,12 +65,12 @@ TEST(KernelChoice, TakesOneNumberForBothDimensions) {
 
   for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
     KernelTable table;
-    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
     auto stack = given;
     choice->call(stack);  // measures
     KernelTable told;
     told.remember(table.all().at(0).first, kernel);
-    auto other = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+    auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
     stack = given;
     other->call(stack);
 
@@ -101,11 +101,13 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative}) {
     KernelTable table;
     auto stack = stack_of();
-    KernelChoice::make(op("aten::convolution_backward"), table, std::make_shared<ImageOrder>(false))->call(stack);
+    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
+        ->call(stack);
     KernelTable told;
     told.remember(table.all().at(0).first, kernel);
     stack = stack_of();
-    KernelChoice::make(op("aten::convolution_backward"), told, std::make_shared<ImageOrder>(false))->call(stack);
+    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
+        ->call(stack);
 
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4)) << "gradient " << i;
@@ -136,12 +138,14 @@ TEST(KernelChoice, GivesTheSameGradientsOfAFirstLayerWhateverItChose) {
     op("aten::convolution_backward").callBoxed(expected);
     KernelTable table;
     auto stack = stack_of(bias);
-    KernelChoice::make(op("aten::convolution_backward"), table, std::make_shared<ImageOrder>(false))->call(stack);
+    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
+        ->call(stack);
     for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative, Kernel::kPatches}) {
       KernelTable told;
       told.remember(table.all().at(0).first, kernel);
       stack = stack_of(bias);
-      KernelChoice::make(op("aten::convolution_backward"), told, std::make_shared<ImageOrder>(false))->call(stack);
+      KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
+          ->call(stack);
 
       EXPECT_FALSE(stack[0].toTensor().defined());
       EXPECT_TRUE(torch::allclose(stack[1].toTensor(), expected[1].toTensor(), 1e-4, 1e-4));
@@ -157,7 +161,7 @@ TEST(KernelChoice, RemembersPerShape) {
   at::Tensor w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
 
   for (int64_t size : {8, 9, 8}) {
-    auto choice = KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false));
+    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(torch::rand({2, 3, size, size}), w, b);
     choice->call(stack);
   }
@@ -170,10 +174,10 @@ TEST(KernelChoice, RunsOneChannelInChannelsLastOrder) {
   at::Tensor x = torch::rand({2, 1, 8, 8}), w = torch::rand({4, 1, 3, 3}), b = torch::rand({4});
   KernelTable table;
   auto stack = convolution_stack(x, w, b);
-  KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false))->call(stack);
+  KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
   KernelTable told;
   told.remember(table.all().at(0).first, Kernel::kChannelsLast);
-  auto choice = KernelChoice::make(op("aten::convolution"), told, std::make_shared<ImageOrder>(false));
+  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
 
   stack = convolution_stack(x, w, b);
   choice->call(stack);
@@ -188,11 +192,11 @@ TEST(KernelChoice, ChoosesAgainWhenTheProgramHasComeToWantChannelsLastImages) {
   at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
   KernelTable table;
   auto stack = convolution_stack(x, w, b);
-  KernelChoice::make(op("aten::convolution"), table, std::make_shared<ImageOrder>(false))->call(stack);
+  KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
   KernelTable told;
   told.remember(table.all().at(0).first, Kernel::kRecorded);
   auto order = std::make_shared<ImageOrder>(false);
-  auto choice = KernelChoice::make(op("aten::convolution"), told, order);
+  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, order);
   auto call = [&] {
     stack = convolution_stack(x, w, b);
     choice->call(stack);
@@ -219,7 +223,7 @@ TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   PlainTensors plain;
   KernelTable table;
   auto order = std::make_shared<ImageOrder>(true);
-  auto choice = KernelChoice::make(op("aten::convolution"), table, order);
+  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, order);
   auto stack = convolution_stack(torch::rand({2, 3, 8, 8}), torch::rand({4, 3, 3, 3}), torch::rand({4}));
 
   choice->call(stack);

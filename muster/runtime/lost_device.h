@@ -11,6 +11,16 @@ namespace muster {
 // Whether libtorch's words say so. From the first time on, this process has lost its device.
 bool says_device_lost(const std::string& what);
 
+// While it lives, what the GPU refuses to this thread does not mean that: it is asked for what it may not be able to
+// do.
+class [[nodiscard]] RefusalsExpected {
+ public:
+  RefusalsExpected();
+  ~RefusalsExpected();
+  RefusalsExpected(const RefusalsExpected&) = delete;
+  RefusalsExpected& operator=(const RefusalsExpected&) = delete;
+};
+
 // Error{kUnavailable}, as of a task that is gone: whoever runs work here takes it to another one.
 Status lost_device_status();
 

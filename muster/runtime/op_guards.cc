@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "muster/base/status.h"
+#include "muster/runtime/gpu/device_flags.h"
 #include "muster/runtime/guard_expression.h"
 #include "muster/runtime/tensors.h"
 
@@ -103,6 +104,40 @@ class OpGuard::Check {
   // Whether it looks at no tensor.
   bool plain() const { return plain_; }
 
+  // Whether it can be made on a GPU that nobody waits for; or it looks at no element at all.
+  bool can_be_deferred() const {
+    if (operand_.looks_at_elements() || expected_.looks_at_elements() || second_.looks_at_elements() ||
+        when_.looks_at_elements()) {
+      return false;
+    }
+    switch (rule_.must) {
+      case Must::kIndexInRows:
+      case Must::kBeStarts:
+      case Must::kPivot:
+      case Must::kBeFinite:
+      case Must::kBeWeights: return false;
+      default: return true;
+    }
+  }
+
+  void check_later(std::vector<c10::IValue>& stack, DeviceFlags& flags, const std::string& op) const {
+    const bool on_gpu = stack[position_].isTensor() && stack[position_].toTensor().is_cuda();
+    if (rule_.must == Must::kIndexEach) return make_each_safe(stack, flags, op);
+    if (!on_gpu || !looks_at_elements(rule_.must)) return check(stack);
+    if (!rule_.when.empty() && (!when_.given(stack) || when_.value(stack) == 0)) return;
+    if (!expected_.given(stack)) return;
+    at::Tensor operand = stack[position_].toTensor();
+    if (rule_.must == Must::kBeFraction) {
+      stack[position_] = flags.safe_fractions(
+          operand, str_cat("op ", op, ": ", rule_.operand, " has elements that are not between 0 and 1"));
+      return;
+    }
+    const int64_t end = expected_.value(stack);
+    DeviceFlags::Range range{.least = rule_.must == Must::kIndexFromEnd ? -end : 0, .end = end};
+    if (rule_.must == Must::kIndexOrSkip) range.or_else = second_.value(stack);
+    stack[position_] = safe(operand, range, flags, op);
+  }
+
   void check(const Stack& stack) const {
     if (!rule_.when.empty() && (!when_.given(stack) || when_.value(stack) == 0)) return;
     if (!operand_.given(stack) && rule_.must == Must::kBeGiven) throw invalid_argument(rule_.operand, " is missing");
@@ -171,6 +206,39 @@ class OpGuard::Check {
     if (IntegerRange range = range_of(indices); range.least > range.most || (range.least >= 0 && range.most < end))
       return;
     check_index(range_of(indices.masked_select(indices.ne(skipped))), end);
+  }
+
+  static bool looks_at_elements(Must must) {
+    return must == Must::kIndex || must == Must::kForwardIndex || must == Must::kIndexOrSkip ||
+           must == Must::kIndexFromEnd || must == Must::kBeFraction;
+  }
+
+  at::Tensor safe(const at::Tensor& operand, const DeviceFlags::Range& range, DeviceFlags& flags,
+                  const std::string& op) const {
+    return flags.safe(operand, range,
+                      str_cat("op ", op, ": ", rule_.operand, " has an element that is not at least ", range.least,
+                              " and below ", range.end));
+  }
+
+  void make_each_safe(std::vector<c10::IValue>& stack, DeviceFlags& flags, const std::string& op) const {
+    const at::Tensor& from = stack[others_[0]].toTensor();
+    c10::List<std::optional<at::Tensor>> safe_ones;
+    int64_t dimension = 0;
+    for (const c10::IValue& index : stack[position_].toListRef()) {
+      if (!is_given(index)) {
+        safe_ones.push_back(index.isNone() ? std::nullopt : std::optional(index.toTensor()));
+        ++dimension;
+        continue;
+      }
+      const at::Tensor& tensor = index.toTensor();
+      if (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte) {
+        throw failed_precondition("a mask is looked at before each call");
+      }
+      const int64_t size = dimension < from.dim() ? from.size(dimension) : 0;
+      safe_ones.push_back(tensor.is_cuda() ? safe(tensor, {.least = -size, .end = size}, flags, op) : tensor);
+      ++dimension;
+    }
+    stack[position_] = std::move(safe_ones);
   }
 
   // As x[i, mask, j] means it: a mask stands for as many dimensions as it has, a missing one for one.
@@ -355,6 +423,14 @@ void OpGuard::check_once(const std::vector<c10::IValue>& stack) const {
 
 void OpGuard::check(const std::vector<c10::IValue>& stack) const {
   for (const auto& check : each_) check->check(stack);
+}
+
+bool OpGuard::can_be_deferred() const {
+  return std::all_of(each_.begin(), each_.end(), [](const auto& check) { return check->can_be_deferred(); });
+}
+
+void OpGuard::check_later(std::vector<c10::IValue>& stack, DeviceFlags& flags, const std::string& op) const {
+  for (const auto& check : each_) check->check_later(stack, flags, op);
 }
 
 bool fits(const GuardRule& rule, const c10::FunctionSchema& schema) {

@@ -12,6 +12,8 @@
 
 namespace muster {
 
+class DeviceFlags;
+
 // How an operand is held against an expression. "An expression" is made of terms and of * / + -, from left to right. A
 // term is a number; the value of an int or bool, the number of elements of a tensor, the product of a list of ints but
 // for those that are -1; name[i], a size of a tensor or an element of a list of ints, where i is a number, or the name
@@ -77,6 +79,11 @@ class OpGuard {
   void check_once(const std::vector<c10::IValue>& stack) const;  // looks at no tensor
   void check(const std::vector<c10::IValue>& stack) const;       // before each call; what the other has not looked at
   bool looks_at_each_call() const { return !each_.empty(); }
+
+  // The same as check() for operands in a GPU's memory, without a wait: what is wrong with their elements is seen
+  // later, and the kernel gets others in their place. REQUIRES: can_be_deferred().
+  void check_later(std::vector<c10::IValue>& stack, DeviceFlags& flags, const std::string& op) const;
+  bool can_be_deferred() const;
 
   // That the op knows what to do without this tensor although its schema does not say so.
   bool may_be_missing(size_t argument) const { return may_be_missing_[argument]; }

@@ -9,6 +9,8 @@
 #include "muster/base/status.h"
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/forward_indices.h"
+#include "muster/runtime/gpu/gpu_graph.h"
+#include "muster/runtime/gpu/stretches.h"
 #include "muster/runtime/literals.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/weight_order.h"
@@ -152,6 +154,10 @@ class Planner {
     if (!is_body_) take_first();
     hold_variables();
     find_last_uses();
+    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
+      const bool records = plan_.lane_torch_devices[lane].is_cuda() && GpuGraph::available();
+      plan_.stretches.push_back(records ? find_stretches(plan_, lane, aliases_) : std::vector<Stretch>());
+    }
     for (auto& lane : plan_.lanes) {
       for (size_t i = 0; i < lane.size(); ++i) {
         if (lane[i].kind == Step::Kind::kReceive) plan_.receives.push_back(&lane[i]);
@@ -336,13 +342,13 @@ class Planner {
   void choose_kernel(Step& step, const std::string& op_name) {
     bool any = false;
     for_each_operand(step, [&](ValueId value) { any = any || unordered_[value]; });
-    bool free_results = kernels_ != nullptr && step.kind == Step::Kind::kOp && step.device.is_cpu();
+    bool free_results = kernels_ != nullptr && step.kind == Step::Kind::kOp;
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
       }
     }
-    if (free_results) step.choice = KernelChoice::make(*step.op, *kernels_, image_order_);
+    if (free_results) step.choice = KernelChoice::make(*step.op, step.device, *kernels_, image_order_);
     const bool passes_on = any && free_results && any_memory_order(op_name);
     step.one_order = passes_on && step.slots.size() > 1;
     if (step.choice || passes_on) {
@@ -510,6 +516,9 @@ class Planner {
     for (ValueId value : program_.outputs) {
       if (value >= 0) kept[value] = true;
     }
+    for (const ProgramArgument& argument : program_.arguments) {
+      plan_.argument_used.push_back(last[argument.value] != nullptr || kept[argument.value]);
+    }
     for (const ProgramArgument& argument : program_.arguments) kept[argument.value] = true;
     for (const VariableRef& variable : program_.variables) kept[variable.value] = true;
     for (const Constant& constant : program_.constants) kept[constant.value] = true;
@@ -523,7 +532,9 @@ class Planner {
         if (program_.op_of(program_.instructions[step.instruction]).name != "aten::copy_" || step.slots.size() != 2)
           continue;
         const ValueId source = step.slots[1].value;
-        step.moves = last[source] == &step && !is_input_or_output(source) && is_only_copied_to(step.slots[0].value);
+        // On a GPU the next step finds a variable where this one did, if that was recorded.
+        step.moves = step.device.is_cpu() && last[source] == &step && !is_input_or_output(source) &&
+                     is_only_copied_to(step.slots[0].value);
       }
     }
   }

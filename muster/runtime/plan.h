@@ -78,6 +78,15 @@ struct Step {
   }
 };
 
+// Steps of a lane on a GPU that are recorded together and then told to it in one go (gpu/captured_stretch.h).
+struct Stretch {
+  size_t begin = 0, end = 0;       // steps
+  std::vector<ValueId> fixed{};    // what it works on in place: must be in the same memory every time
+  std::vector<ValueId> inputs{};   // what else comes from outside; no constants
+  std::vector<ValueId> dropped{};  // of both, those whose last use is in it
+  std::vector<ValueId> results{};  // what it makes that is used outside
+};
+
 // REQUIRES of the program: checked (checker.h) and placed (placer.h) on devices of `devices`.
 struct Plan {
   // An element that a run takes before it begins: from the sequence whose number is an argument, or this one.
@@ -94,8 +103,9 @@ struct Plan {
        const std::vector<Program>* parts = nullptr, const std::vector<int>& argument_classes = {});
 
   Program program;
-  std::vector<std::vector<Step>> lanes{};   // steps in program order, by device
-  std::vector<std::string> lane_devices{};  // full names
+  std::vector<std::vector<Step>> lanes{};         // steps in program order, by device
+  std::vector<std::vector<Stretch>> stretches{};  // by lane, in the order of their steps; none that overlap
+  std::vector<std::string> lane_devices{};        // full names
   std::vector<at::Device> lane_torch_devices{};
   std::vector<at::Device> variable_devices{};
   std::vector<VariableUses> variable_uses{};
@@ -104,6 +114,7 @@ struct Plan {
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<bool> argument_written{};
+  std::vector<bool> argument_used{};
   std::vector<at::Tensor> constants{};
   std::vector<std::unique_ptr<Plan>> bodies{};
   std::vector<First> first_elements{};

@@ -1,0 +1,160 @@
+#include "muster/runtime/gpu/captured_stretch.h"
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/runtime/lost_device.h"
+#include "muster/runtime/op_failure.h"
+
+namespace muster {
+namespace {
+
+const void* address_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+
+bool is_part_of(const at::Tensor& tensor, const at::Tensor& whole) {
+  return whole.defined() && tensor.has_storage() && tensor.storage().is_alias_of(whole.storage());
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+void CapturedStretch::run(std::vector<at::Tensor>& values, const std::vector<at::Generator>& generators,
+                          const Perform& perform) {
+  if (flags_) flags_->throw_if_set();
+  if (graph_ && !fits(values)) {
+    graph_.reset();
+    results_.clear();
+  }
+  if (graph_) return replay(values);
+  if (given_up_) return perform(nullptr);
+  look_at(values);
+  if (runs_ < kRunsBefore) {
+    ++runs_;
+    return perform(nullptr);
+  }
+  if (recordings_ == kMostRecordings) {
+    give_up("what it works on is elsewhere every time");
+    return perform(nullptr);
+  }
+  ++recordings_;
+  perform_and_record(values, generators, perform);
+}
+
+void CapturedStretch::look_at(const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    const void* address = address_of(values[stretch_.inputs[i]]);
+    seen_[i].times = seen_[i].address == address ? seen_[i].times + 1 : 0;
+    seen_[i].address = address;
+  }
+}
+
+bool CapturedStretch::fits(const std::vector<at::Tensor>& values) {
+  bool all = true;
+  for (size_t i = 0; i < fixed_.size(); ++i) all = all && fixed_[i] == address_of(values[stretch_.fixed[i]]);
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    if (seen_[i].copy || seen_[i].address == address_of(values[stretch_.inputs[i]])) continue;
+    seen_[i].moves = true;
+    all = false;
+  }
+  if (all && ++replays_ == kWorthARecording) recordings_ = 0;
+  return all;
+}
+
+void CapturedStretch::give_up(const std::string& why) {
+  given_up_ = true;
+  graph_.reset();
+  results_.clear();
+  for (Seen& seen : seen_) seen.copy.reset();
+  MUSTER_LOG(info) << "program \"" << name_ << "\" is told to the GPU step by step, not as a graph: " << why;
+}
+
+// The steps are run first: libraries set themselves up anew for each thread, which cannot be recorded.
+void CapturedStretch::perform_and_record(std::vector<at::Tensor>& values, const std::vector<at::Generator>& generators,
+                                         const Perform& perform) {
+  const auto tensors = [&](const std::vector<ValueId>& numbers) {
+    std::vector<at::Tensor> them;
+    for (ValueId number : numbers) them.push_back(values[number]);
+    return them;
+  };
+  const auto put = [&](const std::vector<ValueId>& numbers, const std::vector<at::Tensor>& them) {
+    for (size_t i = 0; i < numbers.size(); ++i) values[numbers[i]] = them[i];
+  };
+  const std::vector<at::Tensor> fixed = tensors(stretch_.fixed), given = tensors(stretch_.inputs);
+  perform(nullptr);
+  const std::vector<at::Tensor> results = tensors(stretch_.results);
+  put(stretch_.fixed, fixed);
+  put(stretch_.inputs, given);
+  try {
+    const RefusalsExpected recording;
+    record(values, generators, perform);
+  } catch (...) {
+    give_up(first_line(status_of_op_failure().message()));
+  }
+  if (flags_) flags_->end();
+  put(stretch_.fixed, fixed);
+  put(stretch_.inputs, given);
+  put(stretch_.results, results);
+  for (ValueId value : stretch_.dropped) values[value].reset();
+}
+
+void CapturedStretch::record(std::vector<at::Tensor>& values, const std::vector<at::Generator>& generators,
+                             const Perform& perform) {
+  std::vector<at::Tensor> fixed;
+  fixed_.clear();
+  for (ValueId value : stretch_.fixed) {
+    fixed.push_back(values[value]);
+    fixed_.push_back(address_of(values[value]));
+  }
+  std::vector<at::Tensor> given;
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    Seen& seen = seen_[i];
+    at::Tensor& value = values[stretch_.inputs[i]];
+    if (value.defined() && !value.is_cuda()) throw failed_precondition("one of its operands is in the CPU's memory");
+    if (value.defined() && (seen.moves || seen.times < kRunsBefore))
+      seen.copy = value.clone(at::MemoryFormat::Preserve);
+    if (seen.copy) value = *seen.copy;
+    given.push_back(value);
+  }
+  if (!flags_) flags_.emplace(device_);
+  graph_ = std::make_unique<GpuGraph>(device_, generators, [&] {
+    flags_->begin(given);
+    perform(&*flags_);
+    flags_->publish();
+  });
+  replays_ = 0;
+  for (ValueId value : stretch_.results) {
+    const at::Tensor& tensor = values[value];
+    Result& result = results_.emplace_back();
+    if (!tensor.defined()) continue;
+    if (!tensor.is_cuda()) throw failed_precondition("one of its results is in the CPU's memory");
+    for (size_t i = 0; i < fixed.size() && result.fixed < 0; ++i) {
+      if (is_part_of(tensor, fixed[i])) result.fixed = static_cast<int>(i);
+    }
+    if (result.fixed < 0) {
+      result.tensor = tensor;
+    } else {
+      result.sizes = tensor.sizes().vec();
+      result.strides = tensor.strides().vec();
+      result.offset = tensor.storage_offset();
+    }
+  }
+}
+
+void CapturedStretch::replay(std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    if (seen_[i].copy) seen_[i].copy->copy_(values[stretch_.inputs[i]]);
+  }
+  graph_->replay();
+  for (size_t i = 0; i < results_.size(); ++i) {
+    const Result& result = results_[i];
+    at::Tensor& value = values[stretch_.results[i]];
+    if (result.fixed >= 0) {
+      value = values[stretch_.fixed[result.fixed]].as_strided(result.sizes, result.strides, result.offset);
+    } else {
+      value = result.tensor.defined() ? result.tensor.clone(at::MemoryFormat::Preserve) : at::Tensor();
+    }
+  }
+  for (ValueId value : stretch_.dropped) values[value].reset();
+}
+
+}  // namespace muster

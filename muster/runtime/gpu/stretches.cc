@@ -1,0 +1,169 @@
+#include "muster/runtime/gpu/stretches.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kShortest = 4;      // steps that are worth a graph
+constexpr int64_t kLongest = 4'096;  // that a loop is laid out to
+
+bool looks_at_elements(const c10::OperatorHandle& op) {
+  // What comes out depends on what is in the tensors, so the host has to look.
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
+
+// Steps of the body of a loop, those of loops in it by their trips; 0 if one of them cannot be recorded.
+int64_t recorded_steps(const Plan& body, at::Device device) {
+  if (body.lanes.size() != 1 || body.lane_torch_devices[0] != device || body.communicates) return 0;
+  int64_t steps = 0;
+  for (const Step& step : body.lanes[0]) {
+    if (!why_not_recorded(body, step).empty()) return 0;
+    steps += step.kind == Step::Kind::kLoop
+                 ? step.stack[0].toInt() * recorded_steps(*body.bodies[step.bodies[0]], device)
+                 : 1;
+  }
+  return steps;
+}
+
+template <class Visit>
+void for_each_operand(const Step& step, const Visit& visit) {
+  for (const Step::Slot& slot : step.slots) visit(slot.value);
+  for (const Step::ListSlot& list : step.lists) {
+    for (ValueId value : list.values) {
+      if (value >= 0) visit(value);
+    }
+  }
+}
+
+template <class Visit>
+void for_each_result(const Step& step, const Visit& visit) {
+  for (const auto& values : step.results) {
+    for (ValueId value : values) {
+      if (value >= 0) visit(value);
+    }
+  }
+}
+
+class Finder {
+ public:
+  Finder(const Plan& plan, size_t lane, const Aliases& aliases)
+      : plan_(plan), steps_(plan.lanes[lane]), lane_(lane), aliases_(aliases) {
+    for (const VariableRef& variable : plan.program.variables) variables_.insert(variable.value);
+    for (size_t i = 0; i < plan.constants.size(); ++i) {
+      constants_[plan.program.constants[i].value] = plan.constant_written[i];
+    }
+  }
+
+  std::vector<Stretch> find() {
+    std::vector<Stretch> found;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (!can_take(i)) {
+        end(i, found);
+        if (!can_take(i)) continue;
+      }
+      take(i);
+      if (steps_[i].signals >= 0) end(i + 1, found);
+    }
+    end(steps_.size(), found);
+    return found;
+  }
+
+ private:
+  bool can_take(size_t index) const {
+    const Step& step = steps_[index];
+    return (taken_ == 0 || step.awaits.empty()) && why_not_recorded(plan_, step).empty();
+  }
+
+  void take(size_t index) {
+    const Step& step = steps_[index];
+    for_each_operand(step, [&](ValueId value) {
+      if (!made_.contains(value)) inputs_.insert(value);
+    });
+    for_each_result(step, [&](ValueId value) { made_.insert(value); });
+    for (ValueId value : step.kills) killed_.insert(value);
+    ++taken_;
+  }
+
+  void end(size_t end, std::vector<Stretch>& found) {
+    if (taken_ >= kShortest || has_loop(end - taken_, end)) found.push_back(stretch(end - taken_, end));
+    taken_ = 0;
+    inputs_.clear();
+    made_.clear();
+    killed_.clear();
+  }
+
+  bool has_loop(size_t begin, size_t end) const {
+    return std::any_of(steps_.begin() + static_cast<ptrdiff_t>(begin), steps_.begin() + static_cast<ptrdiff_t>(end),
+                       [](const Step& step) { return step.kind == Step::Kind::kLoop; });
+  }
+
+  // A copy of it would not do: it is written to, or too large to be copied every time.
+  bool stays(ValueId value) const { return variables_.contains(value) || aliases_.written(aliases_.group(value)); }
+
+  Stretch stretch(size_t begin, size_t end) const {
+    Stretch made{.begin = begin, .end = end};
+    const Program& program = plan_.program;
+    for (ValueId value : inputs_) {
+      if (killed_.contains(value)) made.dropped.push_back(value);
+      if (const auto constant = constants_.find(value); constant == constants_.end()) {
+        (stays(value) ? made.fixed : made.inputs).push_back(value);
+      } else if (constant->second) {
+        made.fixed.push_back(value);
+      }
+    }
+    std::set<ValueId> wanted(program.outputs.begin(), program.outputs.end());
+    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
+      for (size_t i = 0; i < plan_.lanes[lane].size(); ++i) {
+        if (lane == lane_ && i >= begin && i < end) continue;
+        for_each_operand(plan_.lanes[lane][i], [&](ValueId value) { wanted.insert(value); });
+      }
+    }
+    for (ValueId value : made_) {
+      if (wanted.contains(value)) made.results.push_back(value);
+    }
+    return made;
+  }
+
+  const Plan& plan_;
+  const std::vector<Step>& steps_;
+  const size_t lane_;
+  const Aliases& aliases_;
+  std::set<ValueId> variables_;
+  std::map<ValueId, bool> constants_;  // whether they are written to
+  // Of the stretch that is being made.
+  size_t taken_ = 0;
+  std::set<ValueId> inputs_, made_, killed_;
+};
+
+}  // namespace
+
+std::string why_not_recorded(const Plan& plan, const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kOp:
+      if (looks_at_elements(*step.op)) return "the shape of its result depends on what is in its operands";
+      // Row ops on a GPU look for the rows that are there (composed_row_ops.h).
+      if (step.op->schema().name().starts_with("muster_rows::")) return "it looks for the rows that are there";
+      if (step.guard && !step.guard->can_be_deferred()) return "its operands are looked at before each call";
+      return "";
+    case Step::Kind::kCopy:
+      return step.device == plan.lane_torch_devices[step.lane] ? "" : "it copies to another device";
+    case Step::Kind::kLoop: {
+      if (!step.stack[0].isInt()) return "only a look at the GPU tells how long the loop runs";
+      const int64_t steps = step.stack[0].toInt() * recorded_steps(*plan.bodies[step.bodies[0]], step.device);
+      if (steps > kLongest) return str_cat("the loop has ", steps, " steps, of ", kLongest, " at most");
+      return steps == 0 ? "the body of the loop cannot be recorded" : "";
+    }
+    default: return "it takes part in what happens outside of the GPU";
+  }
+}
+
+std::vector<Stretch> find_stretches(const Plan& plan, size_t lane, const Aliases& aliases) {
+  return Finder(plan, lane, aliases).find();
+}
+
+}  // namespace muster
