@@ -5,10 +5,14 @@
 
 #include <filesystem>
 #include <future>
+#include <numeric>
 #include <set>
 
 #include "muster/cluster/test_environment.h"
+#include "muster/graph/placer.h"
 #include "muster/graph/serialize.h"
+#include "muster/graph/split.h"
+#include "muster/graph/test_program.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/remote_master.h"
 #include "muster/rpc/remote_worker.h"
@@ -86,12 +90,11 @@ struct Loss {
   FaultRates rates;
 };
 class EveryMethodOver : public EveryMethod, public ::testing::WithParamInterface<Loss> {};
-INSTANTIATE_TEST_SUITE_P(
-    Networks, EveryMethodOver,
+const auto kNetworks =
     ::testing::Values(Loss{"ThatLosesRequests", {.request_lost = 0.4}},
                       Loss{"ThatLosesAnswers", {.response_lost = 0.4}}, Loss{"ThatRepeatsRequests", {.in_flight = 0.6}},
-                      Loss{"ThatDoesAllOfThat", {.request_lost = 0.2, .response_lost = 0.2, .in_flight = 0.3}}),
-    [](const auto& info) { return info.param.name; });
+                      Loss{"ThatDoesAllOfThat", {.request_lost = 0.2, .response_lost = 0.2, .in_flight = 0.3}});
+INSTANTIATE_TEST_SUITE_P(Networks, EveryMethodOver, kNetworks, [](const auto& info) { return info.param.name; });
 
 TEST_P(EveryMethodOver, IsRunOncePerCall) {
   auto faults = std::make_shared<RpcFaults>(23);
@@ -140,6 +143,75 @@ TEST_P(EveryMethodOver, IsRunOncePerCall) {
   const ProgramHandle read = worker.register_program(reading(*v_.state()).program);
   EXPECT_EQ(worker.run(read, {}).at(0).item<float>(), 3 * kTimes);
   EXPECT_GT(faults->drawn(), kTimes) << "the network was well behaved after all";
+}
+
+// ---- A write that reads for the next step
+class OnePeer : public Peers {
+ public:
+  explicit OnePeer(std::shared_ptr<RpcChannel> channel) : worker_(std::make_shared<RemoteWorker>(std::move(channel))) {}
+  std::shared_ptr<Worker> worker(const std::string&) override { return worker_; }
+
+ private:
+  const std::shared_ptr<Worker> worker_;
+};
+
+// Steps of another task with a variable of this one, which each adds 1 to what it has read.
+class Steps : public EveryMethod {
+ protected:
+  // What each of them has read.
+  std::vector<float> run(int count, ChannelOptions options) {
+    options.attempts = 100;
+    OnePeer peers(std::make_shared<RpcChannel>(task_.server->address(), kTask, options));
+    LocalWorkerOptions of_driver{.devices = {.task = kDriver, .gpus = false}};
+    of_driver.peers = &peers;
+    LocalWorker driver(of_driver);
+    task_.worker.store().declare("v", {DType::kFloat, {2, 2}}, at::kCPU)->assign(torch::zeros({2, 2}));
+    testing_support::Builder b;
+    const std::string here = str_cat(kDriver, "/device:CPU:0");
+    const ValueId one = b.argument(), v = b.variable("v", device_);
+    const ValueId read = b.relu(v, here);
+    const ValueId sum = b.add(read, one, here);
+    b.op("aten::sub_.Tensor", {testing_support::ref(v), testing_support::ref(read), testing_support::integer(1)});
+    b.add_(v, sum);
+    const Program placed = place(b.finish({read}), {.devices = {here, device_}, .default_device = here});
+    const ProgramHandle step = driver.register_program(split(placed, kDriver));
+
+    std::vector<float> values;
+    driver.run_in_turn(std::vector<ProgramRun>(count, {.handle = step, .arguments = {torch::ones({2, 2})}}), {},
+                       [&](const std::vector<RunOutcome>& outcomes) {
+                         for (const RunOutcome& outcome : outcomes) {
+                           ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+                           values.push_back(outcome.outputs[0][0][0].item<float>());
+                         }
+                       });
+    return values;
+  }
+  static std::vector<float> expected(int count) {
+    std::vector<float> values(count);
+    std::iota(values.begin(), values.end(), 0.0F);
+    return values;
+  }
+
+  static constexpr const char* kDriver = "/job:driver/replica:0/task:0";
+};
+
+TEST_F(Steps, AreOneCallEach) {
+  constexpr int kSteps = 100;
+
+  EXPECT_EQ(run(kSteps, {}), expected(kSteps));
+  EXPECT_EQ(task_.runs[worker_rpc::kRun], kSteps + 1);
+}
+
+class StepsOver : public Steps, public ::testing::WithParamInterface<Loss> {};
+INSTANTIATE_TEST_SUITE_P(Networks, StepsOver, kNetworks, [](const auto& info) { return info.param.name; });
+
+TEST_P(StepsOver, ReadWhatTheOneBeforeHasWrittenOnce) {
+  constexpr int kSteps = 100;
+  auto faults = std::make_shared<RpcFaults>(23);
+  faults->set(worker_rpc::kRun, GetParam().rates);
+
+  EXPECT_EQ(run(kSteps, {.faults = faults}), expected(kSteps));
+  EXPECT_GT(faults->drawn(), kSteps / 10) << "the network was well behaved after all";
 }
 
 // ---- A call and its repetition with 100,000 others between them

@@ -59,6 +59,33 @@ TEST_P(Turns, OfOneWorkerComeOneAfterTheOther) {
   EXPECT_EQ(v.value().item<float>(), kClosures);
 }
 
+// Each writes at the parameter server and reads there for the next one, in one call. Which of them are at the worker in
+// time is a matter of chance, of most it is known.
+TEST(Closures, OfOneWorkerReadForEachOther) {
+  constexpr int kClosures = 1'000;
+  LogCapture quiet;
+  const InProcessCluster cluster({.workers = 1, .ps = 1, .transport = Transport::kGrpc});
+  ParameterServerStrategy strategy(cluster.resolver());
+  Variable v = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy);
+  auto count = function([&](at::Tensor x) {
+    const at::Tensor old = v.value() + 0;
+    v.assign(old + x);
+    return old;
+  });
+  ClusterPeers peers(cluster.spec(), {});
+  const std::shared_ptr<Worker> ps = peers.worker("/job:ps/replica:0/task:0");
+  coordinator.schedule(count, torch::ones({})).fetch();
+  const uint64_t before = ps->status().requests;
+
+  std::vector<RemoteValue<at::Tensor>> seen;
+  for (int i = 0; i < kClosures; ++i) seen.push_back(coordinator.schedule(count, torch::ones({})));
+  coordinator.join();
+
+  EXPECT_LT(ps->status().requests - before, 1.7 * kClosures);
+  for (int i = 0; i < kClosures; ++i) ASSERT_EQ(seen[i].fetch().item<float>(), i + 1);
+}
+
 TEST_P(Turns, AreNotWaitedForIfTheUserSaysSo) {
   start(1);
   ParameterServerStrategy strategy = this->strategy();

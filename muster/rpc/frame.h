@@ -23,6 +23,7 @@ namespace muster {
 struct Frame {
   proto::Envelope envelope{};
   std::vector<at::Tensor> tensors{};
+  size_t fleeting = 0;  // of an answer: how many of the last ones are not kept for whoever asks again
 };
 
 // A large tensor is not copied: its memory is part of the message, and lives until the message is sent.

@@ -20,6 +20,11 @@ int64_t bytes_of_answer(const Frame& frame) {
   return bytes;
 }
 
+// What of an answer is kept: what was only read would keep its variable's memory from being written in place.
+Frame kept_of(const Frame& answer) {
+  return {answer.envelope, {answer.tensors.begin(), answer.tensors.end() - static_cast<ptrdiff_t>(answer.fleeting)}};
+}
+
 }  // namespace
 
 // Runs in place of the first call of a request, and has its answer afterwards.
@@ -126,16 +131,18 @@ class OnceCalls::Run final : public RpcCall, public std::enable_shared_from_this
     Callers callers{.first = std::move(call_), .again = {}};
     std::vector<DeadlineTimer::Alarm> alarms;
     std::vector<Cancellation::Registration> registrations;
+    Frame kept = kept_of(answer);
+    const int64_t bytes = bytes_of_answer(kept);
     {
       absl::MutexLock lock(&mu_);
       finished_ = true;
       status_ = status;
-      answer_ = answer;
+      answer_ = std::move(kept);
       callers.again.swap(again_);
       alarms.swap(alarms_);
       registrations.swap(registrations_);
     }
-    owner_.finish(id_, client_, number_, bytes_of_answer(answer));
+    owner_.finish(id_, client_, number_, bytes);
     return callers;
   }
 

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "muster/base/test_wait.h"
+#include "muster/rpc/request_numbers.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/test_relay.h"
@@ -202,6 +203,30 @@ TEST(OnceCalls, MayOutliveTheChannelThatHasStartedThem) {
 
   EXPECT_TRUE(end_of(call).ok());
   EXPECT_EQ(waiting.runs, 2);
+}
+
+TEST(OnceCalls, KeepNoTensorsThatAreFleeting) {
+  constexpr const char* kRead = "/muster.Test/Read";
+  at::Tensor variable = at::ones({4});
+  RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
+                   {{kRead,
+                     [&](const std::shared_ptr<RpcCall>& call) {
+                       Frame answer;
+                       answer.tensors = {at::zeros({}), variable};
+                       answer.fleeting = 1;
+                       call->answer(std::move(answer));
+                     },
+                     true}});
+  RpcChannel channel(server.address(), "", {});
+  RequestNumbers numbers;
+  Frame request;
+  const RequestNumbers::Taken wanted = numbers.take(request.envelope);
+
+  const Frame first = channel.call(kRead, request), again = channel.call(kRead, request);
+
+  EXPECT_EQ(first.tensors.size(), 2u);
+  EXPECT_EQ(again.tensors.size(), 1u);
+  EXPECT_TRUE(eventually([&] { return variable.use_count() == 1; })) << "it cannot be written in place";
 }
 
 }  // namespace

@@ -149,6 +149,7 @@ RemoteWorker::RunRequest RemoteWorker::run_request(ProgramHandle handle, std::ve
   if (options.step) request.set_step(*options.step);
   request.set_replica(options.replica);
   request.set_meeting(options.meeting);
+  request.set_then(options.then);
   Frame frame = with_header(request);
   frame.envelope.set_incarnation(known.incarnation);
   frame.tensors = std::move(arguments);

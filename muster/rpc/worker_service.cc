@@ -49,6 +49,11 @@ void run(LocalWorker& worker, RpcCall& call) {
   if (request.has_step()) options.step = request.step();
   Frame answer;
   answer.tensors = worker.run({request.handle()}, std::move(call.request().tensors), options);
+  if (request.then() != 0) {
+    std::vector<at::Tensor> read = worker.run_along({request.then()}, options);
+    answer.fleeting = read.size();
+    for (at::Tensor& tensor : read) answer.tensors.push_back(std::move(tensor));
+  }
   call.answer(std::move(answer));
 }
 

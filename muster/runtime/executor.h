@@ -47,6 +47,7 @@ class Executor {
   const Program& program() const;
   // What a run takes before it does anything else.
   const ElementSpecs& elements() const;
+  const std::shared_ptr<const RemoteParts>& parts() const { return links_.parts; }
 
   // Throws Error: what an op throws gets the op, the instruction and the device added to its words; its code is
   // kInvalidArgument for a bad value, kResourceExhausted for lack of memory.

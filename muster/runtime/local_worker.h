@@ -12,12 +12,10 @@
 
 #include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
-#include "muster/graph/checker.h"
-#include "muster/graph/passes/passes.h"
 #include "muster/runtime/devices.h"
-#include "muster/runtime/element_source.h"
 #include "muster/runtime/lease_holder.h"
 #include "muster/runtime/lease_table.h"
+#include "muster/runtime/local_worker_options.h"
 #include "muster/runtime/run_turns.h"
 #include "muster/runtime/shared_source.h"
 #include "muster/runtime/variable_store.h"
@@ -29,37 +27,7 @@ class Collectives;
 class Executor;
 class KernelTable;
 class OpCatalog;
-
-struct LocalWorkerOptions {
-  LocalDevicesOptions devices{};
-  PassOptions passes{};
-  Limits limits{};
-  std::vector<std::string> extra_ops{};  // see OpCatalog
-  // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
-  // fastest on this machine, measured once per shape, whose results may differ in the last bits, and large weights of
-  // linear layers are kept in the order that is fastest (order_trial.h).
-  bool exact = false;
-  // Tensors of a program get their memory from a pool (memory_pool.h): asking the kernel for the same pages in every
-  // step is slow. Makes the pool libtorch's CPU allocator.
-  bool keep_memory = true;
-  // Bytes that the tensors of one run may have at the same time on the CPU, asked for before the system is; an op that
-  // wants more fails with RESOURCE_EXHAUSTED. None: nine tenths of what the machine, or its container, has.
-  std::optional<int64_t> run_memory{};
-  bool soft_placement = true;
-  // Of the machine's, for libtorch's ops; none: as many as there are, or, for one of several tasks of a job on one
-  // machine, its share.
-  std::optional<int> cores{};
-  size_t max_programs = 10'000;  // different ones, registered at the same time
-  // An owner that was not heard of for so long is gone, and what it has left here goes.
-  std::chrono::milliseconds lease = kUsualLease;
-  Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
-  // Checkpoints, and caches of datasets, are written and read below these directories, at a client's wish.
-  std::vector<std::string> storage{};
-  // Datasets may read files below these directories, at a client's wish; none: nowhere.
-  std::vector<std::string> data{};
-  OpenSource open_source{};  // without it programs cannot take examples from sequences
-  bool log_device_placement = false;
-};
+class RemoteParts;
 
 class LocalWorker : public Worker {
  public:
@@ -73,6 +41,8 @@ class LocalWorker : public Worker {
   void deregister_program(ProgramHandle handle) override ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                               const RunOptions& options = {}) override ABSL_LOCKS_EXCLUDED(mu_);
+  // RunOptions::then; nothing if it fails. `options` are those of the run before it.
+  std::vector<at::Tensor> run_along(ProgramHandle handle, const RunOptions& options);
   void start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options, RunDone done) override;
   void start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) override;
   // The same as soon as its sequence has come to it: on this thread, or on the one that has run what was before it.
@@ -121,6 +91,8 @@ class LocalWorker : public Worker {
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  std::vector<at::Tensor> run_program(ProgramHandle handle, std::vector<at::Tensor> arguments,
+                                      const RunOptions& options);
   std::vector<at::Tensor> run_in_time(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                       const RunOptions& options);
   struct Registered {
@@ -149,7 +121,9 @@ class LocalWorker : public Worker {
     uint64_t owner;
   };
   Runnable runnable(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options);
+  std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options, ReadAhead& ahead);
+  // What other tasks do for it; null if there is no such program.
+  std::shared_ptr<const RemoteParts> parts_of(uint64_t program) const ABSL_LOCKS_EXCLUDED(mu_);
   RunOutcome run_one(ProgramRun run, const RunOptions& options);
   // The number of the program of `run` that is for the elements that another one has found, as in RunOutcome::variant.
   std::optional<uint32_t> fitting(const ProgramRun& run, const Status& failure) const;

@@ -1,7 +1,10 @@
 #include "muster/runtime/next_element.h"
 
+#include <chrono>
+
 #include "muster/base/status.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/read_ahead.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -85,6 +88,7 @@ TakenElements::~TakenElements() {
 
 void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
                          const RunOptions& options) {
+  const auto asked = std::chrono::steady_clock::now();
   bool fits = true;
   for (const Plan::First& first : plan.first_elements) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
@@ -97,6 +101,9 @@ void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
       options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});
     }
   }
+  // Other workers go on while this one waits for its input, and to read once more costs little beside that wait.
+  constexpr std::chrono::milliseconds kFresh{1};
+  if (options.ahead != nullptr && std::chrono::steady_clock::now() - asked > kFresh) options.ahead->forget();
   if (fits) return;
   ElementSpecs found;
   for (const Element& element : elements_) found.push_back(spec_of_element(element));

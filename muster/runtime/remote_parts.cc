@@ -1,16 +1,19 @@
 #include "muster/runtime/remote_parts.h"
 
+#include <iterator>
 #include <map>
 
 #include "muster/base/log.h"
+#include "muster/graph/end_calls.h"
 #include "muster/runtime/missing_program.h"
+#include "muster/runtime/read_ahead.h"
 #include "muster/runtime/restart.h"
 
 namespace muster {
 
-RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, ProgramRunner& here,
-                         const std::string& own_task, LeaseHolder& holder)
-    : programs_(parts), peers_(peers), own_task_(own_task), holder_(holder) {
+RemoteParts::RemoteParts(const Program& program, Peers& peers, ProgramRunner& here, const std::string& own_task,
+                         LeaseHolder& holder)
+    : programs_(program.parts), peers_(peers), own_task_(own_task), holder_(holder) {
   try {
     for (const Program& part : programs_) {
       // The worker has the program that has this: it must not keep itself.
@@ -20,6 +23,9 @@ RemoteParts::RemoteParts(const std::vector<Program>& parts, Peers& peers, Progra
       register_part(*made);
       parts_.push_back(std::move(made));
     }
+    const EndCalls ends = end_calls(program);
+    for (int64_t part : ends.openings) parts_[part]->opens = programs_[part].task != own_task;
+    for (int64_t part : ends.closings) parts_[part]->closes = programs_[part].task != own_task;
   } catch (...) {
     deregister_all();
     throw;
@@ -67,42 +73,72 @@ void RemoteParts::deregister_all() {
   }
 }
 
+std::optional<std::vector<at::Tensor>> RemoteParts::had(int64_t number, const RunOptions& options) const {
+  const Part& part = *parts_[number];
+  if (!part.opens || options.ahead == nullptr) return std::nullopt;
+  return options.ahead->take({part.runner.get(), part.handle});
+}
+
+const RemoteParts::Part* RemoteParts::opening_at(const ProgramRunner& runner) const {
+  for (const auto& part : parts_) {
+    if (part->opens && part->runner.get() == &runner) return part->missing ? nullptr : part.get();
+  }
+  return nullptr;
+}
+
+RemoteParts::Call RemoteParts::prepare(int64_t number, const RunOptions& options) const {
+  Part& part = ready(number);
+  Call call{part, part.handle, options, options.ahead};
+  call.options.ahead = nullptr;
+  if (!part.closes || call.ahead == nullptr) return call;
+  if (const RemoteParts* next = call.ahead->next()) call.read = next->opening_at(*part.runner);
+  if (call.read != nullptr) call.options.then = call.read->handle;
+  return call;
+}
+
+// Another task is not to be trusted with what it answers.
+Status RemoteParts::sort_answer(const Call& call, std::vector<at::Tensor>& outputs) {
+  const size_t expected = call.part.program.outputs.size();
+  const size_t more = call.read != nullptr ? call.read->program.outputs.size() : 0;
+  if (more > 0 && outputs.size() == expected + more) {
+    const auto first = outputs.begin() + static_cast<std::ptrdiff_t>(expected);
+    call.ahead->put({call.part.runner.get(), call.options.then},
+                    {std::make_move_iterator(first), std::make_move_iterator(outputs.end())});
+    outputs.resize(expected);
+  }
+  if (outputs.size() == expected) return {};
+  return {StatusCode::kInternal,
+          str_cat("answered with ", outputs.size(), " tensors where its part has ", expected, " outputs"),
+          call.part.program.task};
+}
+
 std::vector<at::Tensor> RemoteParts::run(int64_t number, std::vector<at::Tensor> inputs,
                                          const RunOptions& options) const {
-  Part& part = ready(number);
-  const uint64_t handle = part.handle;
+  if (auto outputs = had(number, options)) return *std::move(outputs);
+  const Call call = prepare(number, options);
   try {
-    std::vector<at::Tensor> outputs = part.runner->run({handle}, std::move(inputs), options);
-    if (const Status fits = check_answer(part, outputs); !fits.ok()) throw Error(fits);
+    std::vector<at::Tensor> outputs = call.part.runner->run({call.handle}, std::move(inputs), call.options);
+    if (const Status fits = sort_answer(call, outputs); !fits.ok()) throw Error(fits);
     return outputs;
   } catch (const Error& error) {
-    throw Error(explained(part, handle, error.status()));
+    throw Error(explained(call.part, call.handle, error.status()));
   }
 }
 
 void RemoteParts::start(int64_t number, std::vector<at::Tensor> inputs, const RunOptions& options, RunDone done) const {
-  Part* part = nullptr;
+  if (auto outputs = had(number, options)) return done({}, *std::move(outputs));
+  std::shared_ptr<const Call> call;
   try {
-    part = &ready(number);
+    call = std::make_shared<const Call>(prepare(number, options));
   } catch (...) {
     return done(status_of(std::current_exception()), {});
   }
-  const uint64_t handle = part->handle;
-  part->runner->start(
-      {handle}, std::move(inputs), options,
-      [this, part, handle, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
-        const Status checked = status.ok() ? check_answer(*part, outputs) : explained(*part, handle, status);
-        done(checked, std::move(outputs));
-      });
-}
-
-// Another task is not to be trusted with what it answers.
-Status RemoteParts::check_answer(const Part& part, const std::vector<at::Tensor>& outputs) {
-  const size_t expected = part.program.outputs.size();
-  if (outputs.size() == expected) return {};
-  return {StatusCode::kInternal,
-          str_cat("answered with ", outputs.size(), " tensors where its part has ", expected, " outputs"),
-          part.program.task};
+  call->part.runner->start({call->handle}, std::move(inputs), call->options,
+                           [this, call, done = std::move(done)](const Status& status, std::vector<at::Tensor> outputs) {
+                             const Status sorted = status.ok() ? sort_answer(*call, outputs)
+                                                               : explained(call->part, call->handle, status);
+                             done(sorted, std::move(outputs));
+                           });
 }
 
 void RemoteParts::receive(const std::string& task, uint64_t meeting, int64_t edge, const RunOptions& options,

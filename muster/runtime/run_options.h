@@ -11,6 +11,8 @@
 
 namespace muster {
 
+class ReadAhead;
+
 struct RunOptions {
   std::optional<uint64_t> step{};  // of the random ops; the next one if not given
   uint64_t replica = 0;            // replicas of one step draw different numbers
@@ -21,8 +23,12 @@ struct RunOptions {
   uint64_t meeting = 0;  // of the parts of one step: names the values that they hand to each other
   // Worker::start_runs: what has the same number here runs one after the other, also over several messages. 0: at once.
   uint64_t sequence = 0;
-  RunTimes* times = nullptr;  // of the worker that runs it
-  uint64_t owner = 0;         // of the program, and of what it leaves for other parts; the worker knows it
+  // The handle of a program without arguments that runs right after this one has ended well; 0: none. Its outputs
+  // follow those of this one; they are missing if it fails. For what only reads: it may be run again, or for nothing.
+  uint64_t then = 0;
+  ReadAhead* ahead = nullptr;  // what the run before has read for this one, and this one for the next
+  RunTimes* times = nullptr;   // of the worker that runs it
+  uint64_t owner = 0;          // of the program, and of what it leaves for other parts; the worker knows it
 };
 
 // The seed of the random ops of one run. `lane` numbers the devices of a program in the order in which it uses them.

@@ -2,28 +2,37 @@
 
 #include <utility>
 
+#include "muster/runtime/read_ahead.h"
+
 namespace muster {
 
-void RunTurns::take(uint64_t sequence, std::function<void()> work) {
+void RunTurns::take(uint64_t sequence, uint64_t program, Work work) {
   {
     absl::MutexLock lock(&mu_);
     auto [line, is_first] = lines_.try_emplace(sequence);
     if (!is_first) {
-      line->second.push_back(std::move(work));
+      line->second.push_back({program, std::move(work)});
       return;
     }
   }
-  for (; work; work = next(sequence)) work();
+  ReadAhead ahead;
+  for (; work; work = next(sequence)) work(ahead);
 }
 
-std::function<void()> RunTurns::next(uint64_t sequence) {
+uint64_t RunTurns::next_program(uint64_t sequence) const {
+  absl::MutexLock lock(&mu_);
+  const auto line = lines_.find(sequence);
+  return line == lines_.end() || line->second.empty() ? 0 : line->second.front().program;
+}
+
+RunTurns::Work RunTurns::next(uint64_t sequence) {
   absl::MutexLock lock(&mu_);
   auto line = lines_.find(sequence);
   if (line->second.empty()) {
     lines_.erase(line);
     return nullptr;
   }
-  std::function<void()> work = std::move(line->second.front());
+  Work work = std::move(line->second.front().work);
   line->second.pop_front();
   return work;
 }

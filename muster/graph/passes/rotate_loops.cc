@@ -3,7 +3,7 @@
 #include <map>
 #include <optional>
 
-#include "muster/graph/aliases.h"
+#include "muster/graph/end_calls.h"
 #include "muster/graph/op_traits.h"
 
 namespace muster {
@@ -13,15 +13,8 @@ int64_t part_of(const Instruction& remote) { return std::get<int64_t>(remote.arg
 
 ArgumentList& inputs_of(Instruction& remote) { return std::get<ArgumentList>(remote.arguments[1].value); }
 
-// Whether it can be done at any time: it looks at variables and does nothing else.
-bool only_reads(const Program& part) {
-  if (!part.arguments.empty() || !part.constants.empty() || !part.bodies.empty()) return false;
-  const Aliases aliases(part);
-  for (size_t i = 0; i < part.instructions.size(); ++i) {
-    if (aliases.acts(i) || aliases.draws(i) || !aliases.written_groups(i).empty()) return false;
-  }
-  return true;
-}
+// Whether append() can put it behind another part, for the next trip.
+bool can_be_appended(const Program& part) { return part.constants.empty() && part.bodies.empty() && only_reads(part); }
 
 // Appends what `reading` does to `part`, and its outputs to the part's.
 void append(Program& part, const Program& reading) {
@@ -96,7 +89,7 @@ class LoopRotator {
       Instruction& first = body.instructions[call.first];
       const int64_t reading = part_of(first);
       const bool alone = uses_[reading] == 1 && uses_[part_of(body.instructions[call.second])] == 1;
-      if (alone && inputs_of(first).empty() && only_reads(program_.parts[reading])) return call;
+      if (alone && inputs_of(first).empty() && can_be_appended(program_.parts[reading])) return call;
     }
     return std::nullopt;
   }
