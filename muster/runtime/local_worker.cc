@@ -4,6 +4,7 @@
 #include <malloc.h>
 #endif
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -79,6 +80,9 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
     throw invalid_argument(devices_.task(), ": run_memory is ", run_memory_, ", expected 1 or more bytes");
   }
   MemoryPool::instance();
+  // Of what cuDNN has for a convolution, the fastest is taken, as of libtorch's own on the CPU (kernel_choice.h).
+  if (!options_.exact && devices_.device(devices_.default_name()).is_cuda())
+    at::globalContext().setBenchmarkCuDNN(true);
 }
 
 LocalWorker::~LocalWorker() {

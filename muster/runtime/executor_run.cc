@@ -1,0 +1,304 @@
+#include "muster/runtime/executor_run.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+
+#include "muster/base/blocking.h"
+#include "muster/runtime/op_failure.h"
+#include "muster/runtime/operands.h"
+#include "muster/runtime/tensors.h"
+
+namespace muster {
+
+void Executor::Run::receive() {
+  if (plan_.receives.empty()) return;
+  join_others();
+  for (const Step* step : plan_.receives) begin_receive(*step);
+  await_calls();
+  leave_if_failed();
+}
+
+void Executor::Run::execute(OrderTrial* trial) {
+  trial_ = trial;
+  for (size_t i = 0; i < plan_.constants.size(); ++i) {
+    if (plan_.constant_written[i]) frame_.values[plan_.program.constants[i].value] = plan_.constants[i].clone();
+  }
+  if (plan_.lanes.size() == 1 && !plan_.communicates) return run_lane(0);
+  if (plan_.communicates) return run_with_others();
+  ++frame_.epoch;
+  run_lanes();
+  if (const std::exception_ptr failure = first_failure()) std::rethrow_exception(failure);
+}
+
+void Executor::Run::run_lanes() {
+  auto run = [this](int lane) {
+    try {
+      PlainTensors plain;
+      run_lane(lane);
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  };
+  if (plan_.lanes.size() == 1) {
+    run(0);
+  } else {
+    about_to_block();
+    frame_.team->run(run);
+  }
+}
+
+void Executor::Run::join_others() {
+  if (others_) return;
+  ++frame_.epoch;
+  others_.emplace();
+  remote_options_ = options_;
+  remote_options_.cancellation = &*others_;
+  remote_options_.profile = nullptr;
+  if (options_.meeting == 0) remote_options_.meeting = random_id();
+  if (options_.cancellation != nullptr) {
+    outer_ = options_.cancellation->on_cancel([&](const Status& why) { fail(std::make_exception_ptr(Error(why))); });
+  }
+}
+
+void Executor::Run::await_calls() {
+  absl::MutexLock lock(&calls_mu_);
+  if (calls_ == 0) return;
+  const Waiting waiting;
+  const AddTime waited(peers_time());
+  calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
+}
+
+void Executor::Run::leave_if_failed() {
+  const std::exception_ptr failure = first_failure();
+  if (!failure) return;
+  outer_.reset();
+  if (links_.parts) links_.parts->abort(remote_options_.meeting, muster::status_of(failure));
+  std::rethrow_exception(failure);
+}
+
+void Executor::Run::run_with_others() {
+  join_others();
+  run_lanes();
+  await_calls();
+  outer_.reset();
+  leave_if_failed();
+}
+
+std::exception_ptr Executor::Run::first_failure() {
+  absl::MutexLock lock(&failure_mu_);
+  return failure_;
+}
+
+void Executor::Run::fail(std::exception_ptr failure) {
+  const Status why = muster::status_of(failure);
+  const bool consequence = why.code() == StatusCode::kCancelled;
+  {
+    absl::MutexLock lock(&failure_mu_);
+    if (!failure_ || (failure_cancelled_ && !consequence)) {
+      failure_ = std::move(failure);
+      failure_cancelled_ = consequence;
+    }
+  }
+  failed_.store(true, std::memory_order_release);
+  if (others_) {
+    others_->cancel(Status(StatusCode::kCancelled, "another part of the step has failed"));
+    links_.rendezvous->abort(remote_options_.meeting, why);
+  }
+  for (auto& event : frame_.events) {
+    event.store(frame_.epoch, std::memory_order_release);
+    event.notify_all();
+  }
+}
+
+void Executor::Run::run_lane(int lane) {
+  std::vector<c10::IValue>& stack = frame_.stacks[lane];
+  std::optional<c10::DeviceGuard> guard;
+  if (!plan_.lane_torch_devices[lane].is_cpu()) guard.emplace(plan_.lane_torch_devices[lane]);
+  const std::vector<Step>& steps = plan_.lanes[lane];
+  size_t next = 0;
+  // A body is part of the graph of its step, and a profile has its steps one by one.
+  if (!frame_.part_of_stretch && options_.profile == nullptr) {
+    for (size_t i = 0; i < plan_.stretches[lane].size(); ++i) {
+      const Stretch& stretch = plan_.stretches[lane][i];
+      if (!take_steps(steps, next, stretch.begin, stack)) return;
+      if (!run_stretch(lane, stretch, *frame_.captured[lane][i], stack)) return;
+      next = stretch.end;
+    }
+  }
+  take_steps(steps, next, steps.size(), stack);
+}
+
+bool Executor::Run::take_steps(const std::vector<Step>& steps, size_t begin, size_t end,
+                               std::vector<c10::IValue>& stack) {
+  for (size_t i = begin; i < end; ++i) {
+    const Step& step = steps[i];
+    if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
+    for (int32_t event : step.awaits) await(event);
+    if (failed_.load(std::memory_order_relaxed)) return false;
+    Profile::Clock::time_point began;
+    if (options_.profile != nullptr) began = Profile::Clock::now();
+    try {
+      perform(step, stack);
+    } catch (...) {
+      stack.clear();
+      rethrow_with_place(step);
+    }
+    if (options_.profile != nullptr) {
+      options_.profile->add({op_name(step), plan_.lane_devices[step.lane], began, Profile::Clock::now()});
+    }
+    if (step.signals >= 0 && !step.is_answered_later() && flags_of(step.lane) == nullptr) signal(step.signals);
+    for (ValueId value : step.kills) frame_.values[value].reset();
+  }
+  return true;
+}
+
+bool Executor::Run::run_stretch(int lane, const Stretch& stretch, CapturedStretch& captured,
+                                std::vector<c10::IValue>& stack) {
+  const std::vector<Step>& steps = plan_.lanes[lane];
+  for (int32_t event : steps[stretch.begin].awaits) await(event);
+  if (failed_.load(std::memory_order_relaxed)) return false;
+  std::vector<at::Generator> generators;
+  if (plan_.random) generators.push_back(generators_[std::min<size_t>(lane, generators_.size() - 1)]);
+  try {
+    captured.run(frame_.values, generators, [&](DeviceFlags* flags) {
+      flags_of(lane) = flags;
+      frame_.in_stretch[lane] = !captured.given_up();
+      const auto over = c10::make_scope_exit([&] {
+        flags_of(lane) = nullptr;
+        frame_.in_stretch[lane] = false;
+      });
+      take_steps(steps, stretch.begin, stretch.end, stack);
+    });
+  } catch (const Error& error) {
+    throw Error(error.status().from(task_));
+  }
+  if (const int32_t event = steps[stretch.end - 1].signals; event >= 0) signal(event);
+  return !failed_.load(std::memory_order_relaxed);
+}
+
+void Executor::Run::signal(int32_t event) {
+  frame_.events[event].store(frame_.epoch, std::memory_order_release);
+  frame_.events[event].notify_all();
+}
+
+void Executor::Run::await(int32_t event) const {
+  std::atomic<uint64_t>& happened = frame_.events[event];
+  for (uint64_t seen = happened.load(std::memory_order_acquire); seen != frame_.epoch;
+       seen = happened.load(std::memory_order_acquire)) {
+    const Waiting waiting;
+    const AddTime waited(peers_time());
+    happened.wait(seen, std::memory_order_acquire);
+  }
+}
+
+const std::string& Executor::Run::op_name(const Step& step) const {
+  return plan_.program.op_of(plan_.program.instructions[step.instruction]).name;
+}
+
+void Executor::Run::rethrow_with_place(const Step& step) const {
+  Status status = status_of_op_failure();
+  if (step.kind != Step::Kind::kOp || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
+  throw Error(Status(status.code(),
+                     str_cat("op ", op_name(step), " (instruction ", step.instruction, " of program \"",
+                             plan_.program.name, "\") on ", plan_.lane_devices[step.lane], ": ", status.message()),
+                     task_));
+}
+
+void Executor::Run::perform(const Step& step, std::vector<c10::IValue>& stack) {
+  switch (step.kind) {
+    case Step::Kind::kOp: return call(step, stack);
+    case Step::Kind::kCopy: return copy(step);
+    case Step::Kind::kElement: return element(step);
+    case Step::Kind::kNext: return take_next(step);
+    case Step::Kind::kCond: return choose(step);
+    case Step::Kind::kLoop: return loop(step);
+    case Step::Kind::kLoopGradient: return loop_gradient(step);
+    case Step::Kind::kRemote: return begin_remote(step);
+    case Step::Kind::kSend: return send(step);
+    case Step::Kind::kReceive: return;  // came before the first step: receive()
+    case Step::Kind::kCollective: return begin_collective(step);
+  }
+}
+
+void Executor::Run::call(const Step& step, std::vector<c10::IValue>& stack) {
+  stack.assign(step.stack.begin(), step.stack.end());
+  for (const Step::Slot& slot : step.slots) {
+    stack[slot.position] = slot.needed ? needed(step, slot.value, slot.position) : frame_.values[slot.value];
+  }
+  for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list_operand(slot, frame_.values);
+  if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
+  for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
+  if (step.one_order) use_one_order(step, stack);
+  if (DeviceFlags* flags = flags_of(step.lane)) {
+    leave_to(*flags, step, stack);
+  } else if (step.guard) {
+    step.guard->check(stack);
+  }
+  if (trial_ != nullptr && step.second_factor >= 0) trial_->measure(step, stack, frame_.values);
+  if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
+    stack.resize(1);  // what copy_ returns
+  } else if (step.in_place && nobody_else_sees(stack[0])) {
+    // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
+    if (step.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
+    step.in_place->callBoxed(stack);
+  } else if (step.choice) {
+    step.choice->call(stack);
+  } else if (step.target >= 0 && in_columns(frame_.values[step.target])) {
+    multiply_into_columns(stack);
+  } else if (step.gradients) {
+    c10::AutoGradMode gradients(true);
+    step.op->callBoxed(stack);
+  } else {
+    step.op->callBoxed(stack);
+  }
+  for (size_t i = 0; i < step.results.size(); ++i) store_result(step.results[i], std::move(stack[i]), frame_.values);
+  stack.clear();
+}
+
+void Executor::Run::leave_to(DeviceFlags& flags, const Step& step, std::vector<c10::IValue>& stack) {
+  if (step.guard) step.guard->check_later(stack, flags, op_name(step));
+  const auto& arguments = step.op->schema().arguments();
+  for (size_t i = 0; i < stack.size(); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite() && stack[i].isTensor()) flags.forget(stack[i].toTensor());
+  }
+}
+
+void Executor::Run::fail_undefined(const Step& step, int32_t position) const {
+  throw invalid_argument(step.kind == Step::Kind::kOp ? "" : op_name(step) + ": ", "argument ", position,
+                         " is a tensor that is not defined");
+}
+
+void Executor::Run::copy(const Step& step) {
+  at::Tensor source = needed(step, step.slots[0].value, 0);
+  if (!step.unordered.empty()) source = in_usual_order(source);
+  at::Tensor& target = frame_.values[step.results[0][0]];
+  if (step.share) {
+    target = source;
+  } else {
+    target = source.device() == step.device ? source.clone() : source.to(step.device);
+  }
+}
+
+void Executor::Run::element(const Step& step) {
+  at::Tensor values = needed(step, step.slots[0].value, 0);
+  if (!step.unordered.empty()) values = in_usual_order(values);
+  const int64_t index = needed(step, step.slots[1].value, 1).item().toLong();
+  frame_.values[step.results[0][0]] = element_of(values, index);
+}
+
+void Executor::Run::take_next(const Step& step) {
+  Element element = step.first_element >= 0
+                        ? std::move(frame_.first_elements[step.first_element])
+                        : frame_.taken->next(links_.source, needed(step, step.slots[0].value, 0), step.specs, options_);
+  for (size_t i = 0; i < element.size(); ++i) {
+    at::Tensor& tensor = element[i];
+    bring_to(step.device, tensor);
+    if (step.save) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    if (step.results[0][i] >= 0) frame_.values[step.results[0][i]] = std::move(tensor);
+  }
+}
+
+}  // namespace muster
