@@ -2,8 +2,6 @@
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "muster/io/file_error.h"
 #include "muster/io/input_file.h"
 #include "muster/io/output_file.h"
+#include "muster/io/remains.h"
 #include "muster/io/safetensors.h"
 
 namespace muster {
@@ -31,6 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "ckpt-";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kRemovedPrefix = ".old-";  // nobody needs it
 constexpr std::string_view kDamagedSuffix = ".damaged-";
 
 std::string new_number() {
@@ -42,20 +42,7 @@ std::string temporary_path(const std::string& directory, int64_t step) {
   return str_cat(directory, "/", kTemporaryPrefix, step, "-", new_number());
 }
 
-// A descriptor that holds the lock of a directory until it is closed, also by a kill. Nothing when another holds it,
-// when the file system has no locks, and when the directory went away meanwhile.
-std::optional<int> lock_directory(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return std::nullopt;
-  struct stat locked;
-  struct stat named;
-  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &locked) == 0 && stat(path.c_str(), &named) == 0 &&
-      locked.st_ino == named.st_ino) {
-    return descriptor;
-  }
-  close(descriptor);
-  return std::nullopt;
-}
+std::string removed_path(const std::string& directory) { return str_cat(directory, "/", kRemovedPrefix, new_number()); }
 
 bool exists(const std::string& path) {
   struct stat found;
@@ -82,11 +69,6 @@ void rename_directory(const std::string& from, const std::string& to) {
   // The server of a network disk may have done what it was asked before its answer was lost.
   if (calls > 1 && error == ENOENT && !exists(from) && exists(to)) return;
   throw file_error(to, "rename", error);
-}
-
-void remove_tree(const std::string& path) {
-  std::error_code ignored;  // what is left over is removed by a later keep()
-  fs::remove_all(path, ignored);
 }
 
 // The names in a directory; none when there is no directory.
@@ -391,6 +373,14 @@ CheckpointIndex CheckpointDirectory::index(int64_t step) const {
 }
 
 void CheckpointDirectory::keep(int count, std::optional<int64_t> always) {
+  for (const std::string& path : retire(count, always)) remove_tree(path);
+}
+
+void CheckpointDirectory::keep_and_remove_later(int count, std::optional<int64_t> always) {
+  removal_.remove(retire(count, always));
+}
+
+std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<int64_t> always) {
   if (count < 1) throw invalid_argument("checkpoint \"", path_, "\": expected to keep at least 1, got ", count);
   const std::vector<int64_t> steps = this->steps();
   // Without patience and from the newest on: one that cannot be read must not hold up every save, and stays.
@@ -406,32 +396,41 @@ void CheckpointDirectory::keep(int count, std::optional<int64_t> always) {
   }
   if (complete == count) {
     for (int64_t step : steps) {
-      if (step < oldest && step != always) remove(step);
+      if (step < oldest && step != always) put_away(step);
     }
   }
+  std::vector<std::string> remains;
   for (const std::string& name : names_in(path_)) {
     const std::string path = str_cat(path_, "/", name);
-    if (const auto step = damaged_step(name); complete == count && step && *step < oldest) remove_tree(path);
+    const auto damaged = damaged_step(name);
+    if (name.starts_with(kRemovedPrefix) || (complete == count && damaged && *damaged < oldest)) {
+      remains.push_back(path);
+    }
     if (!name.starts_with(kTemporaryPrefix)) continue;
-    if (auto lock = lock_directory(path)) {  // nobody writes there
-      remove_tree(path);
+    if (auto lock = lock_directory(path)) {  // nobody writes there, nor will who has just made it and has no lock yet
+      const std::string removed = removed_path(path_);
+      if (disk::rename(path, removed) == 0) remains.push_back(removed);
       close(*lock);
     }
   }
+  return remains;
+}
+
+std::optional<std::string> CheckpointDirectory::put_away(int64_t step) {
+  const std::string path = path_of(step);
+  if (!exists(path)) return std::nullopt;
+  std::string removed = removed_path(path_);
+  try {
+    rename_directory(path, removed);
+  } catch (const Error& error) {
+    if (error.code() == StatusCode::kNotFound) return std::nullopt;  // somebody else was faster
+    throw;
+  }
+  return removed;
 }
 
 void CheckpointDirectory::remove(int64_t step) {
-  // First the name, so that a kill does not leave half a checkpoint under it.
-  const std::string path = path_of(step);
-  const std::string temporary = temporary_path(path_, step);
-  if (!exists(path)) return;
-  try {
-    rename_directory(path, temporary);
-  } catch (const Error& error) {
-    if (error.code() == StatusCode::kNotFound) return;  // somebody else was faster
-    throw;
-  }
-  remove_tree(temporary);
+  if (const auto removed = put_away(step)) remove_tree(*removed);
 }
 
 std::string CheckpointDirectory::path_of(int64_t step) const { return str_cat(path_, "/", kPrefix, step); }

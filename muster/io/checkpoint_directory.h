@@ -14,6 +14,7 @@
 
 #include "muster/graph/program.h"
 #include "muster/io/checkpoint_index.h"
+#include "muster/io/remains.h"
 #include "muster/io/tensor_pieces.h"
 
 namespace muster {
@@ -87,6 +88,9 @@ class CheckpointDirectory {
   // Removes what is older than the newest `count` complete checkpoints, at least one, and what killed writers left. One
   // that cannot be read now does not count, and `always` stays: whoever has gone back has just written an old one.
   void keep(int count, std::optional<int64_t> always = std::nullopt);
+  // The same, but when it returns they only have other names, which nobody takes for checkpoints: their files are
+  // removed meanwhile, and who destroys this waits for that. Who is killed leaves them to the next keep().
+  void keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt);
 
   // Does nothing when there is none.
   void remove(int64_t step);
@@ -98,6 +102,11 @@ class CheckpointDirectory {
   };
 
   std::vector<int64_t> steps() const;  // rising, complete or not
+  // Gives those that are not kept other names, and returns all directories that can be removed.
+  std::vector<std::string> retire(int count, std::optional<int64_t> always);
+  // First the name, so that a kill does not leave half a checkpoint under it. Gives the new one; nothing when there was
+  // no such checkpoint.
+  std::optional<std::string> put_away(int64_t step);
   bool is_complete(int64_t step) const;
   Begun begun(const std::string& temporary) const;
   void end(const std::string& temporary);
@@ -105,6 +114,7 @@ class CheckpointDirectory {
   const std::string path_;
   mutable absl::Mutex mu_;
   std::map<std::string, Begun> begun_ ABSL_GUARDED_BY(mu_);  // by path
+  BackgroundRemoval removal_;
 };
 
 // The index of the checkpoint at `path`. Throws as CheckpointDirectory::index() does.

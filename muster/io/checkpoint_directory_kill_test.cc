@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <functional>
 
+#include "muster/io/disk.h"
 #include "muster/io/output_file.h"
 #include "muster/io/safetensors.h"
 #include "muster/io/test_checkpoints.h"
@@ -164,6 +166,26 @@ TEST_F(KilledWriter, OfRemovalsLeavesTheNewest) {
     directory_.remove(calls + 1000);
     directory_.remove(calls);
   }
+}
+
+TEST_F(KilledWriter, WhileItRemovesLeavesNothingThatIsTakenForACheckpoint) {
+  save(directory_, 2);
+  save(directory_, 3);
+  run_and_kill([&] {
+    disk::ScopedFaults killed([](std::string_view call, const std::string& path) {
+      if (call != "remove") return 0;
+      std::filesystem::remove(path + "/index.json");  // it has begun
+      std::raise(SIGKILL);
+      return 0;
+    });
+    CheckpointDirectory(scratch_.path()).keep_and_remove_later(1);
+  });
+
+  EXPECT_THAT(steps_of(directory_), ElementsAre(3));
+  EXPECT_EQ(directory_.present().size(), 1u);
+  EXPECT_EQ(names_in(scratch_.path()).size(), 3u);
+  directory_.keep(1);
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("ckpt-3"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -65,6 +67,14 @@ int mkdir(const std::string& path, mode_t mode) { return failed("mkdir", path) ?
 
 int rename(const std::string& from, const std::string& to) {
   return failed("rename", to) ? -1 : std::rename(from.c_str(), to.c_str());
+}
+
+int remove_all(const std::string& path) {
+  if (failed("remove", path)) return -1;
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  errno = error.value();
+  return error ? -1 : 0;
 }
 
 int list(const std::string& path) { return failed("list", path) ? -1 : 0; }

@@ -91,7 +91,7 @@ std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& meta
     throw;
   }
   try {
-    directory_.keep(options_.keep, step);
+    directory_.keep_and_remove_later(options_.keep, step);
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
     MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }
