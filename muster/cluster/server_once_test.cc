@@ -121,7 +121,7 @@ TEST_P(EveryMethodOver, IsRunOncePerCall) {
     worker.release({.owner = {.id = 99}});
     const std::string checkpoint = str_cat(directory_.path(), "/", i);
     std::filesystem::create_directory(checkpoint);
-    worker.save(checkpoint, stored(), SavePace::kFull);
+    worker.save(checkpoint, stored(), {});
     EXPECT_FALSE(caught([&] { worker.restore(directory_.path() + "/none", stored(), RestoreStage::kApply); }).ok());
     worker.reset({"nothing"});
     const std::string session = master.create_session({});

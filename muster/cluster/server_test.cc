@@ -115,12 +115,9 @@ TEST(Server, LetsACallerNameNoDirectoryForCheckpointsUnlessItIsToldSo) {
   Server with_storage(told);
   const std::string directory = testing::TempDir() + "nobody-asked-for-this";
 
-  EXPECT_EQ(caught([&] { server.worker().save(directory, {}, SavePace::kFull); }).code(),
-            StatusCode::kPermissionDenied);
-  EXPECT_EQ(caught([&] { with_storage.worker().save("/elsewhere", {}, SavePace::kFull); }).code(),
-            StatusCode::kPermissionDenied);
-  EXPECT_NE(caught([&] { with_storage.worker().save(directory, {}, SavePace::kFull); }).code(),
-            StatusCode::kPermissionDenied);
+  EXPECT_EQ(caught([&] { server.worker().save(directory, {}, {}); }).code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(caught([&] { with_storage.worker().save("/elsewhere", {}, {}); }).code(), StatusCode::kPermissionDenied);
+  EXPECT_NE(caught([&] { with_storage.worker().save(directory, {}, {}); }).code(), StatusCode::kPermissionDenied);
 }
 
 TEST(Server, IsTheTaskThatItsResolverSays) {

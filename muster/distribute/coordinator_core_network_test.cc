@@ -207,8 +207,8 @@ class LateWorker : public Worker {
   void abort(uint64_t meeting, const Status& why) override { behind_->abort(meeting, why); }
   std::vector<VariableInfo> variables() override { return behind_->variables(); }
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                               SavePace pace) override {
-    return behind_->save(directory, variables, pace);
+                               const SaveOptions& options) override {
+    return behind_->save(directory, variables, options);
   }
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                RestoreStage stage) override {

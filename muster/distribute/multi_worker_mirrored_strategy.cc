@@ -137,11 +137,13 @@ class OnEachWorker : public VariableCreator {
 class SavedByFirst : public SavedVariables {
  public:
   explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
-  std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const override {
-    return here_->save(directory, pace);
+  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override {
+    return here_->save(directory, request);
   }
   void restore(Source source) override { here_->restore(std::move(source)); }
+  void check_all_used() const override { here_->check_all_used(); }
   void end_filling() override { here_->end_filling(); }
+  void restorer_is_gone(const void* restorer) override { here_->restorer_is_gone(restorer); }
 
   bool writes() const override { return across_.rank == 0; }
   Status agree_on_save(int64_t step, const Status& written) override {

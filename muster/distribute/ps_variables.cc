@@ -188,17 +188,19 @@ StoredVariable PsVariables::stored(const Variable::State& state) const {
           .first_row = part_of ? part_of->first_row : 0};
 }
 
-std::vector<ShardEntry> PsVariables::save(const std::string& directory, SavePace pace) const {
+std::vector<ShardEntry> PsVariables::save(const std::string& directory, const Request& request) const {
   StoredByTask by_task;
   for (const auto& state : all()) {
     const auto& part = state->part_of;
     if (part && part->alike && part->first_row > 0) continue;  // the first one is stored, for all
-    by_task[task_of_device(state->options.device)].push_back(stored(*state));
+    StoredVariable one = stored(*state);
+    if (request.only && !request.only->contains(one.whole)) continue;
+    by_task[task_of_device(state->options.device)].push_back(std::move(one));
   }
   std::vector<ShardEntry> entries;
   for (auto& answer :
        ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
-         return keeper.save(directory, variables, pace);
+         return keeper.save(directory, variables, {.pace = request.pace, .since = request.since});
        })) {
     for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
   }
@@ -218,20 +220,15 @@ void PsVariables::restore(const std::string& checkpoint, const std::vector<std::
 }
 
 void PsVariables::restore(Source source) {
-  std::set<std::string> missing, unused = source.variables;
+  std::set<std::string> names;
   std::vector<std::shared_ptr<Variable::State>> states = all();
   std::erase_if(states, [&](const auto& state) {
     const std::string name = stored(*state).whole;
-    unused.erase(name);
-    const bool has = source.variables.contains(name);
-    if (!has) missing.insert(name);
-    return !has;
+    if (source.only && !source.only->contains(name)) return true;
+    names.insert(name);
+    return !source.variables.contains(name);
   });
-  if (!missing.empty()) {
-    if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
-    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << listed(missing)
-                        << ", which stay as they are";
-  }
+  std::set<std::string> unused = unused_after_match(source, names);
   std::map<std::string, uint64_t> incarnations = incarnations_of(options_);
   restore(source.checkpoint, states, RestoreStage::kCheck);
   {
@@ -239,48 +236,17 @@ void PsVariables::restore(Source source) {
     incarnations_ = std::move(incarnations);
   }
   restore(source.checkpoint, states, RestoreStage::kApply);
-  MUSTER_LOG(info) << "restored " << states.size() << " variables from " << source.checkpoint
-                   << (unused.empty()
-                           ? ""
-                           : str_cat("; it also has values for ", listed(unused), ", which are not made yet"));
-  absl::MutexLock lock(&mu_);
-  source_ = std::make_shared<const Source>(std::move(source));
-  unused_ = std::move(unused);
-}
-
-void PsVariables::end_filling() {
-  std::shared_ptr<const Source> source;
-  std::set<std::string> unused;
-  {
-    absl::MutexLock lock(&mu_);
-    std::swap(source, source_);
-    std::swap(unused, unused_);
-  }
-  if (unused.empty()) return;
-  MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has values for " << listed(unused)
-                      << ", for which no variable was made: later checkpoints lack them";
+  MUSTER_LOG(info) << "restored " << states.size() << " variables from " << source.checkpoint;
+  if (!source.only) later_.begin(std::move(source), std::move(unused));
 }
 
 void PsVariables::fill(const std::vector<std::shared_ptr<Variable::State>>& parts) {
-  std::shared_ptr<const Source> source;
-  std::set<std::string> unused;
-  {
-    absl::MutexLock lock(&mu_);
-    source = source_;
-    unused = unused_;
-  }
-  if (!source) return;
   const std::string name = stored(*parts.at(0)).whole;
-  if (!source->variables.contains(name)) {
-    if (!source->allow_missing) throw missing_from(source->checkpoint, {name}, unused);
-    MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has no value for \"" << name
-                        << "\", which begins anew";
-    return;
-  }
-  restore(source->checkpoint, parts, RestoreStage::kCheck);
-  restore(source->checkpoint, parts, RestoreStage::kApply);
-  absl::MutexLock lock(&mu_);
-  unused_.erase(name);
+  const std::optional<std::string> checkpoint = later_.checkpoint_for(name);
+  if (!checkpoint) return;
+  restore(*checkpoint, parts, RestoreStage::kCheck);
+  restore(*checkpoint, parts, RestoreStage::kApply);
+  later_.filled(name);
 }
 
 at::Tensor PsVariables::read(const Variable::State& variable) { return run(reading(variable)).at(0); }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/distribute/delayed_restore.h"
 #include "muster/distribute/partitioners.h"
 #include "muster/distribute/saved_variables.h"
 #include "muster/runtime/local_worker.h"
@@ -59,15 +60,14 @@ class PsVariables : public VariableHome,
   void check_alive(const std::string& task) const ABSL_LOCKS_EXCLUDED(mu_);
   void check_alive(const Program& program) const;
   // Has every parameter server write its variables into this directory, all at once.
-  std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const override;
+  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override;
   bool saves_beside_steps() const override { return true; }
-  // Gives all variables the values that they have in a checkpoint, and those that are made from now on, until
-  // end_filling(), too. All or none: every parameter server first looks whether it can (RestoreStage). Waits for those
-  // that are being restarted, and takes them for what they are from now on. Throws Error{kNotFound} that names the
-  // variables which the checkpoint has not, now or when they are made, unless `allow_missing`.
+  // All or none: every parameter server first looks whether it can (RestoreStage). Waits for those that are being
+  // restarted, and takes them for what they are from now on.
   void restore(Source source) override ABSL_LOCKS_EXCLUDED(mu_);
   void check_held() const override;
-  void end_filling() override ABSL_LOCKS_EXCLUDED(mu_);
+  void check_all_used() const override { later_.check_all_used(); }
+  void end_filling() override { later_.end(); }
   // All that were made and still have handles, parts by themselves.
   std::vector<std::shared_ptr<Variable::State>> all() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -91,14 +91,13 @@ class PsVariables : public VariableHome,
   LocalWorker worker_;  // this process, as a task of the cluster
   LocalMaster master_;
   const std::string session_;
+  DelayedRestore later_;
 
   mutable absl::Mutex mu_;
   std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);  // by parameter server; the keys do not change
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // by parameter server
   std::set<std::string> names_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const Source> source_ ABSL_GUARDED_BY(mu_);  // of what is made; null: nowhere
-  std::set<std::string> unused_ ABSL_GUARDED_BY(mu_);          // what it has and nobody has asked for
   std::vector<std::weak_ptr<Variable::State>> made_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,50 +1,65 @@
 #include "muster/distribute/saved_variables.h"
 
+#include <set>
+#include <utility>
+
 #include "muster/base/log.h"
+#include "muster/distribute/delayed_restore.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/variable.h"
+#include "muster/trace/variable_scope.h"
 
 namespace muster {
 namespace {
 
-class VariablesHere : public SavedVariables {
+class VariablesHere : public SavedVariables, public VariableFiller, public std::enable_shared_from_this<VariablesHere> {
  public:
-  std::vector<ShardEntry> save(const std::string& directory, SavePace) const override {
+  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override {
     std::vector<StoredVariable> stored;
     for (const auto& state : Variable::State::all_here()) {
       const auto whole = state->copy_of.lock();
-      if (!whole || whole->copies[0].state() == state) stored.push_back(stored_as(*state));
+      if (whole && whole->copies[0].state() != state) continue;
+      StoredVariable one = stored_as(*state);
+      if (!request.only || request.only->contains(one.whole)) stored.push_back(std::move(one));
     }
-    return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored);
+    return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored, request.since);
   }
 
   void restore(Source source) override {
-    std::set<std::string> missing, unused = source.variables;
+    std::set<std::string> names;
     std::vector<StoredVariable> stored;
     for (const auto& state : Variable::State::all_here()) {
       StoredVariable one = stored_as(*state);
-      unused.erase(one.whole);
-      if (source.variables.contains(one.whole)) {
-        stored.push_back(std::move(one));
-      } else {
-        missing.insert(one.whole);
-      }
+      if (source.only && !source.only->contains(one.whole)) continue;
+      names.insert(one.whole);
+      if (source.variables.contains(one.whole)) stored.push_back(std::move(one));
     }
-    if (!missing.empty()) {
-      if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
-      MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << listed(missing)
-                          << ", which stay as they are";
-    }
-    LocalWorker& worker = local_worker();
-    StagedValues staged;
-    for (const RestoreStage stage : {RestoreStage::kCheck, RestoreStage::kApply}) {
-      restore_variables(worker.store(), worker.devices(), source.checkpoint, stored, stage, &staged);
-    }
+    std::set<std::string> unused = unused_after_match(source, names);
+    give(source.checkpoint, stored);
     MUSTER_LOG(info) << "restored " << stored.size() << " variables from " << source.checkpoint;
-    if (unused.empty()) return;
-    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " also has values for " << listed(unused)
-                        << ", which are not there: make models and optimizers before restore()";
+    if (source.only) return;
+    later_.begin(std::move(source), std::move(unused));
+    set_variable_filler(shared_from_this());
+  }
+
+  void fill(const std::vector<std::shared_ptr<Variable::State>>& copies) override {
+    std::vector<StoredVariable> stored;
+    for (const auto& state : copies) stored.push_back(stored_as(*state));
+    const std::string& name = stored.at(0).whole;
+    const std::optional<std::string> checkpoint = later_.checkpoint_for(name);
+    if (!checkpoint) return;
+    give(*checkpoint, stored);
+    later_.filled(name);
+  }
+
+  void check_all_used() const override { later_.check_all_used(); }
+  void end_filling() override {
+    set_variable_filler(nullptr);
+    later_.end();
+  }
+  void restorer_is_gone(const void* restorer) override {
+    if (later_.is_from(restorer)) end_filling();
   }
 
  private:
@@ -56,6 +71,16 @@ class VariablesHere : public SavedVariables {
             .whole = whole ? whole->options.name : state.options.name,
             .whole_sizes = state.spec.sizes};
   }
+
+  static void give(const std::string& checkpoint, const std::vector<StoredVariable>& stored) {
+    LocalWorker& worker = local_worker();
+    StagedValues staged;
+    for (const RestoreStage stage : {RestoreStage::kCheck, RestoreStage::kApply}) {
+      restore_variables(worker.store(), worker.devices(), checkpoint, stored, stage, &staged);
+    }
+  }
+
+  DelayedRestore later_;
 };
 
 }  // namespace
@@ -63,24 +88,6 @@ class VariablesHere : public SavedVariables {
 std::shared_ptr<SavedVariables> variables_of_this_process() {
   static const auto here = std::make_shared<VariablesHere>();
   return here;
-}
-
-std::string listed(const std::set<std::string>& names) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  size_t count = 0;
-  for (const std::string& name : names) {
-    if (++count > kMost) return str_cat(text, " and ", names.size() - kMost, " more");
-    str_append(text, count == 1 ? "\"" : ", \"", name, "\"");
-  }
-  return text;
-}
-
-Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
-                   const std::set<std::string>& unused) {
-  return not_found("checkpoint ", checkpoint, " has no values for ", listed(missing),
-                   unused.empty() ? "" : str_cat(", but for ", listed(unused), ", which nobody has asked for"),
-                   "; RestoreOptions::allow_missing lets variables begin anew");
 }
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,25 +15,39 @@ namespace muster {
 // Thread-safe.
 class SavedVariables {
  public:
+  // The variables that are meant, by the names that checkpoints have for them; nothing: all.
+  using Only = std::optional<std::set<std::string>>;
+
+  struct Request {
+    SavePace pace = SavePace::kFull;
+    Only only{};
+    SaveSince since{};
+  };
   struct Source {
     std::string checkpoint{};
     std::set<std::string> variables{};  // that it has
-    bool allow_missing = false;
+    bool allow_missing = false, allow_unused = false;
+    Only only{};  // with it, nothing is kept for variables that are made later
+    const void* restorer = nullptr;
   };
 
   virtual ~SavedVariables() = default;
-  // Writes all variables into files of this directory.
-  virtual std::vector<ShardEntry> save(const std::string& directory, SavePace pace) const = 0;
+  // Writes variables into files of this directory.
+  virtual std::vector<ShardEntry> save(const std::string& directory, const Request& request) const = 0;
   // Whether that makes sense while steps go on. Where steps are in step it does not: the variables would not belong
   // together.
   virtual bool saves_beside_steps() const { return false; }
-  // Gives all variables the values that they have in a checkpoint, all of them or none. Throws Error{kNotFound} that
-  // names the variables which the checkpoint has not, unless `allow_missing`.
+  // Gives the variables the values that they have in a checkpoint, all of them or none, and those that are made from
+  // now on, until end_filling(), too. Throws Error{kNotFound} by the rule of delayed_restore.h.
   virtual void restore(Source source) = 0;
   // Throws Error{kFailedPrecondition} that names who has lost the values of some, so that nobody has them any more.
   virtual void check_held() const {}
+  // Throws Error{kNotFound} that names what the checkpoint that was restored has too much.
+  virtual void check_all_used() const = 0;
   // Variables that are made from now on begin with their own values again.
-  virtual void end_filling() {}
+  virtual void end_filling() = 0;
+  // The one who has restored is gone. Where variables belong to nobody but the process, that ends it too.
+  virtual void restorer_is_gone([[maybe_unused]] const void* restorer) {}
 
   // Of several processes with the same variables one writes. All call the others, when it has written or could not, and
   // when they have restored a step (-1: none).
@@ -42,12 +57,7 @@ class SavedVariables {
 };
 
 // Those of this process that live here, whoever has made them. Of a mirrored one the first copy is saved, and all are
-// restored. Limit: variables that are made after restore() begin with their initial values; it warns of that.
+// restored.
 std::shared_ptr<SavedVariables> variables_of_this_process();
-
-// Some of them, in quotes.
-std::string listed(const std::set<std::string>& names);
-Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
-                   const std::set<std::string>& unused);
 
 }  // namespace muster

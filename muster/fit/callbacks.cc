@@ -89,6 +89,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
                                                CheckpointsOptions{.directory = options_.directory, .keep = 1});
   if (!checkpoints_->restore()) return;
+  checkpoints_->finish_restore();
   const std::string epochs = checkpoints_->metadata(kEpochs);
   if (epochs.empty()) {
     throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
@@ -104,6 +105,7 @@ void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   checkpoints_->wait();
+  checkpoints_.reset();  // it may still remove an older one
   if (training.model.strategy().is_chief()) std::filesystem::remove_all(options_.directory);
 }
 

@@ -39,7 +39,8 @@ int64_t SidecarEvaluator::run() {
       break;
     }
     try {
-      checkpoints.restore({.step = *last});
+      checkpoints.restore({.step = *last, .allow_unused = true});  // it needs no optimizer
+      checkpoints.finish_restore();
     } catch (const Error&) {
       const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();
       auto is_this = [&](const Checkpoint& checkpoint) { return checkpoint.step == *last; };

@@ -9,8 +9,11 @@
 #include <filesystem>
 #include <functional>
 
+#include "muster/base/status.h"
+#include "muster/io/checkpoint_differences.h"
 #include "muster/io/disk.h"
 #include "muster/io/output_file.h"
+#include "muster/io/row_names.h"
 #include "muster/io/safetensors.h"
 #include "muster/io/test_checkpoints.h"
 
@@ -148,6 +151,46 @@ TEST_F(KilledWriter, AfterAnySystemCallLeavesTheOneBeforeOrTheNewOne) {
     directory_.keep(2);
     ASSERT_EQ(names_in(scratch_.path()).size(), static_cast<size_t>(step));
     directory_.remove(2);
+  }
+
+  EXPECT_EQ(step, 2) << "nobody killed it";
+  EXPECT_GT(killed, 20);
+}
+
+// Rows of "w" that have changed, here all of them, on top of the checkpoint of step 1.
+void save_on_top_of_the_first(CheckpointDirectory& directory, int64_t step) {
+  const std::string temporary = directory.begin(step);
+  const CheckpointIndex base = directory.index(1);
+  if (!link_base(directory.path_of(1), base, temporary)) throw internal("no links");
+  CheckpointIndex index{.step = step};
+  for (const auto& [first, count] : shards_of(4, 2)) {
+    const std::vector<int32_t> values = rows_of_step(step, first, count);
+    const std::vector<int64_t> ids = {first, first + 1};
+    for (ShardEntry& entry : write_shard(
+             temporary, "/job:ps/task:" + std::to_string(first / 2),
+             {{RowName{"w", RowName::kRows, first, 1}.text(), {DType::kInt, {2, 2}}, {2, 2}, 0, bytes_of(values)},
+              {RowName{"w", RowName::kIds, first, 1}.text(), {DType::kLong, {2}}, {2}, 0, bytes_of(ids)}})) {
+      index.entries.push_back(std::move(entry));
+    }
+  }
+  index.entries = on_top_of(base, std::move(index.entries), temporary);
+  directory.commit(temporary, std::move(index));
+}
+
+TEST_F(KilledWriter, OfADifferenceLeavesTheOneBeforeOrTheNewOne) {
+  if (!may_trace()) GTEST_SKIP() << "this machine does not let processes trace their children";
+  int64_t step = 1;
+  int killed = 0;
+
+  for (bool ended = false; !ended; ++killed) {
+    ended = killed_after_calls([&] { save_on_top_of_the_first(directory_, 2); }, killed + 1);
+
+    step = latest_intact_step(directory_);
+    ASSERT_TRUE(step == 1 || step == 2) << "step " << step << " after call " << killed;
+    directory_.keep(2);
+    ASSERT_EQ(names_in(scratch_.path()).size(), static_cast<size_t>(step));
+    directory_.remove(2);
+    ASSERT_EQ(latest_intact_step(directory_), 1);
   }
 
   EXPECT_EQ(step, 2) << "nobody killed it";

@@ -139,7 +139,7 @@ TEST(CheckpointDirectory, RemovesWhatWasPutAsideWithTheOthersOfItsTime) {
 TEST(CheckpointDirectory, DoesNotReplaceACheckpointOfALaterVersion) {
   ScopedDirectory scratch;
   CheckpointDirectory directory(scratch.path());
-  const std::string later = R"({"checksum":"da929fc8","format":"muster checkpoint","version":2})";
+  const std::string later = R"({"checksum":"c93007bf","format":"muster checkpoint","version":3})";
   std::filesystem::create_directory(scratch.path("ckpt-1"));
   write_file(scratch.path("ckpt-1/index.json"), later);
 

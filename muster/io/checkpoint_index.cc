@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "muster/base/status.h"
+#include "muster/io/checkpoint_differences.h"
 #include "muster/io/crc32c.h"
 #include "muster/io/safetensors.h"
 
@@ -114,7 +115,7 @@ std::optional<std::string> complaint_about(const CheckpointIndex& index) {
     if (next_row != rows) return str_cat(about, "rows ", next_row, " to ", rows - 1, " are missing");
     begin = it;
   }
-  return std::nullopt;
+  return complaint_about_differences(index.entries);
 }
 
 std::string to_json(const CheckpointIndex& index) {
@@ -128,8 +129,12 @@ std::string to_json(const CheckpointIndex& index) {
                        {"file", entry.file},
                        {"crc32c", entry.crc}});
   }
-  json value = {{"format", kFormat},          {"version", kCheckpointVersion}, {"step", index.step},
-                {"metadata", index.metadata}, {"entries", std::move(entries)}, {"files", index.files}};
+  json value = {{"format", kFormat},
+                {"version", has_differences(index.entries) ? kCheckpointVersion : kVersionWithoutDifferences},
+                {"step", index.step},
+                {"metadata", index.metadata},
+                {"entries", std::move(entries)},
+                {"files", index.files}};
   try {
     value["checksum"] = checksum_of(value);
   } catch (const json::exception&) {
@@ -152,8 +157,9 @@ CheckpointIndex checkpoint_index_from_json(std::string_view text, std::string_vi
     value.erase("checksum");
     // Also a later version ends with this checksum, so what is damaged is not taken for what is new.
     if (checksum != checksum_of(value)) throw data_loss(name, ": the checksum is wrong");
-    if (integer(value.at("version"), name) != kCheckpointVersion) {
-      throw failed_precondition(name, ": version ", value.at("version").get<int64_t>(), ", expected ",
+    const int64_t version = integer(value.at("version"), name);
+    if (version < kVersionWithoutDifferences || version > kCheckpointVersion) {
+      throw failed_precondition(name, ": version ", version, ", expected ", kVersionWithoutDifferences, " to ",
                                 kCheckpointVersion);
     }
     index.step = integer(value.at("step"), name);

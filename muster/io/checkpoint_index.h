@@ -11,7 +11,8 @@
 
 namespace muster {
 
-inline constexpr int kCheckpointVersion = 1;
+inline constexpr int kCheckpointVersion = 2;
+inline constexpr int kVersionWithoutDifferences = 1;  // which those have that need no more (checkpoint_differences.h)
 
 // Variables are cut along the first dimension. A scalar counts as one row.
 int64_t rows_of(const std::vector<int64_t>& sizes);
@@ -42,7 +43,7 @@ struct CheckpointIndex {
 };
 
 // What is wrong, if something is: a slice must lie inside its variable, and the slices of a variable must hold every
-// row exactly once. Nothing else can be read back.
+// row exactly once, and differences must have all that they are based on. Nothing else can be read back.
 std::optional<std::string> complaint_about(const ShardEntry& entry);
 std::optional<std::string> complaint_about(const CheckpointIndex& index);
 

@@ -68,10 +68,10 @@ TEST(CheckpointIndex, IsRefusedWhenItIsNotAnIndex) {
 }
 
 TEST(CheckpointIndex, OfALaterVersionIsNotCalledDamaged) {
-  Status status = parse(R"({"checksum":"da929fc8","format":"muster checkpoint","version":2})");
+  Status status = parse(R"({"checksum":"c93007bf","format":"muster checkpoint","version":3})");
 
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("version 2, expected 1"));
+  EXPECT_THAT(status.message(), HasSubstr("version 3, expected 1 to 2"));
 }
 
 TEST(CheckpointIndex, HoldsEveryRowOnce) {

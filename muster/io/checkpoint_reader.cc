@@ -8,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/crc32c.h"
+#include "muster/io/row_names.h"
 
 namespace muster {
 
@@ -16,6 +17,17 @@ CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)), i
   for (auto& [variable, shards] : shards_) {
     std::sort(shards.begin(), shards.end(),
               [](const ShardEntry* a, const ShardEntry* b) { return a->row_offset < b->row_offset; });
+  }
+  for (const ShardEntry& entry : index_.entries) {
+    const auto name = RowName::parse(entry.variable);
+    if (!name || name->difference == 0 || name->what != RowName::kIds) continue;
+    RowName rows = *name;
+    rows.what = RowName::kRows;
+    differences_[name->table].push_back({name->difference, &entry, shards_of(rows.text()).front()});
+  }
+  for (auto& [variable, several] : differences_) {
+    std::sort(several.begin(), several.end(),
+              [](const Difference& a, const Difference& b) { return a.number < b.number; });
   }
 }
 
@@ -61,10 +73,49 @@ void CheckpointReader::read(const std::string& variable, int64_t first_row, int6
                out.subspan(static_cast<size_t>((begin - first_row) * row_bytes),
                            static_cast<size_t>((end - begin) * row_bytes)));
   });
+  if (const auto changed = differences_.find(variable); changed != differences_.end()) {
+    for (const Difference& difference : changed->second) apply(difference, first_row, rows, out);
+  }
 }
 
 void CheckpointReader::check(const std::string& variable, int64_t first_row, int64_t rows) const {
   for_slices(variable, first_row, rows, [&](const ShardEntry& entry, int64_t, int64_t) { read_slice(entry, 0, {}); });
+  if (const auto changed = differences_.find(variable); changed != differences_.end()) {
+    for (const Difference& difference : changed->second) apply(difference, first_row, rows, {});
+  }
+}
+
+void CheckpointReader::apply(const Difference& difference, int64_t first_row, int64_t rows,
+                             std::span<std::byte> out) const {
+  constexpr int64_t kPieceBytes = 1 << 20;
+  const int64_t stored = rows_of(difference.ids->spec.sizes);
+  const int64_t row_bytes = stored == 0 ? 0 : difference.rows->spec.bytes() / stored;
+  const int64_t at_once = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(row_bytes, sizeof(int64_t)));
+  if (out.empty()) read_slice(*difference.rows, 0, {});
+  std::vector<int64_t> ids;
+  std::vector<std::byte> piece;
+  int64_t before = -1;
+  for (int64_t at = 0; at < stored; at += at_once) {
+    ids.resize(static_cast<size_t>(std::min(at_once, stored - at)));
+    read_slice(*difference.ids, at * static_cast<int64_t>(sizeof(int64_t)), std::as_writable_bytes(std::span(ids)));
+    for (const int64_t id : ids) {
+      if (id <= before) {
+        throw data_loss("checkpoint \"", path_, "\": \"", difference.ids->variable, "\" has row ", id, " after row ",
+                        before);
+      }
+      before = id;
+    }
+    if (out.empty()) continue;
+    // They rise: those that are wanted follow each other.
+    const auto begin = std::lower_bound(ids.begin(), ids.end(), first_row);
+    const auto end = std::lower_bound(begin, ids.end(), first_row + rows);
+    if (begin == end) continue;
+    piece.resize(static_cast<size_t>((end - begin) * row_bytes));
+    read_slice(*difference.rows, (at + (begin - ids.begin())) * row_bytes, piece);
+    for (auto id = begin; id != end; ++id) {
+      std::copy_n(piece.begin() + (id - begin) * row_bytes, row_bytes, out.begin() + (*id - first_row) * row_bytes);
+    }
+  }
 }
 
 const std::vector<const ShardEntry*>& CheckpointReader::shards_of(const std::string& variable) const {

@@ -32,6 +32,7 @@ class CheckpointReader {
   bool has(const std::string& variable) const { return shards_.contains(variable); }
   TensorSpec spec(const std::string& variable) const;  // of all of it; throws Error{kNotFound}
 
+  // With the differences that there are of it (row_names.h): as it was when the checkpoint was made.
   // Fills `out`, which must be as large as these rows. A scalar is one row. Throws Error{kOutOfRange} for rows that the
   // variable does not have.
   void read(const std::string& variable, int64_t first_row, int64_t rows, std::span<std::byte> out) const;
@@ -41,18 +42,26 @@ class CheckpointReader {
 
  private:
   using Shards = std::map<std::string, std::vector<const ShardEntry*>>;
+  struct Difference {
+    int64_t number;
+    const ShardEntry* ids;
+    const ShardEntry* rows;
+  };
 
   const std::vector<const ShardEntry*>& shards_of(const std::string& variable) const;
   // Calls `use(entry, begin, end)` for each slice that has some of these rows.
   template <class Use>
   void for_slices(const std::string& variable, int64_t first_row, int64_t rows, const Use& use) const;
+  // Puts the rows that have changed in place; only looks at them if `out` is empty.
+  void apply(const Difference& difference, int64_t first_row, int64_t rows, std::span<std::byte> out) const;
   // Bytes of a slice; the sum of all of it is checked if it was not before.
   void read_slice(const ShardEntry& entry, int64_t begin, std::span<std::byte> out) const;
   std::shared_ptr<const SafetensorsFile> file(const std::string& name) const;
 
   const std::string path_;
   const CheckpointIndex index_;
-  Shards shards_;  // by variable, then by row
+  Shards shards_;                                               // by variable, then by row
+  std::map<std::string, std::vector<Difference>> differences_;  // by variable, then by number
   mutable absl::Mutex mu_;
   mutable std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_ ABSL_GUARDED_BY(mu_);
   mutable std::set<const ShardEntry*> intact_ ABSL_GUARDED_BY(mu_);

@@ -69,6 +69,10 @@ int rename(const std::string& from, const std::string& to) {
   return failed("rename", to) ? -1 : std::rename(from.c_str(), to.c_str());
 }
 
+int link(const std::string& from, const std::string& to) {
+  return failed("link", to) ? -1 : ::link(from.c_str(), to.c_str());
+}
+
 int remove_all(const std::string& path) {
   if (failed("remove", path)) return -1;
   std::error_code error;

@@ -26,6 +26,7 @@ int stat(const std::string& path, struct stat* found);
 int fstat(int descriptor, struct stat* found, const std::string& path);
 int mkdir(const std::string& path, mode_t mode);
 int rename(const std::string& from, const std::string& to);  // for faults: `to`
+int link(const std::string& from, const std::string& to);    // for faults: `to`
 int remove_all(const std::string& path);                     // a directory with all that is in it
 int list(const std::string& path);                           // 0, before a directory is listed: for faults alone
 

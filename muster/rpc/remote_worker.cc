@@ -334,9 +334,17 @@ std::vector<VariableInfo> RemoteWorker::variables() {
 }
 
 std::vector<ShardEntry> RemoteWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                                           SavePace pace) {
+                                           const SaveOptions& options) {
   proto::StorageRequest request = storage_request(directory, variables);
-  request.set_beside(pace == SavePace::kBeside);
+  request.set_beside(options.pace == SavePace::kBeside);
+  if (const SaveSince& since = options.since; since.owner != 0) {
+    proto::StorageRequest::Since* asked = request.mutable_since();
+    asked->set_owner(since.owner);
+    asked->set_base(since.base);
+    asked->set_mark(since.mark);
+    asked->set_most_differences(since.most_differences);
+    asked->set_least_bytes(since.least_bytes);
+  }
   const Frame frame = channel_->call(worker_rpc::kSave, with_header(request), {.patient = true, .once = true});
   std::vector<ShardEntry> entries;
   const auto answer = header_of<proto::StorageAnswer>(frame.envelope);

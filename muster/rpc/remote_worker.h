@@ -36,7 +36,7 @@ class RemoteWorker : public Worker {
   void release(const Lease& lease) override;
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                               SavePace pace) override;
+                               const SaveOptions& options) override;
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override;

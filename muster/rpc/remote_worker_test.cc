@@ -38,7 +38,7 @@ TEST(RemoteWorker, LimitsNoCallThatTakesAsLongAsItTakes) {
   end = std::make_shared<std::promise<void>>();
   worker.receive(1, 1, {}, [&](const Status&, const auto&) { end->set_value(); });
   ASSERT_EQ(end->get_future().wait_for(kPatience), std::future_status::ready);
-  worker.save("", {}, SavePace::kFull);
+  worker.save("", {}, {});
   worker.restore("", {}, RestoreStage::kApply);
   worker.variables();
   master.run("", {1}, {});

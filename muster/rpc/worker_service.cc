@@ -198,8 +198,14 @@ std::vector<StoredVariable> variables_of(const proto::StorageRequest& request) {
 void save(LocalWorker& worker, RpcCall& call) {
   const auto request = header_of<proto::StorageRequest>(call.request().envelope);
   proto::StorageAnswer answer;
-  const SavePace pace = request.beside() ? SavePace::kBeside : SavePace::kFull;
-  for (const ShardEntry& entry : worker.save(request.path(), variables_of(request), pace)) {
+  const auto& since = request.since();
+  const SaveOptions options{.pace = request.beside() ? SavePace::kBeside : SavePace::kFull,
+                            .since = {.owner = since.owner(),
+                                      .base = since.base(),
+                                      .mark = since.mark(),
+                                      .most_differences = since.most_differences(),
+                                      .least_bytes = since.least_bytes()}};
+  for (const ShardEntry& entry : worker.save(request.path(), variables_of(request), options)) {
     auto* written = answer.add_entries();
     written->set_variable(entry.variable);
     written->set_dtype(static_cast<int32_t>(entry.spec.dtype));

@@ -350,10 +350,10 @@ std::vector<VariableInfo> LocalWorker::variables() {
 }
 
 std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                                          SavePace pace) {
+                                          const SaveOptions& options) {
   const std::string path = path_below(options_.storage, directory);
-  const auto save = [&] { return save_variables(store_, devices_.task(), path, variables); };
-  if (pace == SavePace::kFull) return save();
+  const auto save = [&] { return save_variables(store_, devices_.task(), path, variables, options.since); };
+  if (options.pace == SavePace::kFull) return save();
   // In a thread of its own, since who has given way once may not take it back. Those that it begins do as it does.
   constexpr int kGivesWay = 15;  // steps of `nice`: a 28th of what somebody else gets who wants the same core
   auto beside = [&] {

@@ -71,7 +71,7 @@ class LocalWorker : public Worker {
   void look_at_leases() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<VariableInfo> variables() override;
   std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                               SavePace pace) override;
+                               const SaveOptions& options) override;
   void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                RestoreStage stage) override;
   void reset(const std::vector<std::string>& containers) override ABSL_LOCKS_EXCLUDED(mu_);

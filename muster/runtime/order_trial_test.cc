@@ -132,7 +132,7 @@ TEST_F(WeightsInColumns, AreInRowsForAllOthers) {
   const StoredVariable stored{"w", kWeight, worker_.devices().default_name(), "w", kWeight.sizes};
   const std::string temporary = directory.begin(1);
   CheckpointIndex index{.step = 1};
-  index.entries = worker_.save(temporary, {stored}, SavePace::kFull);
+  index.entries = worker_.save(temporary, {stored}, {});
   const std::string checkpoint = directory.commit(temporary, index);
   const at::Tensor saved = expected_.clone();
 

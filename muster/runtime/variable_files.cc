@@ -1,7 +1,6 @@
 #include "muster/runtime/variable_files.h"
 
 #include <ATen/ops/empty.h>
-#include <absl/strings/numbers.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,7 +15,9 @@
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
+#include "muster/io/row_names.h"
 #include "muster/io/safetensors.h"
+#include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/variable_pieces.h"
@@ -38,30 +39,9 @@ at::Tensor empty_of(const TensorSpec& spec) {
 }
 
 // ---- Tables whose rows are made on demand: only those that were written are stored, with their numbers in the whole
-// table, and the rule for all others. Each part of the table stores under names of its own: table#rule@first_row.
-constexpr const char* kRule = "rule";
-constexpr const char* kRows = "rows";
-constexpr const char* kIds = "ids";
-
-std::string name_of(const std::string& table, const char* what, int64_t first_row) {
-  return str_cat(table, "#", what, "@", first_row);
-}
-
-struct NameOnDemand {
-  std::string table;
-  std::string what;
-  int64_t first_row;
-};
-
-// What such a name says; nothing for the name of an ordinary variable.
-std::optional<NameOnDemand> name_on_demand(const std::string& name) {
-  const size_t at = name.rfind('@'), hash = name.rfind('#', at);
-  if (at == std::string::npos || hash == std::string::npos) return std::nullopt;
-  NameOnDemand parts{name.substr(0, hash), name.substr(hash + 1, at - hash - 1), 0};
-  if (parts.what != kRule && parts.what != kRows && parts.what != kIds) return std::nullopt;
-  if (!absl::SimpleAtoi(name.substr(at + 1), &parts.first_row) || parts.first_row < 0) return std::nullopt;
-  if (name_of(parts.table, parts.what.c_str(), parts.first_row) != name) return std::nullopt;  // not "@007"
-  return parts;
+// table, and the rule for all others. Each part of the table stores under names of its own (row_names.h).
+std::string name_of(const std::string& table, RowName::What what, int64_t first_row, int64_t difference = 0) {
+  return RowName{table, what, first_row, difference}.text();
 }
 
 enum RuleField { kKind, kA, kB, kSeed, kType, kSizes };
@@ -104,28 +84,84 @@ bool is_floating(DType type) {
   return type == DType::kHalf || type == DType::kBFloat16 || type == DType::kFloat || type == DType::kDouble;
 }
 
+Slice whole_slice(std::string name, TensorSpec spec, TensorPieces bytes) {
+  return {
+      .variable = std::move(name), .spec = spec, .full_sizes = spec.sizes, .row_offset = 0, .pieces = std::move(bytes)};
+}
+
+// Rows of a table, and their numbers.
+std::vector<Slice> slices_of_rows(const VariablePieces& pieces, const StoredVariable& variable,
+                                  const std::shared_ptr<VariableCell>& cell, const std::shared_ptr<const RowSet>& set,
+                                  int64_t difference = 0) {
+  TensorSpec rows = variable.spec;
+  rows.sizes[0] = set->count();
+  return {whole_slice(name_of(variable.whole, RowName::kRows, variable.first_row, difference), rows,
+                      pieces.rows(cell, set)),
+          whole_slice(name_of(variable.whole, RowName::kIds, variable.first_row, difference),
+                      {DType::kLong, {rows.sizes[0]}}, pieces.numbers(set, variable.first_row))};
+}
+
 // What there is of such a table, which is one by now.
 std::vector<Slice> slices_on_demand(const VariablePieces& pieces, const StoredVariable& variable,
                                     const std::shared_ptr<VariableCell>& cell, const RowRule& rule) {
-  const auto whole = [](std::string name, TensorSpec spec, TensorPieces bytes) {
-    return Slice{.variable = std::move(name),
-                 .spec = spec,
-                 .full_sizes = spec.sizes,
-                 .row_offset = 0,
-                 .pieces = std::move(bytes)};
-  };
   const at::Tensor numbers = rule_as_numbers(rule, variable.spec.dtype, variable.whole_sizes);
-  std::vector<Slice> slices{
-      whole(name_of(variable.whole, kRule, variable.first_row), spec_of(numbers), [numbers](int64_t offset) {
+  std::vector<Slice> slices{whole_slice(
+      name_of(variable.whole, RowName::kRule, variable.first_row), spec_of(numbers), [numbers](int64_t offset) {
         return std::span(static_cast<const std::byte*>(numbers.const_data_ptr()), numbers.nbytes()).subspan(offset);
       })};
   const std::shared_ptr<const RowSet> written = written_rows(*cell);
-  TensorSpec rows = variable.spec;
-  rows.sizes[0] = written->count();
-  if (rows.sizes[0] == 0) return slices;
-  slices.push_back(whole(name_of(variable.whole, kRows, variable.first_row), rows, pieces.rows(cell, written)));
-  slices.push_back(whole(name_of(variable.whole, kIds, variable.first_row), {DType::kLong, {rows.sizes[0]}},
-                         pieces.numbers(written, variable.first_row)));
+  if (written->count() == 0) return slices;
+  for (Slice& slice : slices_of_rows(pieces, variable, cell, written)) slices.push_back(std::move(slice));
+  return slices;
+}
+
+// Rows that have changed are worth a difference of their own if that is small enough (SaveSince).
+bool is_worth_while(const ChangedRows::Since& since, int64_t bytes, const SaveSince& asked) {
+  return !since.all && since.differences < asked.most_differences &&
+         since.difference_bytes + bytes <= since.whole_bytes / 2;
+}
+
+int64_t bytes_of(const std::vector<Slice>& slices) {
+  int64_t bytes = 0;
+  for (const Slice& slice : slices) bytes += slice.spec.bytes();
+  return bytes;
+}
+
+// How a variable is saved: its value, or what has changed of it.
+std::vector<Slice> slices_of(const VariablePieces& pieces, const StoredVariable& variable,
+                             const std::shared_ptr<VariableCell>& cell, const SaveSince& asked) {
+  std::optional<RowRule> rule;
+  std::shared_ptr<ChangedRows> changed;
+  std::optional<ChangedRows::Since> since;
+  {
+    const BriefRead held(*cell, /*by_rows=*/true);
+    if (const RowTable* table = RowTable::of(held.value)) rule = table->rule();
+    if (asked.owner != 0 && cell->device().is_cpu() && !variable.spec.sizes.empty() &&
+        variable.spec.bytes() >= asked.least_bytes) {
+      changed = cell->changed_rows();
+      since = changed->begin_save(asked.owner, asked.base, asked.mark);
+    }
+  }
+  if (since) {
+    std::vector<Slice> slices = slices_of_rows(
+        pieces, variable, cell, std::make_shared<const RowSet>(std::move(since->rows)), since->differences + 1);
+    if (const int64_t bytes = bytes_of(slices); is_worth_while(*since, bytes, asked)) {
+      changed->note_save(asked.owner, asked.mark, since->differences + 1, since->difference_bytes + bytes,
+                         since->whole_bytes);
+      return slices;
+    }
+  }
+  std::vector<Slice> slices;
+  if (rule) {
+    slices = slices_on_demand(pieces, variable, cell, *rule);
+  } else {
+    slices.push_back({.variable = variable.whole,
+                      .spec = variable.spec,
+                      .full_sizes = variable.whole_sizes,
+                      .row_offset = variable.first_row,
+                      .pieces = pieces.all(cell)});
+  }
+  if (changed) changed->note_save(asked.owner, asked.mark, 0, 0, bytes_of(slices));
   return slices;
 }
 
@@ -141,10 +177,10 @@ class StoredTable {
  public:
   StoredTable(const CheckpointReader& reader, const std::string& checkpoint, const StoredVariable& variable,
               const std::vector<int64_t>& parts)
-      : reader_(reader), checkpoint_(checkpoint), variable_(variable), parts_(parts) {
+      : reader_(reader), checkpoint_(checkpoint), variable_(variable) {
     std::optional<std::vector<int64_t>> rule;
-    for (int64_t part : parts_) {
-      std::vector<int64_t> numbers = numbers_of(name_of(variable.whole, kRule, part));
+    for (int64_t part : parts) {
+      std::vector<int64_t> numbers = numbers_of(name_of(variable.whole, RowName::kRule, part));
       if (rule && *rule != numbers) fail("has two rules");
       rule = std::move(numbers);
     }
@@ -159,20 +195,29 @@ class StoredTable {
     }
     rule_.kind = static_cast<RowRule::Kind>(kind);
     check_spec(checkpoint, variable, {*type, {rule->begin() + kSizes, rule->end()}});
-    for (int64_t part : parts_) check_part(part);
+    for (int64_t part : parts) lists_.push_back({part, 0});
+    for (const std::string& name : reader.names()) {
+      const auto row = RowName::parse(name);
+      if (row && row->table == variable.whole && row->difference > 0 && row->what == RowName::kIds) {
+        lists_.push_back({row->first_row, row->difference});
+      }
+    }
+    std::stable_sort(lists_.begin(), lists_.end(),
+                     [](const RowList& a, const RowList& b) { return a.difference < b.difference; });
+    for (const RowList& list : lists_) check_list(list);
   }
 
-  // Calls `use(row, bytes)` for every row of this variable that was written.
+  // Calls `use(row, bytes)` for every row of this variable that was written, and again where it has changed since.
   template <class Use>
   void for_rows(const Use& use) const {
     const int64_t first = variable_.first_row, end = first + variable_.spec.sizes[0];
     const int64_t row_bytes = bytes_of_a_row();
     constexpr int64_t kPieceBytes = 1 << 20;
-    for (int64_t part : parts_) {
-      const std::string ids_name = name_of(variable_.whole, kIds, part);
+    for (const RowList& list : lists_) {
+      const std::string ids_name = name_in(list, RowName::kIds);
       if (!reader_.has(ids_name)) continue;  // a part of which no row was written
       const int64_t stored = reader_.spec(ids_name).sizes[0];
-      const int64_t at_once = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes, 8), 1, stored);
+      const int64_t at_once = std::max<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes, 8), 1);
       std::vector<int64_t> ids;
       std::vector<std::byte> rows;
       int64_t before = -1;
@@ -181,7 +226,7 @@ class StoredTable {
         ids.resize(static_cast<size_t>(count));
         rows.resize(static_cast<size_t>(count * row_bytes));
         reader_.read(ids_name, at, count, std::as_writable_bytes(std::span(ids)));
-        reader_.read(name_of(variable_.whole, kRows, part), at, count, rows);
+        reader_.read(name_in(list, RowName::kRows), at, count, rows);
         for (int64_t i = 0; i < count; ++i) {
           const int64_t id = ids[static_cast<size_t>(i)];
           if (id <= before || id >= variable_.whole_sizes[0]) fail("has row ", id, " after row ", before);
@@ -227,12 +272,21 @@ class StoredTable {
     return numbers;
   }
 
-  void check_part(int64_t part) const {
-    const std::string ids = name_of(variable_.whole, kIds, part), rows = name_of(variable_.whole, kRows, part);
+  // Rows with their numbers: those that were written when the part was stored as a whole, or a difference.
+  struct RowList {
+    int64_t first_row, difference;
+  };
+
+  std::string name_in(const RowList& list, RowName::What what) const {
+    return name_of(variable_.whole, what, list.first_row, list.difference);
+  }
+
+  void check_list(const RowList& list) const {
+    const std::string ids = name_in(list, RowName::kIds), rows = name_in(list, RowName::kRows);
     if (reader_.has(ids) != reader_.has(rows)) fail("lacks \"", reader_.has(ids) ? rows : ids, "\"");
     if (!reader_.has(ids)) return;
     const TensorSpec numbers = reader_.spec(ids);
-    if (numbers.dtype != DType::kLong || numbers.sizes.size() != 1 || numbers.sizes[0] == 0) {
+    if (numbers.dtype != DType::kLong || numbers.sizes.size() != 1 || (numbers.sizes[0] == 0 && list.difference == 0)) {
       fail("has \"", ids, "\" as ", numbers.to_string());
     }
     TensorSpec expected{variable_.spec.dtype, variable_.whole_sizes};
@@ -245,7 +299,7 @@ class StoredTable {
   const CheckpointReader& reader_;
   const std::string& checkpoint_;
   const StoredVariable& variable_;
-  const std::vector<int64_t> parts_;  // by their first rows
+  std::vector<RowList> lists_;  // the later ones change what the earlier ones say
   RowRule rule_;
 };
 
@@ -253,8 +307,8 @@ class StoredTable {
 std::vector<int64_t> parts_on_demand(const CheckpointReader& reader, const std::string& table) {
   std::vector<int64_t> firsts;
   for (const std::string& name : reader.names()) {
-    const auto parts = name_on_demand(name);
-    if (parts && parts->table == table && parts->what == kRule) firsts.push_back(parts->first_row);
+    const auto parts = RowName::parse(name);
+    if (parts && parts->table == table && parts->what == RowName::kRule) firsts.push_back(parts->first_row);
   }
   return firsts;
 }
@@ -269,8 +323,8 @@ void check_request(const std::vector<StoredVariable>& variables) {
       throw invalid_argument(*complaint);
     }
     if (!names.insert(name).second) throw invalid_argument("variable \"", name, "\" is named twice");
-    if (name_on_demand(whole)) {
-      throw invalid_argument("variable \"", whole, "\": checkpoints keep such a name for rows on demand");
+    if (RowName::parse(whole)) {
+      throw invalid_argument("variable \"", whole, "\": checkpoints keep such a name for rows");
     }
   }
 }
@@ -302,7 +356,8 @@ std::string staged_name(const StoredVariable& variable) {
 }  // namespace
 
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
-                                       const std::string& directory, const std::vector<StoredVariable>& variables) {
+                                       const std::string& directory, const std::vector<StoredVariable>& variables,
+                                       const SaveSince& since) {
   PlainTensors plain;
   check_request(variables);
   const VariablePieces pieces;
@@ -314,19 +369,7 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
       throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " at ", task,
                              ", cannot be saved as ", variable.spec.to_string());
     }
-    std::optional<RowRule> rule;
-    if (const BriefRead held(*cell, /*by_rows=*/true); const RowTable* table = RowTable::of(held.value)) {
-      rule = table->rule();
-    }
-    if (rule) {
-      for (Slice& slice : slices_on_demand(pieces, variable, cell, *rule)) slices.push_back(std::move(slice));
-      continue;
-    }
-    slices.push_back({.variable = variable.whole,
-                      .spec = variable.spec,
-                      .full_sizes = variable.whole_sizes,
-                      .row_offset = variable.first_row,
-                      .pieces = pieces.all(cell)});
+    for (Slice& slice : slices_of(pieces, variable, cell, since)) slices.push_back(std::move(slice));
   }
   return write_shard(directory, task, slices);
 }
@@ -391,7 +434,7 @@ void restore_variables(VariableStore& store, const LocalDevices& devices, const 
 std::set<std::string> variables_in(const CheckpointIndex& index) {
   std::set<std::string> names;
   for (const ShardEntry& entry : index.entries) {
-    const auto parts = name_on_demand(entry.variable);
+    const auto parts = RowName::parse(entry.variable);
     names.insert(parts ? parts->table : entry.variable);
   }
   return names;

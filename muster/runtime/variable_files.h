@@ -31,6 +31,25 @@ enum class SavePace {
   kBeside,  // what others do not want: its threads give way to those that train
 };
 
+// A save that is one of several, where later ones store only what has changed of large tables. All are of one `owner`,
+// each has a `mark` of its own, and `base` is the mark of the one that this one is made on top of (0: of none). A part
+// of a table is stored as a difference, the rows that have changed with their numbers (io/row_names.h), if
+// - nothing but rows of it was written since the base, and the task remembers which (rows/changed_rows.h),
+// - there are fewer than `most_differences` since it was stored as a whole,
+// - together with this one they are at most half as large as that.
+struct SaveSince {
+  uint64_t owner = 0;  // 0: everything is stored as a whole
+  uint64_t base = 0;
+  uint64_t mark = 0;
+  int64_t most_differences = 0;
+  int64_t least_bytes = 0;  // of a table; smaller ones are stored as a whole
+};
+
+struct SaveOptions {
+  SavePace pace = SavePace::kFull;
+  SaveSince since{};
+};
+
 // What is asked for and what is in the files may come from a stranger: all of it is checked before it is used.
 
 // Writes the variables into a file of the task's own in `directory`. Each is as it is at one moment, of a large one
@@ -39,7 +58,8 @@ enum class SavePace {
 // for one that is not as `variables` says, and what write_shard() throws. Of rows on demand (row_table.h): those that
 // were written, and the rule for the others.
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
-                                       const std::string& directory, const std::vector<StoredVariable>& variables);
+                                       const std::string& directory, const std::vector<StoredVariable>& variables,
+                                       const SaveSince& since = {});
 
 // A restore over several tasks has two stages: all of them check, and if all can, all apply.
 enum class RestoreStage {

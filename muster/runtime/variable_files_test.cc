@@ -161,7 +161,7 @@ TEST_F(VariableFiles, RefuseToRestoreWhatIsNoPartOfItsWhole) {
   EXPECT_THAT(refused([](StoredVariable& v) { v.spec.sizes = v.whole_sizes = {5, 2}; }), HasSubstr("has it as"));
   EXPECT_THAT(refused([](StoredVariable& v) { v.spec.dtype = DType::kComplexDouble; }), HasSubstr("cannot be stored"));
   EXPECT_THAT(refused([](StoredVariable& v) { v.device = "/device:CPU:77"; }), HasSubstr("CPU:77"));
-  EXPECT_THAT(refused([](StoredVariable& v) { v.whole = "w#rule@0"; }), HasSubstr("rows on demand"));
+  EXPECT_THAT(refused([](StoredVariable& v) { v.whole = "w#rule@0"; }), HasSubstr("such a name for rows"));
   EXPECT_EQ(restore(path, {stored("w", {4, 2}), stored("w", {4, 2})}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(restore(path, {stored("v", {4, 2})}).code(), StatusCode::kNotFound);
 }

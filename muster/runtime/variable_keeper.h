@@ -28,7 +28,7 @@ class VariableKeeper {
   // Writes variables into a file of this task's own, and reads them from a whole checkpoint (variable_files.h). However
   // long that takes: it ends when it is done or the task is gone.
   virtual std::vector<ShardEntry> save(const std::string& directory, const std::vector<StoredVariable>& variables,
-                                       SavePace pace) = 0;
+                                       const SaveOptions& options) = 0;
   virtual void restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
                        RestoreStage stage) = 0;
   // Drops the variables of these containers ("": those without one), and the programs that use them.

@@ -149,6 +149,7 @@ void VariableCell::replace(at::Tensor value) {
   wait_until(&VariableCell::writable, nullptr, woken);
   --waiting_writers_;
   value_ = std::move(value);
+  note_write(/*by_rows=*/false);
   initialized_ = true;
   ++version_;
 }
@@ -193,8 +194,23 @@ at::Tensor VariableCell::begin_write(bool whole, bool by_rows, MatrixOrder order
     }
     if (in_columns(value_)) ++writes_in_columns_;
   }
+  note_write(by_rows && !whole);
   writing_ = true;
   return value_;
+}
+
+void VariableCell::note_write(bool by_rows) {
+  if (!changed_) return;
+  if (!by_rows) return changed_->add_all();
+  // The memory may be another one than the last time.
+  if (ChangedRows::of(value_) != changed_.get()) ChangedRows::attach(value_, changed_);
+}
+
+std::shared_ptr<ChangedRows> VariableCell::changed_rows() {
+  absl::MutexLock lock(&mu_);
+  MUSTER_CHECK(!writing_) << "variable " << name_;
+  if (!changed_) changed_ = std::make_shared<ChangedRows>(spec_.sizes.at(0));
+  return changed_;
 }
 
 void VariableCell::end_write(bool keep) {

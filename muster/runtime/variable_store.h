@@ -14,6 +14,7 @@
 
 #include "muster/base/cancellation.h"
 #include "muster/graph/program.h"
+#include "muster/runtime/rows/changed_rows.h"
 
 namespace muster {
 
@@ -68,6 +69,10 @@ class VariableCell {
   // which is the only way to begin with a variable that has no value. Every call is paired with one of `end_write`.
   at::Tensor begin_write(bool whole = false, bool by_rows = false, MatrixOrder order = MatrixOrder::kRows,
                          const Cancellation* cancellation = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+  // Which rows are written by row ops from now on, and whether anything else is. REQUIRES: nobody writes, and it is a
+  // table on the CPU.
+  std::shared_ptr<ChangedRows> changed_rows() ABSL_LOCKS_EXCLUDED(mu_);
+
   // `keep` false (the run failed before it wrote): the variable stays as it was, with its value or without one.
   void end_write(bool keep = true) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -85,6 +90,7 @@ class VariableCell {
   // The value for somebody who reads.
   const at::Tensor& readable_value(bool by_rows, MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   at::Tensor new_memory() const;
+  void note_write(bool by_rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void turn(MatrixOrder order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string name_;
@@ -95,7 +101,8 @@ class VariableCell {
 
   mutable absl::Mutex mu_;
   at::Tensor value_ ABSL_GUARDED_BY(mu_);
-  at::Tensor before_ ABSL_GUARDED_BY(mu_);  // what a whole write that is under way replaces
+  at::Tensor before_ ABSL_GUARDED_BY(mu_);                     // what a whole write that is under way replaces
+  std::shared_ptr<ChangedRows> changed_ ABSL_GUARDED_BY(mu_);  // null: nobody asks
   bool initialized_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   int readers_ ABSL_GUARDED_BY(mu_) = 0;  // between begin_read and end_read

@@ -48,11 +48,34 @@ struct Adopted {
 struct Here {
   absl::Mutex mu;
   absl::flat_hash_set<Variable::State*> states ABSL_GUARDED_BY(mu);
+  std::shared_ptr<VariableFiller> filler ABSL_GUARDED_BY(mu);
 };
 
 Here& here_registry() {
   static Here& registry = *new Here;
   return registry;
+}
+
+// Its copies or parts; itself if it has none.
+std::vector<std::shared_ptr<Variable::State>> places_of(const std::shared_ptr<Variable::State>& made) {
+  std::vector<std::shared_ptr<Variable::State>> places;
+  for (const std::vector<Variable>& several : {made->copies, made->shards}) {
+    for (const Variable& one : several) places.push_back(one.state());
+  }
+  if (places.empty()) places.push_back(made);
+  return places;
+}
+
+void fill_here(const std::shared_ptr<Variable::State>& made) {
+  std::shared_ptr<VariableFiller> filler;
+  {
+    Here& here = here_registry();
+    absl::MutexLock lock(&here.mu);
+    filler = here.filler;
+  }
+  if (!filler) return;
+  const auto places = places_of(made);
+  if (places[0]->cell) filler->fill(places);
 }
 
 Adopted& adopted_registry() {
@@ -87,6 +110,12 @@ void give_back_remote_name(const std::string& name) {
 }
 
 }  // namespace
+
+void set_variable_filler(std::shared_ptr<VariableFiller> filler) {
+  Here& here = here_registry();
+  absl::MutexLock lock(&here.mu);
+  here.filler = std::move(filler);
+}
 
 VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator) : outer_(current()) {
   using Authority = VariableCreator::Authority;
@@ -214,6 +243,7 @@ std::shared_ptr<Variable::State> Variable::State::adopt(at::Tensor tensor, Varia
   } else {
     state = std::make_shared<State>(tensor, std::move(options), tensor);
   }
+  fill_here(state);
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
   std::weak_ptr<State>& of_storage = registry.by_storage[tensor.storage().unsafeGetStorageImpl()];
@@ -324,6 +354,7 @@ Variable::Variable(const InitialValue& initial, VariableOptions options) {
   } else {
     state_ = std::make_shared<State>(initial, std::move(options));
   }
+  fill_here(state_);
 }
 
 const std::string& Variable::name() const { return state_->options.name; }
@@ -481,10 +512,12 @@ using MakeInitial = std::function<InitialValue(const std::vector<int64_t>& sizes
 
 // Its value may be kept for it.
 void fill(const Variable& made) {
-  std::vector<std::shared_ptr<Variable::State>> parts;
-  for (const Variable& part : made.shards()) parts.push_back(part.state());
-  if (parts.empty()) parts.push_back(made.state());
-  if (parts[0]->home) parts[0]->home->fill(parts);
+  const auto places = places_of(made.state());
+  if (places[0]->home) {
+    places[0]->home->fill(places);
+  } else {
+    fill_here(made.state());
+  }
 }
 
 Variable make_one_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
@@ -517,7 +550,9 @@ Variable make_beside(const Variable& other, const std::string& name, const MakeI
       const std::string own = copies.empty() ? name : str_cat(name, "/copy_", copies.size());
       copies.push_back(make_one_beside(copy, own, initial));
     }
-    return Variable(Variable::State::mirrored(std::move(copies), {.name = name, .trainable = false}));
+    Variable made(Variable::State::mirrored(std::move(copies), {.name = name, .trainable = false}));
+    fill(made);
+    return made;
   }
   if (!other.shards().empty()) {
     return make_parts_beside(other.shards(), {.name = name, .trainable = false, .device = other.device()}, initial,

@@ -1,7 +1,10 @@
 // Who decides where variables live.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "muster/trace/initial_value.h"
 #include "muster/trace/variable.h"
@@ -23,6 +26,16 @@ class VariableHome {
   // if there is one.
   virtual void fill(const std::vector<std::shared_ptr<Variable::State>>& parts) = 0;
 };
+
+// Gives variables that are made here, and live here, the values that are kept for them, if there are some. Thread-safe.
+class VariableFiller {
+ public:
+  virtual ~VariableFiller() = default;
+  // All copies, or parts, of one that is new.
+  virtual void fill(const std::vector<std::shared_ptr<Variable::State>>& copies) = 0;
+};
+// The one of this process from now on; null: none.
+void set_variable_filler(std::shared_ptr<VariableFiller> filler);
 
 // Makes variables in the place of Variable's constructor.
 class VariableCreator {

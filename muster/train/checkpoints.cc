@@ -5,6 +5,8 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/io/checkpoint_differences.h"
+#include "muster/runtime/owner.h"
 #include "muster/runtime/variable_files.h"
 
 namespace muster {
@@ -24,14 +26,23 @@ void wait_quietly(Checkpoints& checkpoints, const std::string& directory) {
 Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
     : strategy_(strategy),
       options_(std::move(options)),
+      id_(random_id()),
       directory_(options_.directory.empty() ? "" : std::filesystem::absolute(options_.directory).string()) {
   if (options_.keep < 1) throw invalid_argument("Checkpoints: keep is ", options_.keep, ", expected 1 or more");
+  if (options_.incremental && options_.incremental->most_differences < 1) {
+    throw invalid_argument("Checkpoints: most_differences is ", options_.incremental->most_differences,
+                           ", expected 1 or more");
+  }
 }
 
-Checkpoints::~Checkpoints() { wait_quietly(*this, directory_.path()); }
+Checkpoints::~Checkpoints() {
+  wait_quietly(*this, directory_.path());
+  strategy_.saved()->restorer_is_gone(this);
+}
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   wait();
+  strategy_.saved()->check_all_used();
   return save_at(SavePace::kFull, step, metadata);
 }
 
@@ -43,6 +54,7 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
   }
   absl::MutexLock lock(&async_mu_);
   if (saving_.valid()) saving_.get();
+  variables.check_all_used();
   variables.end_filling();  // now: what is made from here on is not in this checkpoint either
   saving_ = std::async(std::launch::async, [this, step, metadata] { save_at(SavePace::kBeside, step, metadata); });
 }
@@ -80,15 +92,21 @@ std::string Checkpoints::metadata(const std::string& name) const {
 }
 
 std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& metadata) {
+  const uint64_t mark = random_id();
   const std::string temporary = directory_.begin(step);
+  CheckpointIndex index{.step = step, .metadata = metadata};
   std::string path;
   try {
-    path = directory_.commit(
-        temporary,
-        {.step = step, .metadata = metadata, .entries = strategy_.saved()->save(temporary, pace), .files = {}});
+    index.entries = store(pace, temporary, mark);
+    path = directory_.commit(temporary, index);
   } catch (...) {
     directory_.abandon(temporary);
     throw;
+  }
+  if (options_.incremental) {
+    auto base = std::make_shared<const Base>(Base{mark, std::move(index)});
+    absl::MutexLock lock(&mu_);
+    base_ = std::move(base);
   }
   try {
     directory_.keep_and_remove_later(options_.keep, step);
@@ -98,10 +116,31 @@ std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& meta
   return path;
 }
 
+std::vector<ShardEntry> Checkpoints::store(SavePace pace, const std::string& temporary, uint64_t mark) {
+  SavedVariables::Request request{.pace = pace};
+  if (!options_.incremental) return strategy_.saved()->save(temporary, request);
+  std::shared_ptr<const Base> base;
+  {
+    absl::MutexLock lock(&mu_);
+    base = base_;
+  }
+  // Before anything is stored: who cannot have the files of the base needs all rows.
+  if (base && !link_base(directory_.path_of(base->index.step), base->index, temporary)) base = nullptr;
+  request.since = {.owner = id_,
+                   .base = base ? base->mark : 0,
+                   .mark = mark,
+                   .most_differences = options_.incremental->most_differences,
+                   .least_bytes = options_.incremental->least_bytes};
+  std::vector<ShardEntry> stored = strategy_.saved()->save(temporary, request);
+  return base ? on_top_of(base->index, std::move(stored), temporary) : stored;
+}
+
 void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOptions& options) {
   strategy_.saved()->restore({.checkpoint = checkpoint.path,
                               .variables = variables_in(directory_.index(checkpoint.step)),
-                              .allow_missing = options.allow_missing});
+                              .allow_missing = options.allow_missing,
+                              .allow_unused = options.allow_unused,
+                              .restorer = this});
 }
 
 std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
@@ -125,7 +164,13 @@ std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);
   newest_ = step;
+  base_ = nullptr;
   return step;
+}
+
+void Checkpoints::finish_restore() {
+  strategy_.saved()->check_all_used();
+  strategy_.saved()->end_filling();
 }
 
 std::optional<int64_t> Checkpoints::newest() const {

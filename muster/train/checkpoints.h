@@ -6,6 +6,7 @@
 
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,16 +15,30 @@
 
 namespace muster {
 
+// Checkpoints that store of large tables only the rows that have changed since the one before. Each is whole all the
+// same, since it has links to the files of those before that it needs: they may be removed, and any of them restored.
+// Where the file system has no hard links, all are stored as a whole, and so is what was written in another way than by
+// rows, and everything in the first one after a start or a restore.
+struct IncrementalOptions {
+  // A table is stored as a whole again after so many differences, and sooner if they would be more than half of it.
+  int most_differences = 10;
+  int64_t least_bytes = 16 << 20;  // smaller tables are always stored as a whole; of the part that a server has
+};
+
 struct CheckpointsOptions {
   std::string directory;  // which all parameter servers see under this name, and may use (LocalWorkerOptions::storage)
-  int keep = 3;           // the newest ones; older ones are removed
+  int keep = 3;           // the newest ones; older ones are removed, after the save that makes them so has returned
+  std::optional<IncrementalOptions> incremental{};
 };
 
 struct RestoreOptions {
   std::optional<int64_t> step{};  // this one and no other; else the newest that is sound
-  // Variables that the checkpoint has not keep their values, and those that are made later begin with their initial
-  // ones. Else they are an error that names them, since a job that goes on without them computes something else.
+  // A checkpoint and the variables have the same names, or that is an error which names the others, since a job that
+  // goes on without them computes something else. Variables that the checkpoint has not may keep their values, and
+  // those that are made later begin with their initial ones:
   bool allow_missing = false;
+  // And the checkpoint may have values that nobody asks for. Later ones lack them.
+  bool allow_unused = false;
   // Where there are checkpoints and all of them are damaged, begin as if there were none. Else that is an error.
   bool begin_anew = false;
 };
@@ -56,12 +71,17 @@ class Checkpoints {
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
   // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers
   // that are being restarted, as long as the strategy's connect_timeout. Variables that are made later, until the next
-  // save(), begin with the values that this checkpoint has for their names.
+  // save() or finish_restore(), begin with the values that this checkpoint has for their names; without parameter
+  // servers only while this object is there.
   // Throws Error{kDataLoss} if all are damaged, Error{kNotFound} for variables that the checkpoint has not,
   // Error{kUnavailable} for a disk or a server that does not answer: a checkpoint that cannot be read now is never
   // passed over. Limit: a disk or server that fails after all have looked and while they change their variables leaves
   // some changed and some not, and the error says so: restore again.
   std::optional<int64_t> restore(const RestoreOptions& options = {});
+
+  // All variables have been made. Throws Error{kNotFound} that names what the checkpoint has and none of them has asked
+  // for, unless that is allowed. The next save() or save_async() does the same, before it saves.
+  void finish_restore();
 
   // What save() was given beside the variables, in the checkpoint that was last saved or restored; empty if there was
   // none, or none of that name.
@@ -72,9 +92,14 @@ class Checkpoints {
 
  private:
   using Metadata = std::map<std::string, std::string>;
+  struct Base {
+    uint64_t mark;
+    CheckpointIndex index;
+  };
 
   std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
   std::string write(SavePace pace, int64_t step, const Metadata& metadata);
+  std::vector<ShardEntry> store(SavePace pace, const std::string& temporary, uint64_t mark);
   std::optional<int64_t> restore_here(const RestoreOptions& options);
   // Those that may be restored, the newest first.
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
@@ -82,9 +107,11 @@ class Checkpoints {
 
   const Strategy strategy_;
   const CheckpointsOptions options_;
+  const uint64_t id_;
   CheckpointDirectory directory_;
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mu_);  // of the next incremental one; null: none
   absl::Mutex async_mu_;
   std::future<void> saving_ ABSL_GUARDED_BY(async_mu_);
 };

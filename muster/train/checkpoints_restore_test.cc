@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/parameter_server_strategy.h"
@@ -155,7 +156,7 @@ TEST_F(RestoreTest, DoesNotPassOverACheckpointOfALaterVersion) {
   save_twice();
   std::filesystem::create_directory(directory_ + "/ckpt-3");
   std::ofstream(directory_ + "/ckpt-3/index.json")
-      << R"({"checksum":"da929fc8","format":"muster checkpoint","version":2})";
+      << R"({"checksum":"c93007bf","format":"muster checkpoint","version":3})";
 
   EXPECT_EQ(restore().code(), StatusCode::kFailedPrecondition);
 
@@ -356,9 +357,16 @@ TEST_F(RestoreTest, TellsWhatTheCheckpointHasAndNobodyAskedFor) {
   LogCapture log;
   const Status refused = restore();
   EXPECT_EQ(checkpoints_.restore({.allow_missing = true}), 1);
-  EXPECT_TRUE(log.contains("it also has values for \"a\", \"b\", \"c\", which are not made yet"));
+  EXPECT_TRUE(log.contains("also has values for \"a\", \"b\", \"c\", which are not made yet"));
+  const Status too_much = testing_support::caught([&] { checkpoints_.save(2); });
+  const Status still = testing_support::caught([&] { checkpoints_.save_async(2); });
+  EXPECT_EQ(checkpoints_.restore({.allow_missing = true, .allow_unused = true}), 1);
 
   checkpoints_.save(2);
+
+  EXPECT_EQ(too_much.code(), StatusCode::kNotFound);
+  EXPECT_THAT(too_much.message(), HasSubstr("has values for \"a\", \"b\", \"c\", which nobody has asked for"));
+  EXPECT_EQ(still.code(), StatusCode::kNotFound);
 
   EXPECT_THAT(refused.message(),
               HasSubstr("no values for \"a_1\", but for \"a\", \"b\", \"c\", which nobody has asked for"));
@@ -397,7 +405,7 @@ TEST_F(RestoreTest, MayTakeLongerThanOtherCalls) {
     return 0;
   });
 
-  const auto entries = server->save(temporary, stored, SavePace::kFull);
+  const auto entries = server->save(temporary, stored, {});
   const std::string path = directory.commit(temporary, {.step = 1, .entries = entries});
   server->restore(path, stored, RestoreStage::kCheck);
   server->restore(path, stored, RestoreStage::kApply);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
@@ -17,6 +18,8 @@
 
 namespace muster {
 namespace {
+
+using testing_support::caught;
 
 class CheckpointsTest : public testing::Test {
  protected:
@@ -241,7 +244,7 @@ TEST_F(CheckpointsTest, FillNothingAfterTheNextOneIsSaved) {
     auto w = before.make<Variable>(torch::ones({2}), VariableOptions{.name = "w"});
     Checkpoints(before, {.directory = directory_}).save(1);
   }
-  EXPECT_EQ(checkpoints.restore({.allow_missing = true}), 1);
+  EXPECT_EQ(checkpoints.restore({.allow_missing = true, .allow_unused = true}), 1);
   auto other = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "other"});
   checkpoints.save(2);
 
@@ -360,7 +363,61 @@ TEST(CheckpointsHere, GoFromOneStrategyToAnother) {
     EXPECT_THAT(error.what(), testing::HasSubstr("no values for \"of_another_program\""));
   }
   EXPECT_EQ(Checkpoints(Strategy(), {.directory = directory}).restore({.allow_missing = true}), 2);
-  EXPECT_TRUE(log.contains("make models and optimizers before restore()"));
+  EXPECT_TRUE(log.contains("for which no variable was made"));
+}
+
+TEST(CheckpointsHere, FillVariablesThatAreMadeLaterUnderEveryStrategy) {
+  const std::string directory = ::testing::TempDir() + "/checkpoints_made_later";
+  std::filesystem::remove_all(directory);
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  {
+    const Variable w(torch::full({2}, 3.0F), {.name = "w"});
+    const Sgd sgd({w}, {.momentum = 0.9});
+    sgd.slots()[0].state()->cell->assign(torch::full({2}, 4.0F));
+    Checkpoints(Strategy(), {.directory = directory}).save(1);
+  }
+  for (const Strategy& strategy :
+       {Strategy(), Strategy(MirroredStrategy(devices)), Strategy(OneDeviceStrategy(devices[1]))}) {
+    Checkpoints checkpoints(strategy, {.directory = directory});
+    EXPECT_EQ(checkpoints.restore(), 1);
+
+    const auto w = strategy.make<Variable>(torch::zeros({2}), VariableOptions{.name = "w"});
+    const Sgd sgd({w}, {.momentum = 0.9});
+    checkpoints.finish_restore();
+    const auto late = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "late"});
+
+    for (const Variable& copy : w.copies()) EXPECT_TRUE(torch::equal(copy.value(), torch::full({2}, 3.0F)));
+    EXPECT_TRUE(torch::equal(w.value(), torch::full({2}, 3.0F)));
+    EXPECT_TRUE(torch::equal(sgd.slots()[0].value(), torch::full({2}, 4.0F)));
+    EXPECT_TRUE(torch::equal(late.value(), torch::ones({2})));
+  }
+}
+
+TEST(CheckpointsHere, NameWhatIsMissingAndWhatIsTooMuchByTheSameRule) {
+  const std::string directory = ::testing::TempDir() + "/checkpoints_by_one_rule";
+  std::filesystem::remove_all(directory);
+  {
+    const Variable a(torch::zeros({2}), {.name = "a"}), b(torch::zeros({2}), {.name = "b"});
+    Checkpoints(Strategy(), {.directory = directory}).save(1);
+  }
+  const Variable a(torch::ones({2}), {.name = "a"});
+  {
+    Checkpoints checkpoints(Strategy(), {.directory = directory});
+    EXPECT_EQ(checkpoints.restore(), 1);
+    const Status missing = caught([] { Variable(torch::zeros({2}), {.name = "c"}); });
+    EXPECT_EQ(missing.code(), StatusCode::kNotFound);
+    EXPECT_THAT(missing.message(), testing::HasSubstr("has no values for \"c\", but for \"b\""));
+    for (const Status& unused : {caught([&] { checkpoints.finish_restore(); }), caught([&] { checkpoints.save(2); })}) {
+      EXPECT_EQ(unused.code(), StatusCode::kNotFound);
+      EXPECT_THAT(unused.message(), testing::AllOf(testing::HasSubstr("ckpt-1 has values for \"b\""),
+                                                   testing::HasSubstr("allow_unused")));
+    }
+    EXPECT_EQ(checkpoints.restore({.allow_unused = true}), 1);
+    checkpoints.finish_restore();
+    checkpoints.save(2);
+  }
+  const Variable later(torch::ones({2}), {.name = "b"});
+  EXPECT_TRUE(torch::equal(later.value(), torch::ones({2}))) << "nobody restores any more";
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <map>
 
 #include "muster/base/status.h"
+#include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/composed_row_ops.h"
 #include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_table.h"
@@ -245,8 +246,10 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
 
 namespace {
 
-// The rows before they are changed: those that are made on demand are made now.
+// The rows before they are changed: those that are made on demand are made now, and whoever wants to know of it is
+// told.
 void make_rows(const at::Tensor& table, const int64_t* row, int64_t count) {
+  if (ChangedRows* changed = ChangedRows::of(table)) changed->add(row, count);
   RowTable* on_demand = RowTable::of(table);
   if (on_demand == nullptr) return;
   for (int64_t i = 0; i < count; ++i) on_demand->write(row[i]);
@@ -352,6 +355,7 @@ void on_demand_(at::Tensor& table, int64_t kind, double a, double b, int64_t see
   if (kind < RowRule::kConstant || kind > RowRule::kNormal) {  // before it becomes one of a few
     throw invalid_argument("muster_rows::on_demand_: there is no rule ", kind);
   }
+  if (ChangedRows* changed = ChangedRows::of(table)) changed->add_all();
   RowTable::begin(table, {static_cast<RowRule::Kind>(kind), a, b, static_cast<uint64_t>(seed), first_row});
 }
 

@@ -4,11 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "muster/graph/program.h"
 
 namespace muster {
+
+class ChangedRows;
 
 // What rows look like before anybody writes to them. On demand, each number depends on the rule and on its place in the
 // table alone, so that a row is the same whoever makes it, whenever, in however many parts the table is kept.
@@ -47,6 +51,10 @@ class RowTable {
   void write(int64_t row);                    // gives it its initial value, if it is not written
   std::vector<int64_t> written_rows() const;
 
+  // Where the rows that are written are noted (changed_rows.h); null: nowhere. A copy has none.
+  const std::shared_ptr<ChangedRows>& changed() const { return changed_; }
+  void set_changed(std::shared_ptr<ChangedRows> changed) { changed_ = std::move(changed); }
+
   ~RowTable();
   RowTable(const RowTable&) = delete;
   RowTable& operator=(const RowTable&) = delete;
@@ -61,6 +69,7 @@ class RowTable {
   const size_t row_bytes_;
   char* memory_ = nullptr;
   uint8_t* written_ = nullptr;
+  std::shared_ptr<ChangedRows> changed_;
 };
 
 }  // namespace muster
