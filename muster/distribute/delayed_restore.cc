@@ -51,6 +51,25 @@ std::set<std::string> unused_after_match(const SavedVariables::Source& source, c
   return unused;
 }
 
+bool ChosenVariables::take(StoredVariable& variable) {
+  if (!only_) return true;
+  const auto chosen = only_->find(variable.whole);
+  if (chosen == only_->end()) return false;
+  taken_.insert(variable.whole);
+  variable.whole = chosen->second;
+  return true;
+}
+
+void ChosenVariables::check_all_taken() const {
+  if (!only_) return;
+  std::set<std::string> others;
+  for (const auto& [name, in_checkpoint] : *only_) {
+    if (!taken_.contains(name)) others.insert(name);
+  }
+  if (others.empty()) return;
+  throw invalid_argument("Checkpoints: the objects have variables that are not of this strategy: ", in_quotes(others));
+}
+
 void DelayedRestore::begin(SavedVariables::Source source, std::set<std::string> unused) {
   absl::MutexLock lock(&mu_);
   source_ = std::move(source);

@@ -22,6 +22,20 @@ namespace muster {
 // for others.
 std::set<std::string> unused_after_match(const SavedVariables::Source& source, const std::set<std::string>& names);
 
+// Of the variables that were chosen, as far as they are there. What is chosen gets the name that it has in checkpoints.
+class ChosenVariables {
+ public:
+  explicit ChosenVariables(const SavedVariables::Only& only) : only_(only) {}
+  // Whether it is one of them.
+  bool take(StoredVariable& variable);
+  // Throws Error{kInvalidArgument} for those that were chosen and are not there.
+  void check_all_taken() const;
+
+ private:
+  const SavedVariables::Only& only_;
+  std::set<std::string> taken_;
+};
+
 // Thread-safe.
 class DelayedRestore {
  public:

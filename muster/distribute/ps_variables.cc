@@ -31,11 +31,9 @@ std::vector<std::string> all_tasks(const PsVariablesOptions& options) {
   return tasks;
 }
 
-using StoredByTask = std::map<std::string, std::vector<StoredVariable>>;
-
 // Asks all tasks at once, and waits for all of them.
 template <class Ask>
-auto ask_all(Peers& peers, const StoredByTask& by_task, const Ask& ask) {
+auto ask_all(Peers& peers, const std::map<std::string, std::vector<StoredVariable>>& by_task, const Ask& ask) {
   using Answer = std::invoke_result_t<Ask, VariableKeeper&, const std::vector<StoredVariable>&>;
   std::vector<std::future<Answer>> answers;
   for (const auto& [task, variables] : by_task) {
@@ -189,14 +187,15 @@ StoredVariable PsVariables::stored(const Variable::State& state) const {
 }
 
 std::vector<ShardEntry> PsVariables::save(const std::string& directory, const Request& request) const {
+  ChosenVariables chosen(request.only);
   StoredByTask by_task;
   for (const auto& state : all()) {
     const auto& part = state->part_of;
     if (part && part->alike && part->first_row > 0) continue;  // the first one is stored, for all
     StoredVariable one = stored(*state);
-    if (request.only && !request.only->contains(one.whole)) continue;
-    by_task[task_of_device(state->options.device)].push_back(std::move(one));
+    if (chosen.take(one)) by_task[task_of_device(state->options.device)].push_back(std::move(one));
   }
+  chosen.check_all_taken();
   std::vector<ShardEntry> entries;
   for (auto& answer :
        ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
@@ -207,10 +206,7 @@ std::vector<ShardEntry> PsVariables::save(const std::string& directory, const Re
   return entries;
 }
 
-void PsVariables::restore(const std::string& checkpoint, const std::vector<std::shared_ptr<Variable::State>>& states,
-                          RestoreStage stage) const {
-  StoredByTask by_task;
-  for (const auto& state : states) by_task[task_of_device(state->options.device)].push_back(stored(*state));
+void PsVariables::restore(const std::string& checkpoint, const StoredByTask& by_task, RestoreStage stage) const {
   for (auto& answer :
        ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
          keeper.restore(checkpoint, variables, stage);
@@ -220,23 +216,28 @@ void PsVariables::restore(const std::string& checkpoint, const std::vector<std::
 }
 
 void PsVariables::restore(Source source) {
+  ChosenVariables chosen(source.only);
   std::set<std::string> names;
-  std::vector<std::shared_ptr<Variable::State>> states = all();
-  std::erase_if(states, [&](const auto& state) {
-    const std::string name = stored(*state).whole;
-    if (source.only && !source.only->contains(name)) return true;
-    names.insert(name);
-    return !source.variables.contains(name);
-  });
+  StoredByTask by_task;
+  size_t count = 0;
+  for (const auto& state : all()) {
+    StoredVariable one = stored(*state);
+    if (!chosen.take(one)) continue;
+    names.insert(one.whole);
+    if (!source.variables.contains(one.whole)) continue;
+    by_task[task_of_device(state->options.device)].push_back(std::move(one));
+    ++count;
+  }
+  chosen.check_all_taken();
   std::set<std::string> unused = unused_after_match(source, names);
   std::map<std::string, uint64_t> incarnations = incarnations_of(options_);
-  restore(source.checkpoint, states, RestoreStage::kCheck);
+  restore(source.checkpoint, by_task, RestoreStage::kCheck);
   {
     absl::MutexLock lock(&mu_);
     incarnations_ = std::move(incarnations);
   }
-  restore(source.checkpoint, states, RestoreStage::kApply);
-  MUSTER_LOG(info) << "restored " << states.size() << " variables from " << source.checkpoint;
+  restore(source.checkpoint, by_task, RestoreStage::kApply);
+  MUSTER_LOG(info) << "restored " << count << " variables from " << source.checkpoint;
   if (!source.only) later_.begin(std::move(source), std::move(unused));
 }
 
@@ -244,8 +245,10 @@ void PsVariables::fill(const std::vector<std::shared_ptr<Variable::State>>& part
   const std::string name = stored(*parts.at(0)).whole;
   const std::optional<std::string> checkpoint = later_.checkpoint_for(name);
   if (!checkpoint) return;
-  restore(*checkpoint, parts, RestoreStage::kCheck);
-  restore(*checkpoint, parts, RestoreStage::kApply);
+  StoredByTask by_task;
+  for (const auto& part : parts) by_task[task_of_device(part->options.device)].push_back(stored(*part));
+  restore(*checkpoint, by_task, RestoreStage::kCheck);
+  restore(*checkpoint, by_task, RestoreStage::kApply);
   later_.filled(name);
 }
 

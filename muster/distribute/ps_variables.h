@@ -82,8 +82,8 @@ class PsVariables : public VariableHome,
   std::vector<at::Tensor> run(VariableProgram made);
   // How a variable or part is stored in checkpoints.
   StoredVariable stored(const Variable::State& state) const;
-  void restore(const std::string& checkpoint, const std::vector<std::shared_ptr<Variable::State>>& states,
-               RestoreStage stage) const;
+  using StoredByTask = std::map<std::string, std::vector<StoredVariable>>;
+  void restore(const std::string& checkpoint, const StoredByTask& by_task, RestoreStage stage) const;
 
   const PsVariablesOptions options_;
   const std::string container_;

@@ -16,25 +16,29 @@ namespace {
 class VariablesHere : public SavedVariables, public VariableFiller, public std::enable_shared_from_this<VariablesHere> {
  public:
   std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override {
+    ChosenVariables chosen(request.only);
     std::vector<StoredVariable> stored;
     for (const auto& state : Variable::State::all_here()) {
       const auto whole = state->copy_of.lock();
       if (whole && whole->copies[0].state() != state) continue;
       StoredVariable one = stored_as(*state);
-      if (!request.only || request.only->contains(one.whole)) stored.push_back(std::move(one));
+      if (chosen.take(one)) stored.push_back(std::move(one));
     }
+    chosen.check_all_taken();
     return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored, request.since);
   }
 
   void restore(Source source) override {
+    ChosenVariables chosen(source.only);
     std::set<std::string> names;
     std::vector<StoredVariable> stored;
     for (const auto& state : Variable::State::all_here()) {
       StoredVariable one = stored_as(*state);
-      if (source.only && !source.only->contains(one.whole)) continue;
+      if (!chosen.take(one)) continue;
       names.insert(one.whole);
       if (source.variables.contains(one.whole)) stored.push_back(std::move(one));
     }
+    chosen.check_all_taken();
     std::set<std::string> unused = unused_after_match(source, names);
     give(source.checkpoint, stored);
     MUSTER_LOG(info) << "restored " << stored.size() << " variables from " << source.checkpoint;

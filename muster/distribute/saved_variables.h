@@ -1,6 +1,7 @@
 // What checkpoints need of whoever holds the variables of a strategy.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -15,8 +16,9 @@ namespace muster {
 // Thread-safe.
 class SavedVariables {
  public:
-  // The variables that are meant, by the names that checkpoints have for them; nothing: all.
-  using Only = std::optional<std::set<std::string>>;
+  // The variables that are meant, by their names, and what they are called in the checkpoint; nothing: all, by their
+  // own names.
+  using Only = std::optional<std::map<std::string, std::string>>;
 
   struct Request {
     SavePace pace = SavePace::kFull;

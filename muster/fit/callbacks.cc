@@ -67,7 +67,8 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
 
 void ModelCheckpoint::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(
-      training.model.strategy(), CheckpointsOptions{.directory = options_.directory, .keep = options_.keep});
+      training.model.strategy(),
+      CheckpointsOptions{.directory = options_.directory, .keep = options_.keep, .incremental = options_.incremental});
   if (!options_.example_inputs.empty()) {
     metadata_[kExportedModelKey] = exported_text(training.model, options_.example_inputs);
   }

@@ -14,6 +14,7 @@
 
 #include "muster/fit/callback.h"
 #include "muster/fit/hparams.h"
+#include "muster/train/incremental_options.h"
 
 namespace muster {
 
@@ -57,7 +58,8 @@ class EarlyStopping : public Callback {
 
 struct ModelCheckpointOptions {
   std::string directory;
-  int keep = 3;           // the newest ones
+  int keep = 3;  // the newest ones
+  std::optional<IncrementalOptions> incremental{};
   std::string monitor{};  // not empty: only epochs with a better one than all before are saved
   Better better = Better::kAuto;
   // Inputs of the model. Not empty: its forward program is in the checkpoints, so that `muster export` can make a model

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/distribute/delayed_restore.h"
 #include "muster/io/checkpoint_differences.h"
 #include "muster/runtime/owner.h"
 #include "muster/runtime/variable_files.h"
@@ -21,12 +25,32 @@ void wait_quietly(Checkpoints& checkpoints, const std::string& directory) {
   }
 }
 
+// What an object says of itself is in the metadata of the checkpoint, under its name and this.
+constexpr std::string_view kTextOf = "object ";
+
+SavedVariables::Only names_of(const std::map<std::string, CheckpointObject>& objects) {
+  if (objects.empty()) return std::nullopt;
+  std::map<std::string, std::string> names;
+  for (const auto& [object, chosen] : objects) {
+    for (const auto& [name, variable] : chosen.variables()) {
+      const auto& part_of = variable.state()->part_of;
+      const std::string own = part_of ? part_of->name : variable.name();
+      const auto [at, is_new] = names.emplace(own, name.empty() ? object : str_cat(object, "/", name));
+      if (is_new) continue;
+      throw invalid_argument("Checkpoints: variable \"", own, "\" is in the objects twice, as \"", at->second,
+                             "\" and in \"", object, "\"");
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
     : strategy_(strategy),
       options_(std::move(options)),
       id_(random_id()),
+      only_(names_of(options_.objects)),
       directory_(options_.directory.empty() ? "" : std::filesystem::absolute(options_.directory).string()) {
   if (options_.keep < 1) throw invalid_argument("Checkpoints: keep is ", options_.keep, ", expected 1 or more");
   if (options_.incremental && options_.incremental->most_differences < 1) {
@@ -42,8 +66,16 @@ Checkpoints::~Checkpoints() {
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   wait();
-  strategy_.saved()->check_all_used();
-  return save_at(SavePace::kFull, step, metadata);
+  if (!only_) strategy_.saved()->check_all_used();
+  return save_at(SavePace::kFull, step, with_texts(metadata));
+}
+
+Checkpoints::Metadata Checkpoints::with_texts(const Metadata& metadata) const {
+  Metadata all = metadata;
+  for (const auto& [name, object] : options_.objects) {
+    if (object.is_text()) all[str_cat(kTextOf, name)] = object.save();
+  }
+  return all;
 }
 
 void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
@@ -54,9 +86,12 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
   }
   absl::MutexLock lock(&async_mu_);
   if (saving_.valid()) saving_.get();
-  variables.check_all_used();
-  variables.end_filling();  // now: what is made from here on is not in this checkpoint either
-  saving_ = std::async(std::launch::async, [this, step, metadata] { save_at(SavePace::kBeside, step, metadata); });
+  if (!only_) {
+    variables.check_all_used();
+    variables.end_filling();  // now: what is made from here on is not in this checkpoint either
+  }
+  saving_ = std::async(std::launch::async,
+                       [this, step, all = with_texts(metadata)] { save_at(SavePace::kBeside, step, all); });
 }
 
 void Checkpoints::wait() {
@@ -75,7 +110,7 @@ std::string Checkpoints::save_at(SavePace pace, int64_t step, const Metadata& me
   }
   written = variables.agree_on_save(step, written);
   if (!written.ok()) throw Error(written);
-  if (pace == SavePace::kFull) variables.end_filling();
+  if (pace == SavePace::kFull && !only_) variables.end_filling();
   {
     absl::MutexLock lock(&mu_);
     newest_ = step;
@@ -117,7 +152,7 @@ std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& meta
 }
 
 std::vector<ShardEntry> Checkpoints::store(SavePace pace, const std::string& temporary, uint64_t mark) {
-  SavedVariables::Request request{.pace = pace};
+  SavedVariables::Request request{.pace = pace, .only = only_};
   if (!options_.incremental) return strategy_.saved()->save(temporary, request);
   std::shared_ptr<const Base> base;
   {
@@ -136,11 +171,39 @@ std::vector<ShardEntry> Checkpoints::store(SavePace pace, const std::string& tem
 }
 
 void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOptions& options) {
-  strategy_.saved()->restore({.checkpoint = checkpoint.path,
-                              .variables = variables_in(directory_.index(checkpoint.step)),
-                              .allow_missing = options.allow_missing,
-                              .allow_unused = options.allow_unused,
-                              .restorer = this});
+  const CheckpointIndex index = directory_.index(checkpoint.step);
+  const auto source = [&](std::set<std::string> names, Only only) {
+    return SavedVariables::Source{.checkpoint = checkpoint.path,
+                                  .variables = std::move(names),
+                                  .allow_missing = options.allow_missing,
+                                  .allow_unused = options.allow_unused,
+                                  .only = std::move(only),
+                                  .restorer = this};
+  };
+  std::map<std::string, std::string> texts;
+  std::set<std::string> in_checkpoint, wanted;
+  for (const auto& [name, text] : index.metadata) {
+    if (!name.starts_with(kTextOf)) continue;
+    const std::string object = name.substr(kTextOf.size());
+    texts[object] = text;
+    in_checkpoint.insert(object);
+  }
+  for (const auto& [name, object] : options_.objects) {
+    if (object.is_text()) wanted.insert(name);
+  }
+  (void)unused_after_match(source(in_checkpoint, Only(std::in_place)), wanted);
+  strategy_.saved()->restore(source(variables_in(index), only_));
+  for (const std::string& name : wanted) {
+    const auto text = texts.find(name);
+    if (text == texts.end()) continue;
+    try {
+      options_.objects.at(name).restore(text->second);
+    } catch (const Error& error) {
+      throw Error(Status(error.code(), str_cat("checkpoint ", checkpoint.path, ": \"", name,
+                                               "\" does not fit, and variables have been restored already: ",
+                                               error.status().message())));
+    }
+  }
 }
 
 std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {

@@ -12,23 +12,19 @@
 
 #include "muster/distribute/strategy.h"
 #include "muster/io/checkpoint_directory.h"
+#include "muster/train/checkpoint_object.h"
+#include "muster/train/incremental_options.h"
 
 namespace muster {
-
-// Checkpoints that store of large tables only the rows that have changed since the one before. Each is whole all the
-// same, since it has links to the files of those before that it needs: they may be removed, and any of them restored.
-// Where the file system has no hard links, all are stored as a whole, and so is what was written in another way than by
-// rows, and everything in the first one after a start or a restore.
-struct IncrementalOptions {
-  // A table is stored as a whole again after so many differences, and sooner if they would be more than half of it.
-  int most_differences = 10;
-  int64_t least_bytes = 16 << 20;  // smaller tables are always stored as a whole; of the part that a server has
-};
 
 struct CheckpointsOptions {
   std::string directory;  // which all parameter servers see under this name, and may use (LocalWorkerOptions::storage)
   int keep = 3;           // the newest ones; older ones are removed, after the save that makes them so has returned
   std::optional<IncrementalOptions> incremental{};
+  // Only these, under these names; nothing else is saved or changed:
+  //   {.directory = "…", .objects = {{"net", net}, {"sgd", sgd}, {"step", &step}, {"rows", {&iterator, dataset}}}}
+  // Without: all variables of the strategy.
+  std::map<std::string, CheckpointObject> objects{};
 };
 
 struct RestoreOptions {
@@ -46,7 +42,8 @@ struct RestoreOptions {
 // The checkpoints of a training job: all variables that were made in the strategy's scope and still are, with what
 // optimizers keep beside them. Every parameter server writes its own, in parallel, and nothing is visible until all of
 // it is on the disk. Of a strategy for this process, or none, they are all variables that live here. They load into any
-// number of parts, servers and copies, under any strategy. Thread-safe. Limit: while closures run, each
+// number of parts, servers and copies, under any strategy. With CheckpointsOptions::objects they are those that the
+// user names, wherever else variables live. Thread-safe. Limit: while closures run, each
 // variable of up to 8 MiB is saved as it is at one moment, and of a larger one every MiB of whole rows, but not all at
 // the same one; join() first for a state that belongs together.
 class Checkpoints {
@@ -92,6 +89,7 @@ class Checkpoints {
 
  private:
   using Metadata = std::map<std::string, std::string>;
+  using Only = SavedVariables::Only;
   struct Base {
     uint64_t mark;
     CheckpointIndex index;
@@ -104,10 +102,13 @@ class Checkpoints {
   // Those that may be restored, the newest first.
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
   void restore_from(const Checkpoint& checkpoint, const RestoreOptions& options);
+  // What save() is given, and what the objects say now.
+  Metadata with_texts(const Metadata& metadata) const;
 
   const Strategy strategy_;
   const CheckpointsOptions options_;
   const uint64_t id_;
+  const Only only_;
   CheckpointDirectory directory_;
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
