@@ -98,6 +98,30 @@ class SavedJob {
   int64_t saved_ = 0;
 };
 
+// Saves of which each is on top of the one before, which goes.
+void save_changed_rows(Bench& bench, SavedJob& job) {
+  constexpr int kSaves = 9;
+  Checkpoints checkpoints(job.strategy(), {.directory = job.folder() + "/changed",
+                                           .keep = 1,
+                                           .incremental = IncrementalOptions{.most_differences = 2 * kSaves}});
+  auto change = function([&] {
+    const torch::Tensor ids = torch::randint(0, kSavedRows, {kSavedRows / 100}, torch::kLong);
+    for (Variable& table : job.variables())
+      scatter(table, Scatter::kAdd, ids, torch::ones({kSavedRows / 100, kSavedWidth}));
+  });
+  ClusterCoordinator coordinator(job.strategy());
+  checkpoints.save(0);
+  std::vector<double> took;
+  for (int64_t step = 1; step <= kSaves; ++step) {
+    coordinator.schedule(change);
+    coordinator.join();
+    took.push_back(seconds([&] { checkpoints.save(step); }));
+  }
+  std::sort(took.begin(), took.end());
+  bench.once({"save_with_a_percent_changed", "s"}, took[kSaves / 2]);
+  bench.once({"restore_after_nine_such", "s"}, seconds([&] { checkpoints.restore(); }));
+}
+
 void save_and_restore(Bench& bench) {
   SavedJob job;
   job.save();
@@ -112,6 +136,7 @@ void save_and_restore(Bench& bench) {
                   }},
                  {{"restore", "GB/s"}, [&] { return kGigabytes / seconds([&] { job.checkpoints().restore(); }); }}});
   bench.once({"chief_memory_growth", "MiB"}, peak_memory() - before);
+  save_changed_rows(bench, job);
 }
 
 // Steps of `step(i)`, while nothing else happens and while one checkpoint after the other is saved.

@@ -80,8 +80,8 @@ class Cluster:
         return wait_until(found, what=pattern)
 
     def restored(self):
-        """Step, counter and sum of the table, as the chief found them."""
-        return [int(number) for number in self._wait_for(r"restored (\d+) counted (\d+) table (\d+)\n").groups()]
+        """Step, counter and the sums of two tables, as the chief found them."""
+        return [int(number) for number in self._wait_for(r"restored (\d+) counted (\d+) table (\d+) rows (\d+)\n").groups()]
 
     def rounds(self):
         return len(re.findall(r"scheduled \d+ workers \d+\n", self.said()))
@@ -105,22 +105,23 @@ class RestartTest(unittest.TestCase):
     def test_a_cluster_that_is_killed_goes_on_at_the_step_of_its_last_checkpoint_with_any_number_of_servers(self):
         with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
             with Cluster(directory, ps=2, workers=1) as cluster:
-                self.assertEqual(cluster.restored(), [0, 0, 0])
-                cluster.wait_for_rounds(2)
+                self.assertEqual(cluster.restored(), [0, 0, 0, 0])
+                cluster.wait_for_rounds(3)
+            self.assertNotEqual(list(pathlib.Path(directory).glob("ckpt-*/shard-*.of-*")), [], "none is on top of another")
 
             for ps, workers in [(3, 2), (1, 1)]:
                 last = steps_in(directory)[-1]
                 self.assertGreaterEqual(last, 2 * STEPS_PER_ROUND)
                 with Cluster(directory, ps=ps, workers=workers) as cluster:
-                    step, counted, table = cluster.restored()
-                    self.assertEqual((step, counted, table), (last, last, 6 * last))
+                    step, counted, table, rows = cluster.restored()
+                    self.assertEqual((step, counted, table, rows), (last, last, 6 * last, last))
                     cluster.wait_for_rounds(1)
                     if ps == 1:
                         scheduled, counted, _, _ = cluster.finish()
                         self.assertEqual(counted, scheduled)
                         self.assertGreater(scheduled, last)
 
-            self.assertEqual([path.name for path in pathlib.Path(directory).glob(".tmp-*")], [], "of those who were killed")
+            self.assertEqual([path.name for path in pathlib.Path(directory).glob(".*")], [], "of those who were killed")
             self.assertLessEqual(len(steps_in(directory)), 3)
 
     def test_a_cluster_does_not_begin_anew_where_its_only_checkpoint_is_damaged(self):

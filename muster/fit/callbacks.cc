@@ -106,7 +106,6 @@ void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   checkpoints_->wait();
-  checkpoints_.reset();  // it may still remove an older one
   if (training.model.strategy().is_chief()) std::filesystem::remove_all(options_.directory);
 }
 

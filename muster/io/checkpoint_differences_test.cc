@@ -167,6 +167,21 @@ TEST_F(Differences, MakeAnIndexThatOlderReadersDoNotTakeForAWholeOne) {
   EXPECT_THAT(to_json(base_), HasSubstr("\"version\":2"));
 }
 
+TEST_F(Differences, OfRowsThatTheTableHasNotAreDataLoss) {
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{kRows}, {-1}, {2, 1}, {1, 1}}) {
+    save_whole(base_.step + 10);
+    const std::string temporary = directory_.begin(base_.step + 1);
+    ASSERT_TRUE(link_base(directory_.path_of(base_.step), base_, temporary));
+    std::vector<ShardEntry> stored = write_difference(temporary, base_.step + 1, 0, 1, wrong);
+    for (ShardEntry& entry : write_difference(temporary, base_.step + 1, 1, 1, {})) stored.push_back(std::move(entry));
+    commit(temporary, {.step = base_.step + 1, .entries = on_top_of(base_, std::move(stored), temporary)});
+    const CheckpointReader reader(directory_.path_of(base_.step));
+
+    EXPECT_EQ(caught([&] { read_rows(reader, 0, 2); }).code(), StatusCode::kDataLoss);
+    EXPECT_EQ(caught([&] { reader.check("w", 0, kRows); }).code(), StatusCode::kDataLoss);
+  }
+}
+
 TEST_F(Differences, ThatAreDamagedAreDataLoss) {
   save_whole(10);
   save_on_top(11, 1, {{1}, {5}});

@@ -91,6 +91,7 @@ class CheckpointDirectory {
   // The same, but when it returns they only have other names, which nobody takes for checkpoints: their files are
   // removed meanwhile, and who destroys this waits for that. Who is killed leaves them to the next keep().
   void keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt);
+  void wait_until_removed() { removal_.wait(); }
 
   // Does nothing when there is none.
   void remove(int64_t step);

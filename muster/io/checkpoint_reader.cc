@@ -23,7 +23,9 @@ CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)), i
     if (!name || name->difference == 0 || name->what != RowName::kIds) continue;
     RowName rows = *name;
     rows.what = RowName::kRows;
-    differences_[name->table].push_back({name->difference, &entry, shards_of(rows.text()).front()});
+    const auto whole = shards_.find(name->table);  // none of a table whose rows are made on demand
+    const int64_t end = whole == shards_.end() ? 0 : rows_of(whole->second.front()->full_sizes);
+    differences_[name->table].push_back({name->difference, &entry, shards_of(rows.text()).front(), end});
   }
   for (auto& [variable, several] : differences_) {
     std::sort(several.begin(), several.end(),
@@ -99,7 +101,7 @@ void CheckpointReader::apply(const Difference& difference, int64_t first_row, in
     ids.resize(static_cast<size_t>(std::min(at_once, stored - at)));
     read_slice(*difference.ids, at * static_cast<int64_t>(sizeof(int64_t)), std::as_writable_bytes(std::span(ids)));
     for (const int64_t id : ids) {
-      if (id <= before) {
+      if (id <= before || id >= difference.end) {
         throw data_loss("checkpoint \"", path_, "\": \"", difference.ids->variable, "\" has row ", id, " after row ",
                         before);
       }

@@ -46,6 +46,7 @@ class CheckpointReader {
     int64_t number;
     const ShardEntry* ids;
     const ShardEntry* rows;
+    int64_t end;  // of the rows that the variable has
   };
 
   const std::vector<const ShardEntry*>& shards_of(const std::string& variable) const;

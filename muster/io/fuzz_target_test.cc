@@ -19,7 +19,9 @@ std::string fuzz_checkpoint(const std::vector<ShardEntry>& entries) {
   std::vector<std::vector<std::byte>> values;
   std::vector<Slice> slices;
   for (const ShardEntry& entry : entries) {
-    values.emplace_back(static_cast<size_t>(entry.spec.bytes()), std::byte{7});
+    // Whole numbers may be those of rows.
+    values.emplace_back(static_cast<size_t>(entry.spec.bytes()),
+                        entry.spec.dtype == DType::kLong ? std::byte{0} : std::byte{7});
     slices.push_back({entry.variable, entry.spec, entry.full_sizes, entry.row_offset, values.back()});
   }
   const std::string temporary = directory.begin(3);
@@ -38,9 +40,15 @@ std::vector<std::pair<std::string, std::string>> seeds() {
                                              {"flags", {DType::kBool, {3}}, {3}, 0, "", 0},
                                              {"half", {DType::kBFloat16, {1, 1, 2}}, {1, 1, 2}, 0, "", 0},
                                              {"t#rule@0", {DType::kLong, {7}}, {7}, 0, "", 0}});
+  const std::string differences = fuzz_checkpoint({{"w", {DType::kInt, {2, 2}}, {2, 2}, 0, "", 0},
+                                                   {"w#rows@0+1", {DType::kInt, {1, 2}}, {1, 2}, 0, "", 0},
+                                                   {"w#ids@0+1", {DType::kLong, {1}}, {1}, 0, "", 0},
+                                                   {"w#rows@0+2", {DType::kInt, {0, 2}}, {0, 2}, 0, "", 0},
+                                                   {"w#ids@0+2", {DType::kLong, {0}}, {0}, 0, "", 0}});
   const size_t end = parts.find('\0');
   return {{"parts", parts},
           {"types", types},
+          {"differences", differences},
           {"index", "i" + parts.substr(1, end - 1)},
           {"file", "s" + parts.substr(end + 1)}};
 }

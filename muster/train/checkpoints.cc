@@ -16,15 +16,6 @@
 namespace muster {
 namespace {
 
-// Where an error of what is being saved is nobody's, the log has it.
-void wait_quietly(Checkpoints& checkpoints, const std::string& directory) {
-  try {
-    checkpoints.wait();
-  } catch (const Error& error) {
-    MUSTER_LOG(error) << "a checkpoint in " << directory << " was not saved: " << error.what();
-  }
-}
-
 // What an object says of itself is in the metadata of the checkpoint, under its name and this.
 constexpr std::string_view kTextOf = "object ";
 
@@ -60,12 +51,12 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
 }
 
 Checkpoints::~Checkpoints() {
-  wait_quietly(*this, directory_.path());
+  wait_quietly();
   strategy_.saved()->restorer_is_gone(this);
 }
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
-  wait();
+  wait_until_saved();
   if (!only_) strategy_.saved()->check_all_used();
   return save_at(SavePace::kFull, step, with_texts(metadata));
 }
@@ -94,9 +85,22 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
                        [this, step, all = with_texts(metadata)] { save_at(SavePace::kBeside, step, all); });
 }
 
-void Checkpoints::wait() {
+void Checkpoints::wait_until_saved() {
   absl::MutexLock lock(&async_mu_);
   if (saving_.valid()) saving_.get();
+}
+
+void Checkpoints::wait() {
+  wait_until_saved();
+  directory_.wait_until_removed();
+}
+
+void Checkpoints::wait_quietly() {
+  try {
+    wait_until_saved();
+  } catch (const Error& error) {
+    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
+  }
 }
 
 std::string Checkpoints::save_at(SavePace pace, int64_t step, const Metadata& metadata) {
@@ -222,7 +226,7 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 }
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
-  wait_quietly(*this, directory_.path());  // there may be others to go on from
+  wait_quietly();  // there may be others to go on from
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);

@@ -61,8 +61,8 @@ class Checkpoints {
   // for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose steps
   // change all variables together, this is save().
   void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(async_mu_);
-  // Until the last save_async() has ended; throws what it throws. A restore waits, too; who destroys this waits, and
-  // the log has the error.
+  // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
+  // the save, too; who destroys this waits for all, and the log has the error.
   void wait() ABSL_LOCKS_EXCLUDED(async_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
@@ -95,6 +95,8 @@ class Checkpoints {
     CheckpointIndex index;
   };
 
+  void wait_until_saved() ABSL_LOCKS_EXCLUDED(async_mu_);
+  void wait_quietly();  // where an error of what is being saved is nobody's, the log has it
   std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
   std::string write(SavePace pace, int64_t step, const Metadata& metadata);
   std::vector<ShardEntry> store(SavePace pace, const std::string& temporary, uint64_t mark);

@@ -81,6 +81,17 @@ TEST_F(SaveAsync, SavesOneAfterTheOther) {
   EXPECT_EQ(a_.value().item<float>(), 3);
 }
 
+TEST_F(SaveAsync, HasRemovedOlderOnesForWhoWaits) {
+  Checkpoints checkpoints(strategy_, {.directory = directory_, .keep = 1});
+
+  for (int step = 1; step <= 4; ++step) checkpoints.save_async(step);
+  checkpoints.wait();
+
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::ElementsAre("ckpt-4"));
+}
+
 TEST_F(SaveAsync, TellsWhoWaitsWhatWentWrong) {
   Checkpoints checkpoints(strategy_, {.directory = directory_});
   {

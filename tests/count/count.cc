@@ -1,6 +1,7 @@
 // The smallest training there is, for hosts_test.py and restart_test.py: every step adds one to the variables on the
 // parameter servers. It takes steps until its input ends, and then says what was scheduled and what has arrived. With
-// --directory D it begins with the newest checkpoint there and saves one after every round; --parts N cuts a variable.
+// --directory D it begins with the newest checkpoint there and saves one after every round, of a table only the rows
+// that the round has counted in; --parts N cuts variables.
 #include <muster/muster.h>
 #include <poll.h>
 #include <torch/torch.h>
@@ -13,6 +14,7 @@
 namespace {
 
 constexpr int kStepsPerRound = 20;
+constexpr int64_t kRows = 1000;
 
 bool input_has_ended() {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
@@ -32,22 +34,26 @@ void count(const muster::ClusterResolver& cluster, const std::string& directory,
   auto counter =
       strategy.make<muster::Variable>(torch::zeros({}, torch::kLong), muster::VariableOptions{.name = "counter"});
   auto table = strategy.make<muster::Variable>(torch::zeros({6}), muster::VariableOptions{.name = "table"});
-  const auto step = muster::function([&] {
+  auto rows = strategy.make<muster::Variable>(torch::zeros({kRows, 1}), muster::VariableOptions{.name = "rows"});
+  const auto step = muster::function([&](at::Tensor row) {
     counter.assign_add(torch::ones({}, torch::kLong));
     table.assign_add(torch::ones({6}));
+    muster::scatter(rows, muster::Scatter::kAdd, row, torch::ones({1, 1}));
   });
   int64_t scheduled = 0;
   std::optional<muster::Checkpoints> checkpoints;
   if (!directory.empty()) {
-    checkpoints.emplace(strategy, muster::CheckpointsOptions{.directory = directory});
+    checkpoints.emplace(strategy,
+                        muster::CheckpointsOptions{.directory = directory,
+                                                   .incremental = muster::IncrementalOptions{.least_bytes = 0}});
     scheduled = checkpoints->restore().value_or(0);
     std::cout << "restored " << scheduled << " counted " << counter.value().item<int64_t>() << " table "
-              << table.value().sum().item<int64_t>() << std::endl;
+              << table.value().sum().item<int64_t>() << " rows " << rows.value().sum().item<int64_t>() << std::endl;
   }
   muster::ClusterCoordinator coordinator(strategy);
 
   while (!input_has_ended()) {
-    for (int i = 0; i < kStepsPerRound; ++i) coordinator.schedule(step);
+    for (int i = 0; i < kStepsPerRound; ++i) coordinator.schedule(step, torch::tensor({(scheduled + i) * 7 % kRows}));
     scheduled += kStepsPerRound;
     coordinator.join();
     if (checkpoints) checkpoints->save(scheduled);
