@@ -46,6 +46,18 @@ test: build  ## Run all tests.
 bench: build  ## Compare with the peers: make bench PEERS=<their directory>.
 	@bench/compare $(PEERS)
 
+HAS_GPU = nvidia-smi -L 2>/dev/null | grep -q GPU
+.PHONY: gpu-test
+gpu-test:  ## Run the unit tests on this machine's GPU, and again with MUSTER_GPUS=off.
+	@if $(HAS_GPU); then $(MAKE) build && ctest --preset release -L unit && MUSTER_GPUS=off ctest --preset release -L unit; \
+	else echo "gpu-test: this machine has no NVIDIA GPU; nothing to do"; fi
+
+PYTHON ?= python3
+.PHONY: gpu-bench
+gpu-bench:  ## Measure training steps on this machine's GPU beside PyTorch's (PYTHON=<one with a PyTorch for the GPU>).
+	@if $(HAS_GPU); then $(MAKE) build && bench/gpu/run $(PYTHON); \
+	else echo "gpu-bench: this machine has no NVIDIA GPU; nothing to do"; fi
+
 .PHONY: fuzz
 fuzz: setup  ## Run random programs in many ways, and feed whatever reads what others write with nonsense: a minute each (FUZZ_SECONDS).
 	@$(call build,release,cluster_test)

@@ -93,7 +93,7 @@ TEST_F(GpuGraphs, TrainAsTheStepsOneByOneDoBitForBit) {
     EXPECT_TRUE(torch::equal(loss, expected)) << "step " << i << ": " << loss << expected;
   }
 
-  EXPECT_EQ(GpuGraph::replays() - before, 10u);
+  EXPECT_EQ(GpuGraph::replays() - before, 9u);  // after two runs, and one that is recorded
   for (const Variable& variable : training.all()) {
     EXPECT_TRUE(torch::equal(recorded.variable(variable.name()), one_by_one.variable(variable.name())))
         << variable.name();
@@ -106,8 +106,8 @@ TEST_F(GpuGraphs, RecordALoopAsOne) {
     return repeat(
         5, [&](const at::Tensor&, const at::Tensor&) { return training.step(x, y).detach(); }, torch::zeros({}));
   });
-  const at::Tensor x = torch::rand({8, 16}), y = torch::randint(10, {8}, torch::kLong);
-  const Program program = steps.program(x, y);
+  const at::Tensor x = on_gpu(torch::rand({8, 16})), y = on_gpu(torch::randint(10, {8}, torch::kLong));
+  const Program program = steps.program(x.cpu(), y.cpu());
   Runner recorded(program, training.all(), false), one_by_one(program, training.all(), true);
   const uint64_t before = GpuGraph::replays();
 
@@ -116,7 +116,7 @@ TEST_F(GpuGraphs, RecordALoopAsOne) {
         torch::equal(recorded.run({on_gpu(x), on_gpu(y)}, i).at(0), one_by_one.run({on_gpu(x), on_gpu(y)}, i).at(0)));
   }
 
-  EXPECT_EQ(GpuGraph::replays() - before, 3u);
+  EXPECT_EQ(GpuGraph::replays() - before, 2u);
 }
 
 TEST_F(GpuGraphs, GiveResultsThatTheNextRunLeavesAlone) {
@@ -154,18 +154,19 @@ TEST_F(GpuGraphs, FollowAVariableToOtherMemory) {
 TEST_F(GpuGraphs, TellOfAnIndexOutOfRangeInALaterRun) {
   Variable table(torch::rand({4, 2}), {.name = "table"});
   auto steps = function([&](at::Tensor ids) { return (table.value().index_select(0, ids) * 2 + 1).relu().sum() - 1; });
-  const at::Tensor good = on_gpu(torch::tensor({3, 0}, torch::kLong));
-  const at::Tensor bad = on_gpu(torch::tensor({4, 0}, torch::kLong));
+  const at::Tensor good = on_gpu(torch::tensor({3, 0}, torch::kLong)), ids = good.clone();
   Runner runner(steps.program(torch::zeros({2}, torch::kLong)), {table}, false);
-  const at::Tensor expected = runner.run({good}).at(0);
-  for (int i = 0; i < 4; ++i) runner.run({good});
+  const at::Tensor expected = runner.run({ids}).at(0);
+  for (int i = 0; i < 4; ++i) runner.run({ids});
 
-  runner.run({bad});
+  ids[0] = 4;
+  runner.run({ids});
   torch::cuda::synchronize();
+  ids[0] = 3;
 
-  EXPECT_THAT(message_of([&] { runner.run({good}); }),
+  EXPECT_THAT(message_of([&] { runner.run({ids}); }),
               HasSubstr("index has an element that is not at least 0 and below 4"));
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(torch::equal(runner.run({good}).at(0), expected));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(torch::equal(runner.run({ids}).at(0), expected));
 }
 
 TEST_F(GpuGraphs, LeaveOutWhatLooksAtTheGpu) {
@@ -201,8 +202,9 @@ TEST_F(GpuGraphs, GoOnOneByOneWhereCudaCannotRecord) {
   auto others = function([](at::Tensor y) { return ((y + 1) * 2 - 1).relu().sum(); });
   Runner next(others.program(x), {}, false);
   const uint64_t before = GpuGraph::replays();
-  for (int i = 0; i < 4; ++i) next.run({on_gpu(x)});
-  EXPECT_EQ(GpuGraph::replays() - before, 2u);
+  const at::Tensor same = on_gpu(x);
+  for (int i = 0; i < 4; ++i) next.run({same});
+  EXPECT_EQ(GpuGraph::replays() - before, 1u);
 }
 
 }  // namespace muster::tracer_gpu_graph_test
