@@ -20,6 +20,20 @@ namespace {
 
 constexpr const char* kEpochs = "fit.epochs";  // in a backup: how many have ended
 
+// Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
+void remove_backups(const std::string& directory) {
+  try {
+    CheckpointDirectory backups(directory);
+    for (const Checkpoint& each : backups.all()) {
+      if (backups.index(each.step).metadata.contains(kEpochs)) backups.remove(each.step);
+    }
+  } catch (const Error& error) {
+    MUSTER_LOG(warning) << "BackupAndRestore: the backup in " << directory << " stays: " << error.what();
+  }
+  std::error_code not_empty;
+  std::filesystem::remove(directory, not_empty);
+}
+
 bool larger_is_better(const std::string& monitor, Better better) {
   if (better != Better::kAuto) return better == Better::kLarger;
   for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
@@ -51,6 +65,8 @@ bool BestSoFar::improves(const Logs& logs) {
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
+
+void EarlyStopping::on_train_begin(Training&) { *this = EarlyStopping(options_); }
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   if (best_.improves(logs)) {
@@ -106,7 +122,8 @@ void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   checkpoints_->wait();
-  if (training.model.strategy().is_chief()) std::filesystem::remove_all(options_.directory);
+  training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
+  if (training.model.strategy().is_chief()) remove_backups(options_.directory);
 }
 
 void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {

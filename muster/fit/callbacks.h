@@ -48,6 +48,7 @@ struct EarlyStoppingOptions {
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
+  void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
 
  private:
@@ -88,7 +89,7 @@ struct BackupAndRestoreOptions {
   std::string directory;
 };
 // Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again. A
-// job that ends takes its backup away.
+// job that ends takes its backup away, and the directory if nothing else is in it.
 class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}

@@ -8,6 +8,7 @@
 
 #include "muster/base/log.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
 #include "muster/fit/test_events.h"
 #include "muster/train/checkpoints.h"
@@ -90,6 +91,42 @@ TEST_F(FitCallbacks, BackupAndRestoreGoesOnWhereAJobWasLost) {
   EXPECT_NEAR(weight_of(trained), whole, 1e-6);
   EXPECT_FALSE(std::filesystem::exists(backup));
   EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitCallbacks, BackupAndRestoreTakesAwayNothingButItsBackup) {
+  std::filesystem::create_directories(in("shared/notes"));
+  Checkpoints(Strategy(), {.directory = in("shared")}).save(0);
+
+  Model trained = model();
+  EXPECT_THROW(trained.fit(data_, {.callbacks = {BackupAndRestore({in("shared")})}, .verbose = 0}), Error)
+      << "the checkpoint is no backup";
+  std::filesystem::remove_all(in("shared/ckpt-0"));
+  trained.fit(data_, {.callbacks = {BackupAndRestore({in("shared")})}, .verbose = 0});
+
+  EXPECT_TRUE(std::filesystem::exists(in("shared/notes")));
+  EXPECT_THAT(CheckpointDirectory(in("shared")).present(), SizeIs(0));
+}
+
+TEST_F(FitCallbacks, VariablesMadeAfterABackupWasTakenAwayBeginAnew) {
+  const InProcessCluster cluster(
+      {.workers = 1, .ps = 1, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}});
+  const Strategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  Model trained = compile(strategy.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  EXPECT_THROW(
+      trained.fit(data_, {.epochs = 2, .callbacks = {BackupAndRestore({in("backup")}), dies_in(1)}, .verbose = 0}),
+      Error);
+
+  trained.fit(data_, {.epochs = 1, .callbacks = {BackupAndRestore({in("backup")})}, .verbose = 0});  // nothing is left
+
+  EXPECT_NO_THROW(strategy.make<torch::nn::Linear>(2, 1));
+}
+
+TEST_F(FitCallbacks, EarlyStoppingBeginsAnewWithEachFit) {
+  Model trained = model(/*learning_rate=*/0);
+  const FitOptions options{.epochs = 9, .callbacks = {EarlyStopping({.monitor = "loss", .patience = 2})}, .verbose = 0};
+
+  EXPECT_THAT(trained.fit(data_, options).epochs(), SizeIs(3));
+  EXPECT_THAT(trained.fit(data_, options).epochs(), SizeIs(3));
 }
 
 TEST_F(FitCallbacks, CsvLoggerWritesALineForEachEpoch) {

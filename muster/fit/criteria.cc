@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 
 #include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
@@ -70,6 +71,27 @@ at::Tensor weights_of(const Expected& expected, const at::Tensor& by_class, cons
   return weights * by_class.to(output.options()).index_select(0, classes);
 }
 
+// Each number of an epoch has a name of its own, beside those of validation data, which begin with "val_".
+void refuse_double_names(const std::vector<Criterion>& all) {
+  std::map<std::string, std::string> outputs{{"loss", ""}};  // by the names of their numbers
+  auto add = [&](const Criterion& criterion, const std::string& number) {
+    const std::string name = criterion.prefix + number;
+    if (outputs.try_emplace(name, criterion.output).second) return;
+    throw invalid_argument("compile: there would be two numbers \"", name,
+                           "\"; expected metrics with a name of its own ", "each, such as Accuracy(\"top_1\")");
+  };
+  for (const Criterion& criterion : all) {
+    if (criterion.loss && !criterion.prefix.empty()) add(criterion, "loss");
+    for (const Metric& metric : criterion.metrics) add(criterion, metric.name());
+  }
+  for (const auto& [name, output] : outputs) {
+    if (const auto found = outputs.find("val_" + name); found != outputs.end()) {
+      throw invalid_argument("compile: \"", found->first, "\" is of output \"", found->second,
+                             "\", and of validation data it is the \"", name, "\"; expected another name");
+    }
+  }
+}
+
 // Says which output it was, if there are others.
 template <class Compute>
 auto about(const Criterion& criterion, const Compute& compute) {
@@ -109,6 +131,7 @@ Criteria::Criteria(std::vector<std::string> outputs, const PerOutput<Loss>& loss
                     .metrics = has_metrics ? *metrics_of[i] : MetricList()});
   }
   if (!any_loss) throw invalid_argument("compile: no loss; such as muster::mean_squared_error");
+  refuse_double_names(all_);
 }
 
 std::string Criteria::names() const {

@@ -24,6 +24,7 @@
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/op_failure.h"
+#include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
@@ -295,7 +296,13 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
     if (!element) break;
     const std::vector<at::Tensor> outputs = state_->strategy.run_here(forward, *element);
     batches.resize(outputs.size());
-    for (size_t output = 0; output < outputs.size(); ++output) batches[output].push_back(outputs[output].cpu());
+    for (size_t output = 0; output < outputs.size(); ++output) {
+      if (outputs[output].dim() == 0) {
+        throw invalid_argument("predict: output \"", names[output], "\" is ", spec_of(outputs[output]).to_string(),
+                               " for a batch, expected a row for each example");
+      }
+      batches[output].push_back(outputs[output].cpu());
+    }
   }
   if (batches.empty()) throw out_of_range("predict: there are no examples");
   std::vector<at::Tensor> whole;

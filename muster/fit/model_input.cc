@@ -22,6 +22,7 @@ std::variant<Dataset, ModelInput::Make> ModelInput::batched(int64_t batch_size, 
   const auto& given = std::get<Tensors>(what_);
   if (given.tensors.empty()) throw invalid_argument("a model's input: no tensors");
   const Dataset rows = given.named(Dataset::tensors(given.tensors));  // throws if they have not as many
+  if (given.tensors[0].size(0) == 0) throw out_of_range("a model's input: tensors of 0 rows, so there are no examples");
   return (shuffle ? rows.shuffle(given.tensors[0].size(0)) : rows).batch(batch_size);
 }
 

@@ -6,6 +6,7 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/callbacks.h"
+#include "muster/fit/criteria.h"
 #include "muster/fit/export_model.h"
 #include "muster/fit/loaded_model.h"
 #include "muster/fit/model.h"
@@ -283,6 +284,17 @@ TEST(FitSeveralOutputs, RefusesOptionsOfOtherOutputs) {
   Model late = compile(seeded_net<NamedHeads>(), {.loss = {hinge, hinge, hinge}});
   EXPECT_THAT(message_of([&] { late.fit(things.batches(), {.verbose = kQuiet}); }),
               HasSubstr("loss is a list of 3, but the model has 2 outputs, kind, box"));
+}
+
+TEST(FitSeveralOutputs, RefusesTwoNumbersOfOneName) {
+  auto refused = [](const std::vector<std::string>& outputs, const OutputMetrics& metrics) {
+    return message_of([&] { Criteria(outputs, mean_squared_error, {}, metrics); });
+  };
+
+  EXPECT_THAT(refused({"val", "box"}, {}), HasSubstr("\"val_loss\" is of output \"val\", and of validation data"));
+  EXPECT_THAT(refused({"box"}, {TopKAccuracy(1), TopKAccuracy(3)}),
+              AllOf(HasSubstr("two numbers \"top_k_accuracy\""), HasSubstr("a name of its own")));
+  EXPECT_THAT(refused({"box"}, {Accuracy("loss")}), HasSubstr("two numbers \"loss\""));
 }
 
 TEST(FitSeveralOutputs, RefusesOtherTargets) {

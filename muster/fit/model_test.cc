@@ -265,6 +265,24 @@ TEST(Fit, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(message_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
 }
 
+TEST(Fit, PredictsOnlyWhatHasARowForEachExample) {
+  struct TotalImpl : torch::nn::Module {
+    TotalImpl() { register_module("row", row); }
+    at::Tensor forward(const at::Tensor& x) { return row->forward(x).sum(); }
+    torch::nn::Linear row{2, 1};
+  };
+  TORCH_MODULE(Total);
+  Model model = compile(Total(), {.loss = mean_squared_error});
+
+  EXPECT_THAT(message_of([&] { model.predict({torch::ones({4, 2})}); }),
+              HasSubstr("predict: output \"output\" is float32[] for a batch, expected a row for each example"));
+}
+
+TEST(Fit, SaysThatThereAreNoExamples) {
+  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  EXPECT_THAT(message_of([&] { model.fit({torch::ones({0, 2}), torch::ones({0, 1})}); }), HasSubstr("no examples"));
+}
+
 TEST(Fit, SaysWhichBatchDoesNotFit) {
   const Line line;
   Model model = compile(small_net(), {.loss = mean_squared_error});

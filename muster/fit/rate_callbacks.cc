@@ -24,6 +24,8 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
   }
 }
 
+void ReduceLrOnPlateau::on_train_begin(Training&) { *this = ReduceLrOnPlateau(options_); }
+
 void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
   const bool cools = cooling_ > 0;
   if (cools) {

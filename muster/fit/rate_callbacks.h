@@ -34,6 +34,7 @@ class ReduceLrOnPlateau : public Callback {
  public:
   // Throws Error{kInvalidArgument} for a factor that reduces nothing.
   explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
+  void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
 
  private:

@@ -57,6 +57,17 @@ TEST(ReduceLrOnPlateau, WaitsForEpochsThatAreNoBetter) {
               ElementsAre(1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125));
 }
 
+TEST(ReduceLrOnPlateau, BeginsAnewWithEachFit) {
+  Model model = small_model(Sgd({.learning_rate = 1}));
+  Training training{.model = model, .epochs = 100};
+  ReduceLrOnPlateau callback({.factor = 0.5, .patience = 2});
+  for (int fits = 0; fits < 2; ++fits) {
+    callback.on_train_begin(training);
+    for (int epoch = 0; epoch < 2; ++epoch) callback.on_epoch_end(training, {{"val_loss", 3.0}});
+  }
+  EXPECT_EQ(model.optimizer().learning_rate(), 1);
+}
+
 TEST(ReduceLrOnPlateau, CoolsDownAndStopsAtTheLeast) {
   EXPECT_THAT(rates_after({.factor = 0.5, .patience = 1, .cooldown = 2}, {5, 5, 5, 5, 5, 5}),
               ElementsAre(1, 0.5, 0.5, 0.5, 0.25, 0.25));
