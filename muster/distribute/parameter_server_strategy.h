@@ -37,6 +37,9 @@ struct ParameterServerTasks {
   std::shared_ptr<PsVariables> variables{};
   absl::Mutex mu{};
   std::weak_ptr<CoordinatorCore> coordinator ABSL_GUARDED_BY(mu){};  // a strategy has one at a time
+  // Whoever goes through data until it ends has it meanwhile: that end is a failure, which cancels all that is
+  // scheduled.
+  absl::Mutex one_loop{};
 };
 
 // The variables that were made in its scope live as long as it, its coordinator or one of them does. A replica is one

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "muster/base/test_errors.h"
@@ -402,6 +403,23 @@ TEST_F(FitOnParameterServers, SeesEveryExampleOnceInAnEpoch) {
   EXPECT_NEAR(history["val_loss"][1], loss, 1e-6);
   EXPECT_NEAR(model.evaluate(line.batches()).at("mean_absolute_error"), (said - line.y).abs().mean().item<double>(),
               1e-6);
+}
+
+TEST_F(FitOnParameterServers, TrainsTwoModelsOnTwoThreads) {
+  const Line line;
+  Model models[] = {compile(strategy_.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error}),
+                    compile(strategy_.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error})};
+  auto examples_of = [&](Model& model) {
+    int64_t examples = 0;
+    const LambdaCallback count({.on_epoch_end = [&](Training& now, const Logs&) { examples = now.examples; }});
+    model.fit(line.batches(2), {.epochs = 10, .callbacks = {count}, .verbose = kQuiet});
+    return examples;
+  };
+
+  auto of_other = std::async(std::launch::async, [&] { return examples_of(models[1]); });
+
+  EXPECT_EQ(examples_of(models[0]), 700);
+  EXPECT_EQ(of_other.get(), 700);
 }
 
 TEST_F(FitOnParameterServers, ShowsTensorBoardTheirVariablesAndTheStep) {

@@ -1,5 +1,7 @@
 #include "muster/fit/step_loop.h"
 
+#include <absl/synchronization/mutex.h>
+
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -65,7 +67,7 @@ class LoopInStep : public StepLoop {
 };
 
 // Whichever worker is free takes the next step; where each reads data of its own that ends, each takes steps until its
-// own have ended.
+// own have ended. Several loops of one strategy, of several threads, take turns.
 class LoopOnWorkers : public StepLoop {
  public:
   LoopOnWorkers(const Strategy& strategy, Input input)
@@ -92,6 +94,7 @@ class LoopOnWorkers : public StepLoop {
   }
 
   int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
+    absl::MutexLock alone(&strategy_.servers()->one_loop);
     std::deque<Scheduled> under_way;
     try {
       const int64_t done = take(steps, count, each, under_way);
