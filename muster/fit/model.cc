@@ -243,11 +243,14 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       const Logs so_far = totals.logs(*state.criteria());
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
     });
-    if (taken == 0) throw out_of_range("fit: there are no batches in the data");
+    if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
+      throw out_of_range("fit: there are no batches in the data");
+    }
     if (options.steps_per_epoch && taken < *options.steps_per_epoch) {
       MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
                           << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
       training.stop = true;
+      if (taken == 0) break;  // it has ended with the epoch before
     }
     totals.add_others(state.strategy.across(), state.length());
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
@@ -315,9 +318,9 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);
   Totals totals;
-  make_step_loop(state.strategy, batch.as_one_batch())->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) {
-    totals.add(sums);
-  });
+  const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
+  const int64_t taken = loop->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
+  if (taken == 0) throw out_of_range("train_on_batch: there is no batch in the data");
   return totals.logs(*state.criteria());
 }
 

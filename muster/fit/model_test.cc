@@ -150,6 +150,18 @@ TEST(Fit, EndsWithTheDataAndSaysSo) {
   EXPECT_TRUE(log.contains("the data has ended after 2 of 3 steps of epoch 2"));
 }
 
+TEST(Fit, EndsWithTheDataAlsoBetweenTwoEpochs) {
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  bool ended = false;
+  const LambdaCallback end({.on_train_end = [&](Training&, const Logs&) { ended = true; }});
+
+  const History history = model.fit(Line().batches(35),  // two of them
+                                    {.epochs = 3, .steps_per_epoch = 1, .callbacks = {end}, .verbose = kQuiet});
+
+  EXPECT_THAT(history["loss"], SizeIs(2));
+  EXPECT_TRUE(ended);
+}
+
 TEST(Fit, CountsEveryExampleOnceInItsMetrics) {
   const Line line;
   Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0}),
@@ -280,8 +292,11 @@ TEST(Fit, PredictsOnlyWhatHasARowForEachExample) {
 }
 
 TEST(Fit, SaysThatThereAreNoExamples) {
-  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
-  EXPECT_THAT(message_of([&] { model.fit({torch::ones({0, 2}), torch::ones({0, 1})}); }), HasSubstr("no examples"));
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  EXPECT_THAT(message_of([&] { model.fit({torch::ones({0, 3}), torch::ones({0, 1})}); }), HasSubstr("no examples"));
+  const Dataset none = Line().batches().filter([](const at::Tensor& x, const at::Tensor&) { return x.sum() > 1e9; });
+  EXPECT_THAT(message_of([&] { model.train_on_batch(none); }), HasSubstr("train_on_batch: there is no batch"));
+  EXPECT_THAT(message_of([&] { model.test_on_batch(none); }), HasSubstr("there are no examples"));
 }
 
 TEST(Fit, SaysWhichBatchDoesNotFit) {
