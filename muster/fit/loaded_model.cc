@@ -131,6 +131,9 @@ struct LoadedModel::State {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const ModelTensor& expected = signature.inputs[i];
       if (!inputs[i].defined()) throw invalid_argument(about, ": input \"", expected.name, "\" is not defined");
+      if (inputs[i].layout() != at::kStrided) {
+        throw invalid_argument(about, ": input \"", expected.name, "\" is sparse, expected a dense tensor");
+      }
       const TensorSpec given = spec_of(inputs[i]);
       bool fits = given.dtype == expected.spec.dtype && given.sizes.size() == expected.spec.sizes.size();
       for (size_t j = 0; fits && j < given.sizes.size(); ++j) {

@@ -106,6 +106,7 @@ TEST_F(Loaded, NamesTheInputThatDoesNotFit) {
   EXPECT_THAT(message({x, x}), HasSubstr("input \"y\" is float32[4, 3], expected float32[batch, 2]"));
   EXPECT_THAT(message({x, torch::ones({5, 2})}), HasSubstr("input \"y\" is a batch of 5, but \"x\" is one of 4"));
   EXPECT_THAT(message({x, at::Tensor()}), HasSubstr("input \"y\" is not defined"));
+  EXPECT_THAT(message({x, y.to_sparse()}), HasSubstr("input \"y\" is sparse, expected a dense tensor"));
   EXPECT_THAT(message({x.slice(0, 0, 0), y.slice(0, 0, 0)}), HasSubstr("no batch of 0 examples"));
   EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"z", y}}); }).message(), HasSubstr("there is no input \"y\""));
   EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"y", y}, {"z", y}}); }).message(),
