@@ -92,16 +92,17 @@ Subject make(const std::string& name) {
   return subject(resnet18(), torch::rand({64, 3, 224, 224}), torch::randint(1000, {64}, torch::kLong), 30);
 }
 
+at::Tensor cross_entropy_of(const Forward& forward, const at::Tensor& x, const at::Tensor& y, bool lower) {
+  std::optional<Autocast> autocast;
+  if (lower) autocast.emplace();
+  const at::Tensor output = forward(x);
+  autocast.reset();
+  return torch::cross_entropy_loss(output.to(torch::kFloat), y);
+}
+
 at::Tensor step(const Forward& forward, const std::vector<Variable>& variables, const at::Tensor& x,
                 const at::Tensor& y, bool lower) {
-  at::Tensor output;
-  if (lower) {
-    const Autocast autocast;
-    output = forward(x);
-  } else {
-    output = forward(x);
-  }
-  const at::Tensor loss = torch::cross_entropy_loss(output.to(torch::kFloat), y);
+  const at::Tensor loss = cross_entropy_of(forward, x, y, lower);
   const std::vector<at::Tensor> gradients = gradient(loss, variables);
   torch::NoGradGuard no_gradients;
   for (size_t i = 0; i < variables.size(); ++i) variables[i].value().sub_(gradients[i], kLearningRate);
@@ -123,14 +124,7 @@ std::function<void()> eager(const Subject& subject, bool lower) {
   auto sgd = std::make_shared<torch::optim::SGD>(subject.module->parameters(), kLearningRate);
   return [=, x = subject.x.to(at::kCUDA), y = subject.y.to(at::kCUDA)] {
     sgd->zero_grad();
-    at::Tensor output;
-    if (lower) {
-      const Autocast autocast;
-      output = subject.forward(x);
-    } else {
-      output = subject.forward(x);
-    }
-    torch::cross_entropy_loss(output.to(torch::kFloat), y).backward();
+    cross_entropy_of(subject.forward, x, y, lower).backward();
     sgd->step();
   };
 }

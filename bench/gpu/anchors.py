@@ -72,6 +72,11 @@ def step_of(name, precision):
     return step, net, optimizer, x, y, steps
 
 
+def eager(name, precision):
+    step, _, _, _, _, steps = step_of(name, precision)
+    return step, steps
+
+
 def compiled(name, precision):
     _, net, optimizer, x, y, steps = step_of(name, precision)
     forward = torch.compile(net, mode="reduce-overhead")
@@ -121,7 +126,7 @@ def main(parts):
         name, precision = part.rsplit("_", 1)
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        for kind, make in (("eager", lambda n, p: (step_of(n, p)[0], step_of(n, p)[5])), ("graph", graph), ("compile", compiled)):
+        for kind, make in (("eager", eager), ("graph", graph), ("compile", compiled)):
             try:
                 figure = us_per_step(*make(name, precision))
             except Exception as error:  # the others are still of use

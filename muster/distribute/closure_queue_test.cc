@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 
 namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
+using testing_support::caught;
 
 const Status kSomeError(StatusCode::kInvalidArgument, "Some error.");
 const Status kFakeCancellation(StatusCode::kCancelled, "Fake cancellation error.");
@@ -38,17 +40,6 @@ std::shared_ptr<TestClosure> make(std::optional<int> tag = std::nullopt) {
   auto closure = std::make_shared<TestClosure>();
   closure->tag = tag;
   return closure;
-}
-
-// What `call` throws; ok if it returns.
-template <class Call>
-Status thrown_by(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
 }
 
 // Takes closures and ends each until the queue is stopped.
@@ -75,7 +66,7 @@ class Caller {
  public:
   explicit Caller(std::function<void()> call)
       : thread_([this, call = std::move(call)] {
-          outcome_ = thrown_by(call);
+          outcome_ = caught(call);
           returned_.Notify();
         }) {}
 
@@ -163,7 +154,7 @@ struct ClosureQueueAfterFailure : testing::Test {
 TEST_F(ClosureQueueAfterFailure, PutThrowsTheErrorOnceAndCancelsWhatWasQueued) {
   const auto refused = make();
 
-  EXPECT_EQ(thrown_by([&] { queue.put(refused); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.put(refused); }), kSomeError);
 
   EXPECT_TRUE(queue.done());
   EXPECT_EQ(waiting->outcome, kRescheduled);
@@ -175,7 +166,7 @@ TEST_F(ClosureQueueAfterFailure, PutThrowsTheErrorOnceAndCancelsWhatWasQueued) {
 }
 
 TEST_F(ClosureQueueAfterFailure, WaitThrowsTheErrorOnceAndCancelsWhatWasQueued) {
-  EXPECT_EQ(thrown_by([&] { queue.wait(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.wait(); }), kSomeError);
 
   EXPECT_EQ(waiting->outcome, kRescheduled);
   EXPECT_TRUE(queue.wait());
@@ -183,7 +174,7 @@ TEST_F(ClosureQueueAfterFailure, WaitThrowsTheErrorOnceAndCancelsWhatWasQueued) 
 
 TEST_F(ClosureQueueAfterFailure, DoneIsFalseBeforeAndThrowsTheErrorOnceAfter) {
   EXPECT_FALSE(before_failure);
-  EXPECT_EQ(thrown_by([&] { queue.done(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.done(); }), kSomeError);
 
   EXPECT_EQ(waiting->outcome, kRescheduled);
   EXPECT_TRUE(queue.done());
@@ -258,7 +249,7 @@ TEST(ClosureQueue, KeepsAnErrorWhenWaitTimesOutBeforeTheOthersHaveEnded) {
   EXPECT_FALSE(queue.wait(milliseconds(1)));
   queue.mark_finished(*second);
 
-  EXPECT_EQ(thrown_by([&] { queue.wait(milliseconds(1)); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.wait(milliseconds(1)); }), kSomeError);
 }
 
 TEST(ClosureQueue, WaitReturnsAfterManyThreadsPutBackAndFinish) {
@@ -333,7 +324,7 @@ TEST_F(ClosureQueueAfterFailure, KeepsTaggedClosures) {
   EXPECT_EQ(queue.get(1), tagged);
   queue.put_back(tagged);
 
-  EXPECT_EQ(thrown_by([&] { queue.wait(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.wait(); }), kSomeError);
 
   EXPECT_EQ(queue.get(1), tagged);
   EXPECT_EQ(tagged->cancellations, 0);
@@ -381,8 +372,8 @@ TEST(ClosureQueue, StopEndsAllCallsAndCancelsWhatIsQueued) {
   EXPECT_EQ(waiter.outcome(), kSomeError);
   EXPECT_TRUE(getter.outcome().ok());
   EXPECT_EQ(queue.get(1), nullptr);
-  EXPECT_EQ(thrown_by([&] { queue.done(); }), kSomeError);
-  EXPECT_EQ(thrown_by([&] { queue.put(make(1)); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.done(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.put(make(1)); }), kSomeError);
   EXPECT_EQ(waiting->outcome, kSomeError);
   EXPECT_EQ(tagged->outcome, kSomeError);
   EXPECT_EQ(queue.cancellation()->status(), kSomeError);
@@ -456,7 +447,7 @@ TEST(ClosureQueue, PutBackCancelsWhileAnErrorIsPending) {
   EXPECT_EQ(unlucky->outcome, kRescheduled);
   EXPECT_EQ(queue.queued(), 0u);
   EXPECT_EQ(queue.inflight(), 0u);
-  EXPECT_EQ(thrown_by([&] { queue.wait(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.wait(); }), kSomeError);
 }
 
 TEST(ClosureQueue, TellsThatThereIsSomethingToTake) {
@@ -483,7 +474,7 @@ TEST(ClosureQueue, MayBeCalledByWhatItCalls) {
       [&](const Status& why) { queue.mark_failed(*taken[1], Status(StatusCode::kCancelled, why.message())); });
   queue.mark_failed(*taken[0], kSomeError);
 
-  EXPECT_EQ(thrown_by([&] { queue.wait(); }), kSomeError);
+  EXPECT_EQ(caught([&] { queue.wait(); }), kSomeError);
   EXPECT_TRUE(queue.done());
 }
 
@@ -506,13 +497,13 @@ TEST(ClosureQueue, DoesNotDeadlockWithCapacityTwoAndFailures) {
     for (int i = 0; i < 4; ++i) {
       putters.emplace_back([&] {
         for (int next; (next = put++) < 400;) {
-          if (!thrown_by([&] { queue.put(closures[next]); }).ok()) ++thrown;
+          if (!caught([&] { queue.put(closures[next]); }).ok()) ++thrown;
         }
       });
     }
   }
 
-  while (!thrown_by([&] { queue.wait(); }).ok()) ++thrown;
+  while (!caught([&] { queue.wait(); }).ok()) ++thrown;
 
   EXPECT_TRUE(queue.done());
   EXPECT_GT(thrown, 0);

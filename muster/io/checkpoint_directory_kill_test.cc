@@ -89,6 +89,27 @@ class KilledWriter : public ::testing::Test {
     EXPECT_EQ(latest_intact_step(directory_), 2);
   }
 
+  // `save_second` saves step 2, and is killed after each of its calls in turn.
+  void expect_one_before_or_new_after_any_call(const std::function<void()>& save_second) {
+    int64_t step = 1;
+    int killed = 0;
+
+    // How many calls come before a file is whole differs: a thread of its own writes it.
+    for (bool ended = false; !ended; ++killed) {
+      ended = killed_after_calls(save_second, killed + 1);
+
+      step = latest_intact_step(directory_);
+      ASSERT_TRUE(step == 1 || step == 2) << "step " << step << " after call " << killed;
+      directory_.keep(2);
+      ASSERT_EQ(names_in(scratch_.path()).size(), static_cast<size_t>(step));
+      directory_.remove(2);
+      ASSERT_EQ(latest_intact_step(directory_), 1);
+    }
+
+    EXPECT_EQ(step, 2) << "nobody killed it";
+    EXPECT_GT(killed, 20);
+  }
+
   ScopedDirectory scratch_;
   CheckpointDirectory directory_;
 };
@@ -139,22 +160,7 @@ TEST_F(KilledWriter, AfterTheRenameLeavesTheNewOne) {
 
 TEST_F(KilledWriter, AfterAnySystemCallLeavesTheOneBeforeOrTheNewOne) {
   if (!may_trace()) GTEST_SKIP() << "this machine does not let processes trace their children";
-  int64_t step = 1;
-  int killed = 0;
-
-  // How many calls come before a file is whole differs: a thread of its own writes it.
-  for (bool ended = false; !ended; ++killed) {
-    ended = killed_after_calls([&] { save(directory_, 2); }, killed + 1);
-
-    step = latest_intact_step(directory_);
-    ASSERT_TRUE(step == 1 || step == 2) << "step " << step << " after call " << killed;
-    directory_.keep(2);
-    ASSERT_EQ(names_in(scratch_.path()).size(), static_cast<size_t>(step));
-    directory_.remove(2);
-  }
-
-  EXPECT_EQ(step, 2) << "nobody killed it";
-  EXPECT_GT(killed, 20);
+  expect_one_before_or_new_after_any_call([&] { save(directory_, 2); });
 }
 
 // Rows of "w" that have changed, here all of them, on top of the checkpoint of step 1.
@@ -179,22 +185,7 @@ void save_on_top_of_the_first(CheckpointDirectory& directory, int64_t step) {
 
 TEST_F(KilledWriter, OfADifferenceLeavesTheOneBeforeOrTheNewOne) {
   if (!may_trace()) GTEST_SKIP() << "this machine does not let processes trace their children";
-  int64_t step = 1;
-  int killed = 0;
-
-  for (bool ended = false; !ended; ++killed) {
-    ended = killed_after_calls([&] { save_on_top_of_the_first(directory_, 2); }, killed + 1);
-
-    step = latest_intact_step(directory_);
-    ASSERT_TRUE(step == 1 || step == 2) << "step " << step << " after call " << killed;
-    directory_.keep(2);
-    ASSERT_EQ(names_in(scratch_.path()).size(), static_cast<size_t>(step));
-    directory_.remove(2);
-    ASSERT_EQ(latest_intact_step(directory_), 1);
-  }
-
-  EXPECT_EQ(step, 2) << "nobody killed it";
-  EXPECT_GT(killed, 20);
+  expect_one_before_or_new_after_any_call([&] { save_on_top_of_the_first(directory_, 2); });
 }
 
 TEST_F(KilledWriter, OfRemovalsLeavesTheNewest) {

@@ -7,6 +7,7 @@
 #include <barrier>
 #include <thread>
 
+#include "muster/base/test_errors.h"
 #include "muster/session/local_master.h"
 #include "muster/trace/control_flow.h"
 
@@ -14,16 +15,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class Call>
-Status failure_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
+using testing_support::caught;
 
 TEST(Session, RunsAFunctionInThisProcessWithoutAServer) {
   auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); });
@@ -49,7 +41,7 @@ TEST(Session, SaysWhichFunctionCouldNotBeTracedForWhatItWasGiven) {
   auto product = function([](at::Tensor a, at::Tensor b) { return torch::matmul(a, b); }, {.name = "product"});
 
   Session session;
-  const Status status = failure_of([&] { session.run(product, torch::ones({2, 3}), torch::ones({2, 3})); });
+  const Status status = caught([&] { session.run(product, torch::ones({2, 3}), torch::ones({2, 3})); });
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("function \"product\" (session_test.cc:"));
@@ -72,7 +64,7 @@ TEST(Session, EndsARunThatTakesTooLong) {
 
   Session session;
   const Status status =
-      failure_of([&] { session.run_with({.timeout = std::chrono::milliseconds(50)}, forever, torch::ones({2})); });
+      caught([&] { session.run_with({.timeout = std::chrono::milliseconds(50)}, forever, torch::ones({2})); });
 
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
 }
@@ -82,7 +74,7 @@ TEST(Session, IsNotNeededToEndACallThatTakesTooLong) {
     return while_loop([](at::Tensor value) { return value.sum() >= 0; }, [](at::Tensor value) { return value + 0; }, x);
   });
 
-  const Status status = failure_of([&] { forever.run({.timeout = std::chrono::milliseconds(50)}, torch::ones({2})); });
+  const Status status = caught([&] { forever.run({.timeout = std::chrono::milliseconds(50)}, torch::ones({2})); });
 
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
 }
@@ -93,17 +85,17 @@ TEST(Session, EndsWhatRunsWhenItIsClosed) {
   });
   Session session;
   static_cast<void>(
-      failure_of([&] { session.run_with({.timeout = std::chrono::milliseconds(1)}, forever, torch::ones({2})); }));
+      caught([&] { session.run_with({.timeout = std::chrono::milliseconds(1)}, forever, torch::ones({2})); }));
   Status status;
 
-  std::thread runner([&] { status = failure_of([&] { session.run(forever, torch::ones({2})); }); });
+  std::thread runner([&] { status = caught([&] { session.run(forever, torch::ones({2})); }); });
   session.close();
   runner.join();
 
   EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
-  EXPECT_EQ(failure_of([&] { session.run(forever, torch::ones({2})); }).code(), StatusCode::kCancelled);
-  EXPECT_EQ(failure_of([&] { session.value(Variable(torch::ones({2}))); }).code(), StatusCode::kCancelled);
-  EXPECT_EQ(failure_of([&] { session.list_devices(); }).code(), StatusCode::kCancelled);
+  EXPECT_EQ(caught([&] { session.run(forever, torch::ones({2})); }).code(), StatusCode::kCancelled);
+  EXPECT_EQ(caught([&] { session.value(Variable(torch::ones({2}))); }).code(), StatusCode::kCancelled);
+  EXPECT_EQ(caught([&] { session.list_devices(); }).code(), StatusCode::kCancelled);
 }
 
 TEST(Session, CanBeCancelled) {
@@ -114,8 +106,7 @@ TEST(Session, CanBeCancelled) {
   Cancellation cancellation;
   std::thread canceller([&] { cancellation.cancel(); });
 
-  const Status status =
-      failure_of([&] { session.run_with({.cancellation = &cancellation}, forever, torch::ones({2})); });
+  const Status status = caught([&] { session.run_with({.cancellation = &cancellation}, forever, torch::ones({2})); });
   canceller.join();
 
   EXPECT_EQ(status.code(), StatusCode::kCancelled) << status;
@@ -147,8 +138,8 @@ TEST(Session, RunsAFunctionThatTwoThreadsBringAtTheSameTime) {
   twice.program(torch::ones({2}));
   Status other;
 
-  std::thread thread([&] { other = failure_of([&] { session.run(twice, torch::ones({2})); }); });
-  const Status status = failure_of([&] { session.run(twice, torch::ones({2})); });
+  std::thread thread([&] { other = caught([&] { session.run(twice, torch::ones({2})); }); });
+  const Status status = caught([&] { session.run(twice, torch::ones({2})); });
   thread.join();
 
   EXPECT_TRUE(status.ok()) << status;
@@ -172,14 +163,14 @@ TEST(Session, SaysThatAVariableOfAContainerHasNoValue) {
   Variable v(torch::ones({}), {.name = "contained"});
   Session session({.container = "test0"});
 
-  const Status status = failure_of([&] { session.value(v); });
+  const Status status = caught([&] { session.value(v); });
 
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("contained"));
 }
 
 TEST(Session, RefusesATargetThatItDoesNotKnow) {
-  const Status status = failure_of([] { Session session({.target = "http://x:1"}); });
+  const Status status = caught([] { Session session({.target = "http://x:1"}); });
 
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("grpc://host:port"));
@@ -187,7 +178,7 @@ TEST(Session, RefusesATargetThatItDoesNotKnow) {
 
 TEST(Session, RefusesATargetWithoutAPort) {
   for (const char* target : {"grpc://localhost", "grpc://[::1]", "grpc://"}) {
-    const Status status = failure_of([&] { Session session({.target = target}); });
+    const Status status = caught([&] { Session session({.target = target}); });
 
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << target;
     EXPECT_THAT(status.message(), HasSubstr("has no port"));
@@ -195,7 +186,7 @@ TEST(Session, RefusesATargetWithoutAPort) {
 }
 
 TEST(Session, SaysSoonThatNobodyIsThere) {
-  const Status status = failure_of(
+  const Status status = caught(
       [] { Session session({.target = "grpc://127.0.0.1:1", .connect_timeout = std::chrono::milliseconds(20)}); });
 
   EXPECT_TRUE(status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded) << status;
@@ -205,7 +196,7 @@ TEST(Session, SaysSoonThatNobodyIsThere) {
 TEST(Session, SaysThatAVariableOfAnotherTaskMustBeReadThere) {
   Variable remote(torch::ones({2}), {.name = "remote", .device = "/job:ps/task:0"});
 
-  const Status status = failure_of([&] { remote.value(); });
+  const Status status = caught([&] { remote.value(); });
 
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("/job:ps/task:0"));
@@ -218,7 +209,7 @@ TEST(Session, LeavesNoProgramBehindWhenAValueCannotBeRead) {
   Session session(master, {.container = "empty"});
 
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(failure_of([&] { session.value(v); }).code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(caught([&] { session.value(v); }).code(), StatusCode::kFailedPrecondition);
   }
 
   EXPECT_EQ(worker.status().programs, 0u);
@@ -232,7 +223,7 @@ TEST(Session, LeavesNoProgramBehindWhenAnInitializerFails) {
   Initializer broken = initializer(v);
   broken.values = {torch::ones({3})};
 
-  EXPECT_FALSE(failure_of([&] { session.run(broken); }).ok());
+  EXPECT_FALSE(caught([&] { session.run(broken); }).ok());
 
   EXPECT_EQ(worker.status().programs, 0u);
 }
@@ -277,7 +268,7 @@ TEST(Session, RunsAFunctionThatTwoThreadsRunFirst) {
     std::vector<Status> ends(4);
     std::vector<std::thread> threads;
     for (Status& end : ends) {
-      threads.emplace_back([&] { end = failure_of([&] { session.run(add, torch::zeros({})); }); });
+      threads.emplace_back([&] { end = caught([&] { session.run(add, torch::zeros({})); }); });
     }
     for (std::thread& thread : threads) thread.join();
 

@@ -56,7 +56,6 @@ bool CapturedStretch::fits(const std::vector<at::Tensor>& values) {
     seen_[i].moves = true;
     all = false;
   }
-  if (all && ++replays_ == kWorthARecording) recordings_ = 0;
   return all;
 }
 
@@ -141,6 +140,7 @@ void CapturedStretch::record(std::vector<at::Tensor>& values, const std::vector<
 }
 
 void CapturedStretch::replay(std::vector<at::Tensor>& values) {
+  if (++replays_ == kWorthARecording) recordings_ = 0;
   for (size_t i = 0; i < seen_.size(); ++i) {
     if (seen_[i].copy) seen_[i].copy->copy_(values[stretch_.inputs[i]]);
   }

@@ -35,7 +35,6 @@ class DeviceFlags::Beside {
   }
   // The steps that follow need what was launched so far.
   void is_needed() const { event_of(side_).block(main_); }
-  const c10::Stream& main() const { return main_; }
 
  private:
   const c10::Stream main_, side_;

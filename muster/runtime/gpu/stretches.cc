@@ -4,30 +4,47 @@
 #include <map>
 #include <set>
 
-#include "muster/base/status.h"
-
 namespace muster {
 namespace {
 
 constexpr size_t kShortest = 4;      // steps that are worth a graph
 constexpr int64_t kLongest = 4'096;  // that a loop is laid out to
 
-bool looks_at_elements(const c10::OperatorHandle& op) {
+bool can_be_recorded(const Step& step) {
   // What comes out depends on what is in the tensors, so the host has to look.
-  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  if (step.op->hasTag(at::Tag::data_dependent_output) || step.op->hasTag(at::Tag::dynamic_output_shape)) return false;
+  // Row ops on a GPU look for the rows that are there (composed_row_ops.h).
+  if (step.op->schema().name().starts_with("muster_rows::")) return false;
+  return !step.guard || step.guard->can_be_deferred();
 }
 
-// Steps of the body of a loop, those of loops in it by their trips; 0 if one of them cannot be recorded.
+int64_t recorded_steps(const Plan& plan, const Step& step);
+
+// Of the body of a loop; 0 if one of them cannot be recorded, or they are too many.
 int64_t recorded_steps(const Plan& body, at::Device device) {
   if (body.lanes.size() != 1 || body.lane_torch_devices[0] != device || body.communicates) return 0;
   int64_t steps = 0;
   for (const Step& step : body.lanes[0]) {
-    if (!why_not_recorded(body, step).empty()) return 0;
-    steps += step.kind == Step::Kind::kLoop
-                 ? step.stack[0].toInt() * recorded_steps(*body.bodies[step.bodies[0]], device)
-                 : 1;
+    const int64_t more = recorded_steps(body, step);
+    if (more == 0 || steps + more > kLongest) return 0;
+    steps += more;
   }
   return steps;
+}
+
+// How many a graph has for it: a loop is laid out. 0 if it cannot be recorded, since it takes part in what happens
+// outside of the GPU or only a look at the GPU tells how it goes on.
+int64_t recorded_steps(const Plan& plan, const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kOp: return can_be_recorded(step) ? 1 : 0;
+    case Step::Kind::kCopy: return step.device == plan.lane_torch_devices[step.lane] ? 1 : 0;
+    case Step::Kind::kLoop: {
+      if (!step.stack[0].isInt()) return 0;
+      const int64_t trips = step.stack[0].toInt(), steps = recorded_steps(*plan.bodies[step.bodies[0]], step.device);
+      return steps == 0 || trips < 1 || trips > kLongest / steps ? 0 : trips * steps;
+    }
+    default: return 0;
+  }
 }
 
 template <class Visit>
@@ -62,10 +79,9 @@ class Finder {
   std::vector<Stretch> find() {
     std::vector<Stretch> found;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      if (!can_take(i)) {
-        end(i, found);
-        if (!can_take(i)) continue;
-      }
+      const bool recorded = recorded_steps(plan_, steps_[i]) > 0;
+      if (!recorded || !steps_[i].awaits.empty()) end(i, found);
+      if (!recorded) continue;
       take(i);
       if (steps_[i].signals >= 0) end(i + 1, found);
     }
@@ -74,11 +90,6 @@ class Finder {
   }
 
  private:
-  bool can_take(size_t index) const {
-    const Step& step = steps_[index];
-    return (taken_ == 0 || step.awaits.empty()) && why_not_recorded(plan_, step).empty();
-  }
-
   void take(size_t index) {
     const Step& step = steps_[index];
     for_each_operand(step, [&](ValueId value) {
@@ -141,26 +152,6 @@ class Finder {
 };
 
 }  // namespace
-
-std::string why_not_recorded(const Plan& plan, const Step& step) {
-  switch (step.kind) {
-    case Step::Kind::kOp:
-      if (looks_at_elements(*step.op)) return "the shape of its result depends on what is in its operands";
-      // Row ops on a GPU look for the rows that are there (composed_row_ops.h).
-      if (step.op->schema().name().starts_with("muster_rows::")) return "it looks for the rows that are there";
-      if (step.guard && !step.guard->can_be_deferred()) return "its operands are looked at before each call";
-      return "";
-    case Step::Kind::kCopy:
-      return step.device == plan.lane_torch_devices[step.lane] ? "" : "it copies to another device";
-    case Step::Kind::kLoop: {
-      if (!step.stack[0].isInt()) return "only a look at the GPU tells how long the loop runs";
-      const int64_t steps = step.stack[0].toInt() * recorded_steps(*plan.bodies[step.bodies[0]], step.device);
-      if (steps > kLongest) return str_cat("the loop has ", steps, " steps, of ", kLongest, " at most");
-      return steps == 0 ? "the body of the loop cannot be recorded" : "";
-    }
-    default: return "it takes part in what happens outside of the GPU";
-  }
-}
 
 std::vector<Stretch> find_stretches(const Plan& plan, size_t lane, const Aliases& aliases) {
   return Finder(plan, lane, aliases).find();

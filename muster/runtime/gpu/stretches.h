@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "muster/graph/aliases.h"
@@ -14,8 +13,5 @@ namespace muster {
 // nor for the GPU itself. Short ones are left out. A loop that repeats such steps a known number of times counts as
 // they do. `aliases` are those of the plan's program.
 std::vector<Stretch> find_stretches(const Plan& plan, size_t lane, const Aliases& aliases);
-
-// Why the step can be in none; empty if it can.
-std::string why_not_recorded(const Plan& plan, const Step& step);
 
 }  // namespace muster
