@@ -9,10 +9,12 @@
 #include <fstream>
 #include <iostream>
 
+#include "muster/graph/dump.h"
 #include "muster/graph/serialize.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/function.h"
+#include "muster/trace/trace.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"
 
@@ -219,6 +221,13 @@ void expect_replay_equals_eager(const std::function<Subject()>& make, const std:
   auto function = muster::function(subject.step, {.name = "subject", .seed = kSeed});
   const Program program = function.program(given[0]);
   ASSERT_FALSE(program.instructions.empty());
+  for (const bool portable : {false, true}) {
+    const auto with = [&](size_t values_below) {
+      const TraceOptions options{.seed = kSeed, .portable = portable, .values_below = values_below};
+      return dump(trace(subject.step, given[0], options).program);
+    };
+    EXPECT_EQ(with(/*values_below=*/0), with(SIZE_MAX)) << "the program depends on whether its values are computed";
+  }
   ASSERT_TRUE(same_bits(initial, values_of(variables))) << "tracing changed a variable";
   Answer elsewhere;
   ASSERT_NO_THROW(elsewhere = replay_elsewhere({serialize(program), in_program_order(program, variables), given}));

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -165,15 +166,28 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
   WithoutCpuOps without_cpu_ops(options.portable);
 
   c10::InferenceMode as_outside_of_it(false);
-  Tracer tracer(options, nullptr, {});
   TracedProgram traced;
   // As the caller has set them: the function may call train() or eval() itself, and will not when the program runs.
   const std::vector<TracedProgram::Mode> modes_before = modes_of(Variable::State::all_adopted());
-  {
+  const auto traced_by = [&](Tracer& tracer) {
     CallersState callers_state;
-    traced.program = tracer.trace_function(function, examples);
+    return tracer.trace_function(function, examples);
+  };
+  Tracer quick(options, nullptr, {}), thorough(options, nullptr, {});
+  quick.may_leave_values_out_ = true;
+  std::optional<Program> program;
+  try {
+    program = traced_by(quick);
+  } catch (...) {
+    if (!quick.left_values_out_) throw;
   }
+  const bool done = program && !quick.needs_values_;
+  if (!done) program = traced_by(thorough);
+  Tracer& tracer = done ? quick : thorough;
+  traced.program = std::move(*program);
+  const ReadCheck check(function, examples, options);
   traced.kept_outside = tracer.kept_outside();
+  if (!traced.kept_outside.empty() && tracer.left_values_out_) check.run_as_it_is();
   traced.variables = tracer.variables_;
   for (TracedProgram::Mode& mode : modes_of(traced.variables)) {
     const auto before = std::find_if(modes_before.begin(), modes_before.end(),
@@ -192,7 +206,6 @@ TracedProgram trace(const TensorFunction& function, const std::vector<at::Tensor
   if (tracer.reads_.empty()) return traced;
 
   const std::string place = options.place.empty() ? "" : str_cat(" (", options.place, ")");
-  const ReadCheck check(function, examples, options);
   if (auto read = check.decisive(traced.program, tracer.reads_)) {
     throw invalid_argument(
         options.name, place,

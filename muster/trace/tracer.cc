@@ -15,6 +15,7 @@
 #include "muster/trace/device_scope.h"
 #include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/thread_state.h"
+#include "muster/trace/unneeded_values.h"
 
 namespace muster {
 namespace {
@@ -421,6 +422,10 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     Untraced untraced;
     handle.redispatchBoxed(below, &stack);
     if (same || from_constants) return;
+    if (root().left_values_out_) {
+      root().needs_values_ = true;
+      throw cancelled(options_.name, ": is traced again with all its values");
+    }
     if (compares && !libtorch_function("MultiheadAttentionImpl::forward").empty()) {
       stack.back() = false;  // it computes the same in another way when they are equal
       return;
@@ -444,7 +449,10 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     });
   }
   if (name.starts_with("aten::as_strided")) note_offset(inputs[0].toTensor());
-  {
+  if (root().may_leave_values_out_ && !from_constants && 
+      leave_values_out(handle, op.schema, options_.values_below, stack)) {
+    root().left_values_out_ = true;
+  } else {
     Untraced untraced;
     handle.redispatchBoxed(below, &stack);
   }

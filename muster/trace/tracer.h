@@ -146,6 +146,8 @@ class Tracer {
   absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
   size_t elements_ = 0;                                       // of the outermost trace, taken so far
   size_t limit_ = 0;                                          // instructions, while probing
+  // Of the outermost trace: whether large ops may go without their values, one did, and one was needed after all.
+  bool may_leave_values_out_ = false, left_values_out_ = false, needs_values_ = false;
 };
 
 }  // namespace muster
