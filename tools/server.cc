@@ -14,7 +14,7 @@ struct ServerFlags {
   int task_index = 0;
   int threads = 0;
   double lease = std::chrono::duration<double>(kUsualLease).count();
-  uint64_t memory = 0;
+  uint64_t memory = 0, gpu_memory = 0;
   bool insecure = false;
   std::vector<std::string> storage, data;
 };
@@ -42,6 +42,7 @@ int serve(const ServerFlags& flags) {
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
   }
+  options.worker.devices.gpu_memory = static_cast<int64_t>(flags.gpu_memory);
   if (flags.threads > 0) options.worker.cores = flags.threads;
   Server server(std::move(options));
   // For whoever has started it and waits: one line, when it can be reached.
@@ -68,6 +69,10 @@ void add_server(CLI::App& muster) {
                    "machine or its container has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
+  command
+      ->add_option("--gpu-memory", flags->gpu_memory, "Bytes that its tensors may have on each GPU; else all there is")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50));
   command->add_option("--storage", flags->storage,
                       "A directory below which checkpoints and caches of datasets may be written and read");
   command->add_option("--data", flags->data, "A directory below which datasets may read files");

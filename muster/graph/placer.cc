@@ -25,12 +25,14 @@ using Place = const std::string*;
 struct Placement {
   DeviceSet devices;
   std::vector<PlacedOp>* placed;
+  const PlacerOptions& options;
   std::string driver{};         // a task, or ""
   std::string driver_device{};  // one of its devices
   int bodies = 0;               // placed so far
   std::set<std::string> names{};
   // Wishes that gave way to the place of the memory, by wish and place: how many, and the first of them.
   std::map<std::pair<std::string, std::string>, std::pair<int, std::string>> overruled{};
+  std::map<std::string, std::string> without_kernel{};  // ops that gave way: where they would have been
 
   Place intern(const std::string& device) { return &*names.insert(device).first; }
 };
@@ -111,7 +113,10 @@ class ProgramPlacer {
     const Place wish = resolve(instruction.device, who(number));
     Place device = home_of(number, instruction);
     const char* why = instruction.device ? "requested" : "default device";
-    if (!device) {
+    if (const Place able = device ? device : wish; !has_kernel(instruction, able)) {
+      device = without_kernel(number, able, /*bound=*/device != nullptr);
+      why = "no kernel elsewhere";
+    } else if (!device) {
       device = wish;
     } else if (wish != device || !instruction.device) {
       // That a view is where its memory is goes without saying.
@@ -129,6 +134,28 @@ class ProgramPlacer {
       }
     }
     append(std::move(instruction), device, why);
+  }
+
+  bool has_kernel(const Instruction& instruction, Place device) const {
+    return !all_.options.has_kernel ||
+           all_.options.has_kernel(in_.op_of(instruction).name, *DeviceSpec::parse(*device).type);
+  }
+
+  // Where an instruction runs that cannot run on `device`, which it is `bound` to if its memory is there.
+  Place without_kernel(size_t number, Place device, bool bound) {
+    DeviceSpec other = DeviceSpec::parse(*device);
+    const std::string type = *other.type;
+    other.type = "CPU";
+    other.index = 0;
+    const std::string& op = in_.op_of(in_.instructions[number]).name;
+    if (bound || type == "CPU" || !all_.options.soft_placement) {
+      throw invalid_argument("program \"", in_.name, "\", ", who(number), ": libtorch has no kernel of ", op, " for a ",
+                             type, ", but ", *device,
+                             bound ? " is where the memory is that it works on" : " was asked for",
+                             bound ? "" : " and soft placement is off", "; put it on a device of another type");
+    }
+    all_.without_kernel.try_emplace(op, *device);
+    return all_.intern(all_.devices.resolve(other.to_string(), *default_device_, who(number)));
   }
 
   // Where the memory is that the instruction writes or shows in another shape; null if it does neither.
@@ -431,7 +458,8 @@ void add_rows(const Program& program, const std::string& indent,
 
 Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed) {
   Placement all{.devices = DeviceSet(options.devices, options.default_device, options.soft_placement),
-                .placed = placed};
+                .placed = placed,
+                .options = options};
   const Place default_device = all.intern(all.devices.default_device());
   if (!options.driver.empty()) {
     all.driver = options.driver;
@@ -444,6 +472,11 @@ Program place(Program program, const PlacerOptions& options, std::vector<PlacedO
     MUSTER_LOG(info) << "placer: " << wishes.second
                      << (wishes.first > 1 ? str_cat(" and ", wishes.first - 1, " more") : "") << " asked for "
                      << places.first << ", but the memory that it works on is on " << places.second;
+  }
+  for (const auto& [op, device] : all.without_kernel) {
+    if (options.quiet) break;
+    MUSTER_LOG(info) << "placer: program \"" << result.name << "\": libtorch has no kernel of " << op << " for "
+                     << device << ", so it runs on the CPU of that task";
   }
   if (options.log_placement) {
     MUSTER_LOG(info) << "placement of program \"" << result.name << "\":\n" << placement_table(result);

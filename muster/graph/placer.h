@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,11 @@ struct PlacerOptions {
   bool soft_placement = true;        // a wish for a device that its task does not have is a wish, not an order
   bool log_placement = false;        // logs placement_table()
   bool quiet = false;                // says nothing of wishes that were not met
-  std::string driver{};              // the task that runs control flow whose bodies are on several; "": whoever wishes
+  // Whether there is an implementation of the op for this type of device ("GPU"); none: there always is. One that is
+  // not there is as a device that is not there: the op runs on its task's CPU, unless it works on memory that is
+  // elsewhere.
+  std::function<bool(const std::string& op, const std::string& type)> has_kernel{};
+  std::string driver{};  // the task that runs control flow whose bodies are on several; "": whoever wishes
 };
 
 // Why an instruction runs where it does.
@@ -41,7 +46,8 @@ struct PlacedOp {
 // - The bodies of control flow begin on the device of their instruction. Inputs that they write stay where they are.
 // - Control flow over several tasks is the driver's, and so is what it returns.
 // Logs one line when wishes were not met. Throws Error{kInvalidArgument}: a device does not exist (its task neither,
-// with soft placement), or one instruction writes to memory on two devices. REQUIRES: the program has passed check().
+// with soft placement), one instruction writes to memory on two devices, or there is no kernel for it where it must
+// run. REQUIRES: the program has passed check().
 Program place(Program program, const PlacerOptions& options, std::vector<PlacedOp>* placed = nullptr);
 
 // What `log_placement` prints: each variable and instruction and its device, in columns.

@@ -340,5 +340,38 @@ TEST(Placer, ReportsAndLogsWhereThingsRun) {
   EXPECT_EQ(placed[2].why, "with its memory");
 }
 
+// ---- Ops that libtorch has no kernel of for a device
+
+PlacerOptions without_gpu_kernel(const std::string& op) {
+  PlacerOptions options = cluster();
+  options.has_kernel = [op](const std::string& name, const std::string& type) { return name != op || type != "GPU"; };
+  return options;
+}
+
+TEST(Placer, MovesAnOpWithoutAKernelToTheCpuOfItsTask) {
+  Builder b;
+  const ValueId x = b.argument();
+  b.relu(b.relu(x), "/job:worker/task:1/device:GPU:1");
+
+  PlacerOptions options = without_gpu_kernel("aten::relu");
+  Program program = place(b.finish({}), options);
+  for (const Instruction& instruction : program.instructions) {
+    if (program.op_of(instruction).name != "aten::relu") continue;
+    EXPECT_THAT(program.devices[instruction.device], HasSubstr("device:CPU:0"));
+  }
+  EXPECT_THAT(short_placement(program),
+              ElementsAre("muster::copy CPU:0", "aten::relu CPU:0", "muster::copy CPU:0", "aten::relu CPU:0"));
+  EXPECT_THAT(program.devices[program.instructions.back().device], HasSubstr("task:1"));
+}
+
+TEST(Placer, RefusesAnOpWithoutAKernelWhereSoftPlacementIsOff) {
+  Builder b;
+  b.relu(b.argument());
+
+  PlacerOptions options = without_gpu_kernel("aten::relu");
+  options.soft_placement = false;
+  EXPECT_THAT(complaint(b.finish({}), options), HasSubstr("libtorch has no kernel of aten::relu for a GPU"));
+}
+
 }  // namespace
 }  // namespace muster

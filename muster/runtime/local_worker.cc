@@ -158,7 +158,10 @@ std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
   ready = place(std::move(ready), {.devices = devices_.names(),
                                    .default_device = devices_.default_name(),
                                    .soft_placement = options_.soft_placement,
-                                   .log_placement = options_.log_device_placement});
+                                   .log_placement = options_.log_device_placement,
+                                   .has_kernel = [](const std::string& op, const std::string& type) {
+                                     return type != "GPU" || has_kernel(op, at::kCUDA);
+                                   }});
   if (options_.passes.early) copy_early(ready);
   ready.parts = program.parts;
   ExecutorLinks links{.rendezvous = &rendezvous_};

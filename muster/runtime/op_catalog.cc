@@ -85,6 +85,12 @@ std::optional<std::string> schema_of(const std::string& name) {
   return schema_text(handle->schema());
 }
 
+bool has_kernel(const std::string& op, c10::DeviceType type) {
+  const auto handle = lookup(op);
+  const auto backend = type == at::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  return !handle || handle->hasComputedKernelForDispatchKey(backend);
+}
+
 std::string schema_text(const c10::FunctionSchema& schema) {
   std::ostringstream text;
   text << schema;

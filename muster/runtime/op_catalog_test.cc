@@ -59,5 +59,13 @@ TEST(OpCatalog, PrintsSchemasAsLibtorchDoes) {
   EXPECT_EQ(schema_of("aten::no_such_op"), std::nullopt);
 }
 
+TEST(OpCatalog, KnowsWhichOpsThereAreKernelsOf) {
+  EXPECT_TRUE(has_kernel("aten::mm", at::kCPU));
+  EXPECT_TRUE(has_kernel("aten::linear", at::kCPU));  // made of others
+  EXPECT_FALSE(has_kernel("aten::_cudnn_rnn", at::kCPU));
+  EXPECT_FALSE(has_kernel("aten::histogram.bin_ct", at::kCUDA));
+  EXPECT_TRUE(has_kernel("muster::copy", at::kCUDA));
+}
+
 }  // namespace
 }  // namespace muster

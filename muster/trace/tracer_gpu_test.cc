@@ -4,6 +4,7 @@
 
 #include "muster/base/status.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/tensors.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
@@ -128,6 +129,53 @@ TEST_F(Gpu, RunsALoopWhoseBodyUsesItsIndex) {
   const ProgramHandle handle = worker.register_program(sum.program(torch::zeros({}, torch::kLong)));
 
   EXPECT_EQ(worker.run(handle, {torch::zeros({}, torch::kLong)}).at(0).item().toLong(), 10);
+}
+
+TEST_F(Gpu, LeavesAnOpThatHasNoKernelThereToTheCpu) {
+  const at::Tensor x = torch::rand({1000});
+  auto counts = function([](at::Tensor values) { return std::get<0>(torch::histogram(values * 2, 4)) + 1; });
+  EXPECT_TRUE(torch::equal(counts(x.cuda()).cpu(), std::get<0>(torch::histogram(x * 2, 4)) + 1));
+}
+
+TEST_F(Gpu, RefusesToTakeMoreMemoryThanItMayHave) {
+  struct All {
+    ~All() { LocalDevices({.gpu_memory = int64_t{32} << 30}); }
+  } afterwards;
+  LocalWorker worker({.devices = {.per_gpu = 2, .gpu_memory = int64_t{256} << 20}});
+  auto fill = function([](const at::Tensor& row) { return row.expand({1 << 16, 1 << 14}) + 1; });
+  const at::Tensor row = torch::zeros({1 << 14});
+  const ProgramHandle handle = worker.register_program(fill.program(row));
+  try {
+    worker.run(handle, {row});
+    FAIL() << "had 4 GiB of 512 MiB";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), StatusCode::kResourceExhausted) << error.what();
+  }
+}
+
+TEST_F(Gpu, TakesACopyOfAnArgumentThatItsCallerThenWrites) {
+  auto sum = function([](const at::Tensor& x) { return x.sum(); });
+  at::Tensor x = torch::empty({1 << 20});
+  for (int i = 0; i < 20; ++i) {
+    const at::Tensor result = sum(x.fill_(i));
+    x.fill_(-1);
+    EXPECT_EQ(result.item<float>(), static_cast<float>(i) * (1 << 20));
+  }
+}
+
+TEST_F(Gpu, BringsWhatWasComputedToTheHost) {
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 10; ++i) {
+    tensors.push_back((torch::ones({1000, 1000}, torch::kCUDA) * i).t());
+    tensors.emplace_back();
+    tensors.push_back(torch::full({3}, i));
+  }
+  bring_to_host(tensors);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(torch::equal(tensors[3 * i], torch::full({1000, 1000}, static_cast<float>(i))));
+    EXPECT_FALSE(tensors[3 * i + 1].defined());
+    EXPECT_TRUE(torch::equal(tensors[3 * i + 2], torch::full({3}, i)));
+  }
 }
 
 }  // namespace
