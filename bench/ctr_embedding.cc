@@ -60,6 +60,7 @@ void ctr_embedding(const Part&, Bench& bench) {
   };
   burst(4);
   bench.rate({"async_2workers_2ps", "samples/s"}, kSteps * kBatch, [&] { burst(kSteps); });
+  if (torch::cuda::is_available()) std::fprintf(stderr, "%s\n", coordinator.report().to_string().c_str());
   check_fell("ctr_embedding", first, coordinator.schedule(step, batches).fetch().item<double>());
 }
 

@@ -1,5 +1,7 @@
 // A multilayer perceptron trained asynchronously by 2 worker processes with its variables on 1 parameter server
 // process.
+#include <torch/torch.h>
+
 #include "bench/ps_training.h"
 #include "bench/workloads.h"
 
@@ -13,6 +15,7 @@ void ps_mlp(const Part&, Bench& bench) {
     job.train(20 * per_closure, per_closure);
     bench.rate({str_cat("async_2workers_", per_closure, "steps_per_closure"), "samples/s"}, kSteps * kBatch,
                [&] { job.train(kSteps, per_closure); });
+    if (torch::cuda::is_available()) std::fprintf(stderr, "%s\n", job.coordinator().report().to_string().c_str());
   }
   check_fell("ps_mlp", first, job.mean_loss());
 }

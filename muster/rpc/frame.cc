@@ -93,13 +93,13 @@ size_t bytes_to_lend(const Frame& frame) {
 // Fills the headers.
 void describe(Frame& frame, bool lend) {
   frame.envelope.clear_tensors();
+  bring_to_host(frame.tensors);
   for (at::Tensor& tensor : frame.tensors) {
     proto::TensorHeader& header = *frame.envelope.add_tensors();
     if (!tensor.defined()) {
       header.set_dtype(kUndefined);
       continue;
     }
-    if (!tensor.is_cpu()) tensor = tensor.cpu();
     tensor = tensor.contiguous();
     header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
     for (int64_t size : tensor.sizes()) header.add_sizes(size);

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "muster/base/status.h"
+#include "muster/runtime/gpu/gpu_memory.h"
 
 namespace muster {
 namespace {
@@ -35,6 +36,8 @@ LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.t
   if (options.cpus < 1) throw invalid_argument("logical devices: ", options.cpus, " CPU devices; at least 1 is needed");
   if (options.per_gpu < 1)
     throw invalid_argument("logical devices: ", options.per_gpu, " per GPU; at least 1 is needed");
+  if (options.gpu_memory < 0)
+    throw invalid_argument("logical devices: ", options.gpu_memory, " bytes of a GPU's memory; expected 0 or more");
   for (int i = 0; i < options.cpus; ++i) {
     names_.push_back(absl::StrCat(task_, "/device:CPU:", i));
     devices_.emplace_back(c10::DeviceType::CPU);
@@ -42,9 +45,11 @@ LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.t
   default_name_ = names_[0];
   int logical = 0;
   for (int gpu = 0; gpu < (uses_gpus(options) ? gpu_count() : 0); ++gpu) {
+    const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
+    if (options.gpu_memory > 0) limit_gpu_memory(device, options.gpu_memory * options.per_gpu);
     for (int i = 0; i < options.per_gpu; ++i, ++logical) {
       names_.push_back(absl::StrCat(task_, "/device:GPU:", logical));
-      devices_.emplace_back(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
+      devices_.push_back(device);
       if (logical == 0) default_name_ = names_.back();
     }
   }

@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,10 @@ struct LocalDevicesOptions {
   std::string task = "/job:localhost/replica:0/task:0";
   int cpus = 1;
   int per_gpu = 1;  // logical devices on each GPU
+  // Bytes that the tensors on one logical device of a GPU may have, so that tasks which share a GPU leave each other
+  // room; 0: all there is. libtorch counts for the whole process: the last limit that one of its workers sets counts,
+  // and logical devices of one GPU may lend each other theirs.
+  int64_t gpu_memory = 0;
   // Whether it uses the machine's GPUs: all that CUDA_VISIBLE_DEVICES leaves it, together with whoever else does. If
   // nothing is said, a parameter server leaves them alone and all others use them, unless the environment has
   // MUSTER_GPUS=off.

@@ -32,7 +32,13 @@ struct [[nodiscard]] PlainTensors {
   c10::AutoGradMode no_gradients{false};
 };
 
-// A tensor that is elsewhere is copied; one that is not defined stays so.
+// A tensor that is elsewhere is copied; one that is not defined stays so. To a GPU it goes through pinned memory,
+// without a wait: what is launched on the current stream from now on sees it there, and the old memory may be written
+// at once.
 void bring_to(const at::Device& device, at::Tensor& tensor);
+
+// Brings all of them to the CPU, with one wait for what was launched on their devices' current streams before, none for
+// what is launched from now on. Their memory is pinned, so they are for those who pass them on.
+void bring_to_host(std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

@@ -14,9 +14,9 @@
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/function.h"
-#include "muster/trace/trace.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"
+#include "muster/trace/trace.h"
 
 extern char** environ;
 

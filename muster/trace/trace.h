@@ -45,7 +45,7 @@ struct TraceOptions {
   // Record only ops that every kind of device has. Attention and LSTM have fast ones that exist for the CPU alone.
   bool portable = false;
   size_t values_below = 256 << 10;  // bytes: an op on more is not computed, unless its values turn out to be needed
-  ElementSpecs elements{};          // that it takes first from sequences; those that are not given are as the sequences say
+  ElementSpecs elements{};  // that it takes first from sequences; those that are not given are as the sequences say
 };
 
 // Calls `function` on copies of `examples`, with variables at their current values, and returns what it did. Variables,

@@ -449,7 +449,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     });
   }
   if (name.starts_with("aten::as_strided")) note_offset(inputs[0].toTensor());
-  if (root().may_leave_values_out_ && !from_constants && 
+  if (root().may_leave_values_out_ && !from_constants &&
       leave_values_out(handle, op.schema, options_.values_below, stack)) {
     root().left_values_out_ = true;
   } else {

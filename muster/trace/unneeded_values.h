@@ -16,8 +16,8 @@
 namespace muster {
 
 // Replaces the arguments on the stack by results of zeros, unless the operands have fewer than `bytes`. What the op
-// writes to stays as it is. False, and the stack is as it was, for views and where libtorch cannot tell what the results
-// look like: then the op has to be called.
+// writes to stays as it is. False, and the stack is as it was, for views and where libtorch cannot tell what the
+// results look like: then the op has to be called.
 bool leave_values_out(const c10::OperatorHandle& op, const OpSchema& schema, size_t bytes,
                       std::vector<c10::IValue>& stack);
 

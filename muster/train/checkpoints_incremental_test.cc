@@ -78,7 +78,7 @@ class Incremental : public testing::Test {
     Trained other(strategy);
     EXPECT_EQ(Checkpoints(strategy, {.directory = directory_}).restore(), step);
     const std::vector<at::Tensor> restored = other.values();
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(restored[i], expected[i])) << i;
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(restored[i].cpu(), expected[i].cpu())) << i;
   }
 
   const std::string directory_ = testing::TempDir() + "incremental-" + std::to_string(random_id());
@@ -126,7 +126,7 @@ TEST_F(Incremental, OfTablesWhoseRowsAreMadeOnDemandKeepTheRule) {
   EXPECT_EQ(Checkpoints(other.strategy, options()).restore(), 3);
 
   const std::vector<at::Tensor> restored = other.values();
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(restored[i], expected[i])) << i;
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(restored[i].cpu(), expected[i].cpu())) << i;
 }
 
 TEST_F(Incremental, AreWholeAgainAfterSoManyDifferencesAndWhenTheyAreHalfOfTheTable) {
