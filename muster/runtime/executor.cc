@@ -10,16 +10,17 @@
 #include "muster/runtime/held_variables.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
-#include "muster/runtime/order_trial.h"
 #include "muster/runtime/plan.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/tuning/order_trial.h"
 
 namespace muster {
 
 Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
-                   KernelTable* kernels, ExecutorLinks links)
+                   Autotuner* tuner, ExecutorLinks links)
     : links_(std::move(links)),
-      plan_(std::make_unique<Plan>(std::move(program), devices, catalog, kernels)),
+      tuner_(tuner),
+      plan_(std::make_unique<Plan>(std::move(program), devices, catalog, tuner)),
       task_(devices.task()),
       orders_(plan_->program.variables.size()),
       orders_known_(!OrderTrial::worthwhile(*plan_)) {
@@ -93,7 +94,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     held.take(cell_order_, frame->values, options.cancellation);
     frame->first_elements = elements.use();
     std::optional<OrderTrial> trial;
-    if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values);
+    if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values, *tuner_);
     try {
       run.execute(trial ? &*trial : nullptr);
     } catch (...) {

@@ -14,7 +14,6 @@
 #include "muster/graph/program.h"
 #include "muster/runtime/collectives.h"
 #include "muster/runtime/devices.h"
-#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/next_element.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/remote_parts.h"
@@ -23,6 +22,8 @@
 #include "muster/runtime/variable_store.h"
 
 namespace muster {
+
+class Autotuner;
 
 // How the program of an executor reaches other tasks. Both outlive the executor.
 struct ExecutorLinks {
@@ -38,10 +39,10 @@ class Executor {
  public:
   // REQUIRES: `program` is checked and placed on `devices`, which like `variables` outlive the executor.
   // Throws for an op that is not in `catalog` and a variable that exists with another shape.
-  // With `kernels`, ops that libtorch has several implementations of are measured and the fastest one is used; without,
-  // every op is called as it was recorded and gives the same bits as eager libtorch.
+  // With `tuner`, which outlives the executor, the fastest of several implementations of an op is used; without, every
+  // op is called as it was recorded and gives the same bits as eager libtorch.
   Executor(Program program, const LocalDevices& devices, const OpCatalog& catalog, VariableStore& variables,
-           KernelTable* kernels = nullptr, ExecutorLinks links = {});
+           Autotuner* tuner = nullptr, ExecutorLinks links = {});
   ~Executor();
 
   const Program& program() const;
@@ -68,11 +69,12 @@ class Executor {
   void return_frame(std::unique_ptr<Frame> frame) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ExecutorLinks links_;
+  Autotuner* const tuner_;
   const std::unique_ptr<struct Plan> plan_;
   const std::string task_;
   std::vector<std::shared_ptr<VariableCell>> cells_;  // as in Program::variables
   std::vector<size_t> cell_order_;                    // by cell id: the order of locking
-  std::vector<std::atomic<MatrixOrder>> orders_;      // by variable; rows until a run has found out (order_trial.h)
+  std::vector<std::atomic<MatrixOrder>> orders_;  // by variable; rows until a run has found out (tuning/order_trial.h)
   std::atomic<bool> orders_known_;
   std::atomic<uint64_t> next_step_{0};
   std::atomic<bool> takes_long_{true};

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "muster/runtime/executor_run.h"
-#include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 
 namespace muster {
 

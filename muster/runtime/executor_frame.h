@@ -15,9 +15,9 @@
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/gpu/captured_stretch.h"
-#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/lane_team.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 
 namespace muster {
 

@@ -236,7 +236,7 @@ void Executor::Run::call(const Step& step, std::vector<c10::IValue>& stack) {
   } else if (step.guard) {
     step.guard->check(stack);
   }
-  if (trial_ != nullptr && step.second_factor >= 0) trial_->measure(step, stack, frame_.values);
+  if (trial_ != nullptr && step.second_factor >= 0) trial_->note(step, stack, frame_.values);
   if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
     stack.resize(1);  // what copy_ returns
   } else if (step.in_place && nobody_else_sees(stack[0])) {

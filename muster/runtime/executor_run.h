@@ -13,8 +13,8 @@
 #include "muster/base/status.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/executor_frame.h"
-#include "muster/runtime/order_trial.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/tuning/order_trial.h"
 
 namespace muster {
 

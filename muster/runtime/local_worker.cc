@@ -20,12 +20,12 @@
 #include "muster/runtime/core_share.h"
 #include "muster/runtime/evaluate.h"
 #include "muster/runtime/executor.h"
-#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/lost_device.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/missing_program.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/remote_parts.h"
+#include "muster/runtime/tuning/autotuner.h"
 
 namespace muster {
 namespace {
@@ -61,6 +61,14 @@ void give_free_memory_back() {
 #endif
 }
 
+// Nothing is measured where everything runs as it was recorded.
+std::unique_ptr<Autotuner> tuner_for(const LocalWorkerOptions& options) {
+  if (options.exact) return nullptr;
+  TuningOptions tuning = with_environment(options.tuning);
+  if (tuning.mode == TuningMode::kOff) return nullptr;
+  return std::make_unique<Autotuner>(std::move(tuning));
+}
+
 }  // namespace
 
 LocalWorker::LocalWorker(LocalWorkerOptions options)
@@ -68,7 +76,7 @@ LocalWorker::LocalWorker(LocalWorkerOptions options)
       run_memory_(options_.run_memory.value_or(usual_memory())),
       devices_(options_.devices),
       catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
-      kernels_(std::make_unique<KernelTable>()),
+      tuner_(tuner_for(options_)),
       holder_(options_.peers == nullptr
                   ? nullptr
                   : std::make_unique<LeaseHolder>(Lease{{incarnation_, devices_.task()}, {}}, *options_.peers)) {
@@ -173,8 +181,7 @@ std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
     throw failed_precondition("program \"", program.name, "\" has parts on other tasks, but ", devices_.task(),
                               " is not in a cluster");
   }
-  return std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_,
-                                    options_.exact ? nullptr : kernels_.get(), std::move(links));
+  return std::make_shared<Executor>(std::move(ready), devices_, *catalog_, store_, tuner_.get(), std::move(links));
 }
 
 ProgramHandle LocalWorker::add_program(std::shared_ptr<Executor> executor, const Owner& owner) {

@@ -25,7 +25,7 @@ namespace muster {
 
 class Collectives;
 class Executor;
-class KernelTable;
+class Autotuner;
 class OpCatalog;
 class RemoteParts;
 
@@ -86,7 +86,7 @@ class LocalWorker : public Worker {
   VariableStore& store() { return store_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   uint64_t incarnation() const { return incarnation_; }
-  const KernelTable& kernels() const { return *kernels_; }
+  const Autotuner* tuner() const { return tuner_.get(); }  // null: everything runs as it was recorded
   // The program as it runs: after the passes and placed.
   Program prepared_program(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -139,7 +139,7 @@ class LocalWorker : public Worker {
   RunTimes times_;
   // Behind pointers, to keep libtorch's dispatcher out of every file that uses Muster.
   const std::unique_ptr<const OpCatalog> catalog_;
-  const std::unique_ptr<KernelTable> kernels_;
+  const std::unique_ptr<Autotuner> tuner_;
 
   LeaseTable leases_;                          // of those who leave something here
   const std::unique_ptr<LeaseHolder> holder_;  // of what is left for this worker's programs elsewhere

@@ -11,6 +11,7 @@
 #include "muster/runtime/devices.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/lease_holder.h"
+#include "muster/runtime/tuning/tuning_options.h"
 #include "muster/runtime/worker.h"
 
 namespace muster {
@@ -22,8 +23,10 @@ struct LocalWorkerOptions {
   std::vector<std::string> extra_ops{};  // see OpCatalog
   // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
   // fastest on this machine, measured once per shape, whose results may differ in the last bits, and large weights of
-  // linear layers are kept in the order that is fastest (order_trial.h).
+  // linear layers are kept in the order that is fastest (tuning/order_trial.h).
   bool exact = false;
+  // Where what was measured is remembered, and whether anything is measured at all.
+  TuningOptions tuning{};
   // Tensors of a program get their memory from a pool (memory_pool.h): asking the kernel for the same pages in every
   // step is slow. Makes the pool libtorch's CPU allocator.
   bool keep_memory = true;

@@ -3,9 +3,9 @@
 #include <ATen/core/List.h>
 
 #include "muster/base/status.h"
-#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 
 namespace muster {
 namespace {

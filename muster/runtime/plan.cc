@@ -14,7 +14,7 @@
 #include "muster/runtime/gpu/stretches.h"
 #include "muster/runtime/plan_step.h"
 #include "muster/runtime/tensors.h"
-#include "muster/runtime/weight_order.h"
+#include "muster/runtime/tuning/weight_order.h"
 
 namespace muster {
 namespace {
@@ -35,7 +35,7 @@ constexpr const char* kCollectives = "";  // take turns as the parts of a task d
 class Planner {
  public:
   // `parts` are given for a body.
-  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+  Planner(Plan& plan, const LocalDevices& devices, const OpCatalog& catalog, Autotuner* tuner,
           const std::vector<Program>* parts, const std::vector<int>& argument_classes)
       : plan_(plan),
         is_body_(parts != nullptr),
@@ -43,7 +43,7 @@ class Planner {
         program_(plan.program),
         devices_(devices),
         catalog_(catalog),
-        kernels_(kernels),
+        tuner_(tuner),
         aliases_(program_, argument_classes),
         targets_(targets_of_products(program_)) {}
 
@@ -53,7 +53,7 @@ class Planner {
       ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
     }
     for (size_t body = 0; body < program_.bodies.size(); ++body) {
-      plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, kernels_, &parts_,
+      plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, tuner_, &parts_,
                                                     aliases_.argument_classes(body)));
       plan_.random = plan_.random || plan_.bodies.back()->random;
       plan_.groups.merge(std::set(plan_.bodies.back()->groups));
@@ -70,7 +70,7 @@ class Planner {
     find_last_uses();
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       const bool gpu = plan_.lane_torch_devices[lane].is_cuda(), records = gpu && GpuGraph::available();
-      if (gpu && kernels_ != nullptr) fuse_activations(plan_.lanes[lane], program_);
+      if (gpu && tuner_ != nullptr) fuse_activations(plan_.lanes[lane], program_);
       plan_.stretches.push_back(records ? find_stretches(plan_, lane, aliases_) : std::vector<Stretch>());
     }
     for (auto& lane : plan_.lanes) {
@@ -111,7 +111,7 @@ class Planner {
     for (const VariableRef& variable : program_.variables) {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
       plan_.variable_uses.push_back(uses_of(variable, program_, aliases_));
-      plan_.weight_products.push_back(kernels_ != nullptr && plan_.variable_devices.back().is_cpu() &&
+      plan_.weight_products.push_back(tuner_ != nullptr && plan_.variable_devices.back().is_cpu() &&
                                               may_be_in_columns(variable.spec)
                                           ? products_in_any_order(variable.value, program_, aliases_)
                                           : 0);
@@ -257,13 +257,13 @@ class Planner {
   void choose_kernel(Step& step, const std::string& op_name) {
     bool any = false;
     for_each_operand(step, [&](ValueId value) { any = any || unordered_[value]; });
-    bool free_results = kernels_ != nullptr && step.kind == Step::Kind::kOp;
+    bool free_results = tuner_ != nullptr && step.kind == Step::Kind::kOp;
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
       }
     }
-    if (free_results) step.choice = KernelChoice::make(*step.op, step.device, *kernels_, image_order_);
+    if (free_results) step.choice = KernelChoice::make(*step.op, step.device, *tuner_, image_order_);
     const bool passes_on = any && free_results && any_memory_order(op_name);
     step.one_order = passes_on && step.slots.size() > 1;
     if (step.choice || passes_on) {
@@ -301,7 +301,7 @@ class Planner {
   }
 
   void note_product(Step& step, const std::string& op_name) {
-    if (kernels_ == nullptr || !step.device.is_cpu()) return;
+    if (tuner_ == nullptr || !step.device.is_cpu()) return;
     if (op_name == "aten::addmm") step.second_factor = 2;
     if (op_name != "aten::mm") return;
     step.second_factor = 1;
@@ -488,7 +488,7 @@ class Planner {
   Program& program_;
   const LocalDevices& devices_;
   const OpCatalog& catalog_;
-  KernelTable* const kernels_;
+  Autotuner* const tuner_;
   const Aliases aliases_;
   const std::vector<ValueId> targets_;  // weight_order.h
   std::vector<std::optional<c10::OperatorHandle>> ops_;
@@ -509,10 +509,10 @@ class Planner {
 
 }  // namespace
 
-Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+Plan::Plan(Program p, const LocalDevices& devices, const OpCatalog& catalog, Autotuner* tuner,
            const std::vector<Program>* parts, const std::vector<int>& argument_classes)
     : program(std::move(p)) {
-  Planner(*this, devices, catalog, kernels, parts, argument_classes).build();
+  Planner(*this, devices, catalog, tuner, parts, argument_classes).build();
 }
 
 }  // namespace muster

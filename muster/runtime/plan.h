@@ -14,9 +14,9 @@
 #include "muster/graph/program.h"
 #include "muster/runtime/collectives.h"
 #include "muster/runtime/devices.h"
-#include "muster/runtime/kernel_choice.h"
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/op_guards.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 #include "muster/runtime/variable_uses.h"
 
 namespace muster {
@@ -96,10 +96,10 @@ struct Plan {
     int32_t lane = 0;
   };
 
-  // Without `kernels` every op is called as it was recorded.
+  // Without `tuner` every op is called as it was recorded.
   // `parts` are those of the outermost program, if this is a body of it, and `argument_classes` say which arguments its
   // callers let share memory (aliases.h).
-  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, KernelTable* kernels,
+  Plan(Program program, const LocalDevices& devices, const OpCatalog& catalog, Autotuner* tuner,
        const std::vector<Program>* parts = nullptr, const std::vector<int>& argument_classes = {});
 
   Program program;
@@ -109,8 +109,9 @@ struct Plan {
   std::vector<at::Device> lane_torch_devices{};
   std::vector<at::Device> variable_devices{};
   std::vector<VariableUses> variable_uses{};
-  std::vector<bool> variable_held{};   // large, and read by the run alone: writers wait for its end instead of copying
-  std::vector<int> weight_products{};  // by variable: as products_in_any_order (weight_order.h); 0: always in rows
+  std::vector<bool> variable_held{};  // large, and read by the run alone: writers wait for its end instead of copying
+  std::vector<int>
+      weight_products{};  // by variable: as products_in_any_order (tuning/weight_order.h); 0: always in rows
   std::vector<bool> constant_written{};
   std::vector<at::Device> argument_devices{};
   std::vector<bool> argument_written{};

@@ -1,4 +1,4 @@
-#include "muster/runtime/weight_order.h"
+#include "muster/runtime/tuning/weight_order.h"
 
 #include <absl/container/flat_hash_set.h>
 

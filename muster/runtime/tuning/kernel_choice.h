@@ -1,11 +1,8 @@
-// Picks the fastest of libtorch's implementations of an op.
+// Calls the fastest of libtorch's implementations of an op.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <absl/base/thread_annotations.h>
-#include <absl/container/flat_hash_map.h>
-#include <absl/synchronization/mutex.h>
 
 #include <atomic>
 #include <memory>
@@ -13,6 +10,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/runtime/tuning/autotuner.h"
 
 namespace muster {
 
@@ -22,29 +21,17 @@ namespace muster {
 // product of matrices (on x86 twice as fast). The results are equal up to rounding.
 enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2, kPatches = 3 };
 
-// Remembers which kernel won for an op on tensors of these shapes, with this number of threads. Thread-safe.
-class KernelTable {
- public:
-  std::optional<Kernel> find(const std::string& key) const ABSL_LOCKS_EXCLUDED(mu_);
-  void remember(const std::string& key, Kernel kernel) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<std::pair<std::string, Kernel>> all() const ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<std::string, Kernel> kernels_ ABSL_GUARDED_BY(mu_);
-};
-
 // What the choices of one program have to agree on: as soon as one of them wants channels-last images, all of them
 // return such images, because an op with operands in two orders is slower than either.
 using ImageOrder = std::atomic<bool>;  // true: channels last
 
-// The choice for one instruction. It is made at the first call, by running each candidate on the real operands, and
-// once more when the program has come to want channels-last images. Thread-safe: two threads that come first both
-// measure, and one of the answers stays.
+// The choice for one instruction. The autotuner makes it at the first call, by running each candidate on the real
+// operands unless it knows the answer, and once more when the program has come to want channels-last images.
+// Thread-safe.
 class KernelChoice {
  public:
-  // Null if there is nothing to choose for this op. `table` outlives the choice.
-  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, at::Device device, KernelTable& table,
+  // Null if there is nothing to choose for this op. `tuner` outlives the choice.
+  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, at::Device device, Autotuner& tuner,
                                             std::shared_ptr<ImageOrder> channels_last);
 
   // Calls the op: arguments on the stack are replaced by results.
@@ -52,21 +39,21 @@ class KernelChoice {
 
  private:
   struct Rule;
-  KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
+  KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Autotuner& tuner,
                std::shared_ptr<ImageOrder> channels_last);
 
   // `channels_last`: the first result is wanted in that order.
   void call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const;
   void call_native(std::vector<c10::IValue>& stack) const;
-  Kernel measure(const std::vector<c10::IValue>& stack, bool channels_last) const;
+  Kernel choose(const std::vector<c10::IValue>& stack, bool channels_last) const;
   bool native_fits(const std::vector<c10::IValue>& stack) const;
   bool patches_fit(const std::vector<c10::IValue>& stack) const;
-  std::string key(const std::vector<c10::IValue>& stack, bool channels_last) const;
+  std::string question(const std::vector<c10::IValue>& stack, bool channels_last) const;
 
   const c10::OperatorHandle op_;
   std::optional<c10::OperatorHandle> native_;  // libtorch's own convolution, where the op has one
   const Rule& rule_;
-  KernelTable& table_;
+  Autotuner& tuner_;
   const std::shared_ptr<ImageOrder> channels_last_;
   std::atomic<Kernel> kernel_{Kernel::kUndecided};
   std::atomic<bool> for_channels_last_{false};  // it was measured with the result in that order

@@ -1,17 +1,13 @@
-#include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <absl/container/flat_hash_set.h>
 #include <c10/core/MemoryFormat.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/strides.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <sstream>
 
 #include "muster/base/strings.h"
@@ -30,15 +26,17 @@ struct KernelChoice::Rule {
 
 namespace {
 
-constexpr int kTrials = 5;                                  // per kernel; the first one only warms up
-constexpr auto kPatience = std::chrono::milliseconds(300);  // after which fewer have to do
-bool is_image(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4;
+std::string_view name_of(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::kChannelsLast: return "channels_last";
+    case Kernel::kNative: return "native";
+    case Kernel::kPatches: return "patches";
+    default: return "recorded";
+  }
 }
 
-// A GPU is told what to do and does it later.
-void wait_for(const at::Device& device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+bool is_image(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4;
 }
 
 std::vector<int64_t> integers(const c10::IValue& value) { return value.toIntVector(); }
@@ -93,24 +91,7 @@ void multiply_patches(std::vector<c10::IValue>& stack) {
 
 }  // namespace
 
-std::optional<Kernel> KernelTable::find(const std::string& key) const {
-  absl::MutexLock lock(&mu_);
-  auto it = kernels_.find(key);
-  if (it == kernels_.end()) return std::nullopt;
-  return it->second;
-}
-
-void KernelTable::remember(const std::string& key, Kernel kernel) {
-  absl::MutexLock lock(&mu_);
-  kernels_.try_emplace(key, kernel);
-}
-
-std::vector<std::pair<std::string, Kernel>> KernelTable::all() const {
-  absl::MutexLock lock(&mu_);
-  return {kernels_.begin(), kernels_.end()};
-}
-
-std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, at::Device device, KernelTable& table,
+std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, at::Device device, Autotuner& tuner,
                                                  std::shared_ptr<ImageOrder> channels_last) {
   static const std::array rules = {
       Rule{"aten::convolution", {0}, "aten::_slow_conv2d_forward"},
@@ -125,14 +106,14 @@ std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, 
   if (!op.operator_name().overload_name.empty()) return nullptr;
   for (const Rule& rule : rules) {
     if (rule.op != op.schema().name() || (rule.follows && device.is_cpu())) continue;
-    return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, table, std::move(channels_last)));
+    return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, tuner, std::move(channels_last)));
   }
   return nullptr;
 }
 
-KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, KernelTable& table,
+KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Autotuner& tuner,
                            std::shared_ptr<ImageOrder> channels_last)
-    : op_(op), rule_(rule), table_(table), channels_last_(std::move(channels_last)) {
+    : op_(op), rule_(rule), tuner_(tuner), channels_last_(std::move(channels_last)) {
   if (rule.native != nullptr) native_ = c10::Dispatcher::singleton().findSchemaOrThrow(rule.native, rule.overload);
 }
 
@@ -143,7 +124,7 @@ void KernelChoice::call(std::vector<c10::IValue>& stack) {
   // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
   const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
   if (kernel == Kernel::kUndecided || outdated) {
-    kernel = measure(stack, channels_last);
+    kernel = choose(stack, channels_last);
     kernel_.store(kernel, std::memory_order_relaxed);
     for_channels_last_.store(channels_last, std::memory_order_relaxed);
     if (kernel == Kernel::kChannelsLast) channels_last_->store(true, std::memory_order_relaxed);
@@ -190,7 +171,7 @@ void KernelChoice::call_native(std::vector<c10::IValue>& stack) const {
   stack = std::move(native);
 }
 
-std::string KernelChoice::key(const std::vector<c10::IValue>& stack, bool channels_last) const {
+std::string KernelChoice::question(const std::vector<c10::IValue>& stack, bool channels_last) const {
   std::ostringstream text;
   text << rule_.op;
   for (const c10::IValue& value : stack) {
@@ -202,53 +183,28 @@ std::string KernelChoice::key(const std::vector<c10::IValue>& stack, bool channe
     }
   }
   if (channels_last) text << " to channels last";
-  const at::Device device = stack[0].toTensor().device();
-  if (device.is_cpu()) {
-    text << " with " << at::get_num_threads() << " threads";
-  } else {
-    text << " on " << device.str();
-  }
   return text.str();
 }
 
-Kernel KernelChoice::measure(const std::vector<c10::IValue>& stack, bool channels_last) const {
-  using Clock = std::chrono::steady_clock;
+Kernel KernelChoice::choose(const std::vector<c10::IValue>& stack, bool channels_last) const {
   if (!is_image(stack[0])) return Kernel::kRecorded;
   // The kernels of GPUs for channels-last images are those of half precision.
   if (stack[0].toTensor().is_cuda() && !at::isReducedFloatingType(stack[0].toTensor().scalar_type())) {
     return Kernel::kRecorded;
   }
-  const at::Device device = stack[0].toTensor().device();
-  const std::string key = this->key(stack, channels_last);
-  if (auto known = table_.find(key)) return *known;
-  struct Candidate {
-    Kernel kernel;
-    Clock::duration best = Clock::duration::max();
-  };
-  std::vector<Candidate> candidates = {{Kernel::kRecorded}, {Kernel::kChannelsLast}};
-  if (native_fits(stack)) candidates.push_back({Kernel::kNative});
-  if (patches_fit(stack)) candidates.push_back({Kernel::kPatches});
-  auto faster = [](const Candidate& a, const Candidate& b) { return a.best < b.best; };
-  // In turn, so that what else happens on the machine happens to all of them.
-  wait_for(device);
-  const auto begin = Clock::now();
-  for (int trial = 0; trial < kTrials && (trial < 3 || Clock::now() - begin < kPatience); ++trial) {
-    for (Candidate& candidate : candidates) {
-      std::vector<c10::IValue> copy = stack;
-      const auto called = Clock::now();
-      call_with(candidate.kernel, copy, channels_last);
-      wait_for(device);
-      candidate.best = std::min(candidate.best, Clock::now() - called);
-    }
-    if (trial > 0) continue;
-    // The first call also sets things up, but not for that long.
-    const auto least = std::min_element(candidates.begin(), candidates.end(), faster)->best;
-    std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.best / 4 > least; });
-    for (Candidate& candidate : candidates) candidate.best = Clock::duration::max();
+  std::vector<Kernel> kernels = {Kernel::kRecorded, Kernel::kChannelsLast};
+  if (native_fits(stack)) kernels.push_back(Kernel::kNative);
+  if (patches_fit(stack)) kernels.push_back(Kernel::kPatches);
+  TuningQuestion question{
+      .what = this->question(stack, channels_last), .device = stack[0].toTensor().device(), .alternatives = {}};
+  for (Kernel kernel : kernels) {
+    question.alternatives.push_back({name_of(kernel), [this, &stack, kernel, channels_last] {
+                                       std::vector<c10::IValue> copy = stack;
+                                       call_with(kernel, copy, channels_last);
+                                       return std::vector<at::Tensor>();
+                                     }});
   }
-  const Kernel best = std::min_element(candidates.begin(), candidates.end(), faster)->kernel;
-  table_.remember(key, best);
-  return best;
+  return kernels[tuner_.choose(question)];
 }
 
 bool any_memory_order(std::string_view op_name) {

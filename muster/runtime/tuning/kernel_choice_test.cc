@@ -1,4 +1,4 @@
-#include "muster/runtime/kernel_choice.h"
+#include "muster/runtime/tuning/kernel_choice.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -26,7 +26,7 @@ std::vector<c10::IValue> convolution_stack(const at::Tensor& x, const at::Tensor
 c10::OperatorHandle op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
 
 TEST(KernelChoice, HasNothingToChooseForMostOps) {
-  KernelTable table;
+  Autotuner table;
 
   EXPECT_EQ(KernelChoice::make(op("aten::relu"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
   EXPECT_NE(KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
@@ -38,14 +38,14 @@ TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
   at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
   const at::Tensor expected = torch::conv2d(x, w, b);
 
-  for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
-    KernelTable table;
+  for (const char* kernel : {"recorded", "channels_last", "native"}) {
+    Autotuner table;
     auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(x, w, b);
     choice->call(stack);  // measures
     ASSERT_EQ(table.all().size(), 1u);
-    KernelTable told;
-    told.remember(table.all()[0].first, kernel);
+    Autotuner told;
+    told.remember(table.all().begin()->first, kernel);
     auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
     stack = convolution_stack(x, w, b);
     other->call(stack);
@@ -63,13 +63,13 @@ TEST(KernelChoice, TakesOneNumberForBothDimensions) {
   given[4] = given[5] = std::vector<int64_t>{1};
   given[7] = std::vector<int64_t>{0};
 
-  for (Kernel kernel : {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative}) {
-    KernelTable table;
+  for (const char* kernel : {"recorded", "channels_last", "native"}) {
+    Autotuner table;
     auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
     auto stack = given;
     choice->call(stack);  // measures
-    KernelTable told;
-    told.remember(table.all().at(0).first, kernel);
+    Autotuner told;
+    told.remember(table.all().begin()->first, kernel);
     auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
     stack = given;
     other->call(stack);
@@ -98,13 +98,13 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   auto expected = stack_of();
   op("aten::convolution_backward").callBoxed(expected);
 
-  for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative}) {
-    KernelTable table;
+  for (const char* kernel : {"channels_last", "native"}) {
+    Autotuner table;
     auto stack = stack_of();
     KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
         ->call(stack);
-    KernelTable told;
-    told.remember(table.all().at(0).first, kernel);
+    Autotuner told;
+    told.remember(table.all().begin()->first, kernel);
     stack = stack_of();
     KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
         ->call(stack);
@@ -136,13 +136,13 @@ TEST(KernelChoice, GivesTheSameGradientsOfAFirstLayerWhateverItChose) {
   for (bool bias : {true, false}) {
     auto expected = stack_of(bias);
     op("aten::convolution_backward").callBoxed(expected);
-    KernelTable table;
+    Autotuner table;
     auto stack = stack_of(bias);
     KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
         ->call(stack);
-    for (Kernel kernel : {Kernel::kChannelsLast, Kernel::kNative, Kernel::kPatches}) {
-      KernelTable told;
-      told.remember(table.all().at(0).first, kernel);
+    for (const char* kernel : {"channels_last", "native", "patches"}) {
+      Autotuner told;
+      told.remember(table.all().begin()->first, kernel);
       stack = stack_of(bias);
       KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
           ->call(stack);
@@ -157,7 +157,7 @@ TEST(KernelChoice, GivesTheSameGradientsOfAFirstLayerWhateverItChose) {
 
 TEST(KernelChoice, RemembersPerShape) {
   PlainTensors plain;
-  KernelTable table;
+  Autotuner table;
   at::Tensor w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
 
   for (int64_t size : {8, 9, 8}) {
@@ -172,11 +172,11 @@ TEST(KernelChoice, RemembersPerShape) {
 TEST(KernelChoice, RunsOneChannelInChannelsLastOrder) {
   PlainTensors plain;
   at::Tensor x = torch::rand({2, 1, 8, 8}), w = torch::rand({4, 1, 3, 3}), b = torch::rand({4});
-  KernelTable table;
+  Autotuner table;
   auto stack = convolution_stack(x, w, b);
   KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
-  KernelTable told;
-  told.remember(table.all().at(0).first, Kernel::kChannelsLast);
+  Autotuner told;
+  told.remember(table.all().begin()->first, "channels_last");
   auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
 
   stack = convolution_stack(x, w, b);
@@ -190,11 +190,11 @@ TEST(KernelChoice, RunsOneChannelInChannelsLastOrder) {
 TEST(KernelChoice, ChoosesAgainWhenTheProgramHasComeToWantChannelsLastImages) {
   PlainTensors plain;
   at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
-  KernelTable table;
+  Autotuner table;
   auto stack = convolution_stack(x, w, b);
   KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
-  KernelTable told;
-  told.remember(table.all().at(0).first, Kernel::kRecorded);
+  Autotuner told;
+  told.remember(table.all().begin()->first, "recorded");
   auto order = std::make_shared<ImageOrder>(false);
   auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, order);
   auto call = [&] {
@@ -221,7 +221,7 @@ TEST(KernelChoice, UsualOrderHasTheUsualStridesWhereTheSizesLeaveThemOpen) {
 
 TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   PlainTensors plain;
-  KernelTable table;
+  Autotuner table;
   auto order = std::make_shared<ImageOrder>(true);
   auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, order);
   auto stack = convolution_stack(torch::rand({2, 3, 8, 8}), torch::rand({4, 3, 3, 3}), torch::rand({4}));

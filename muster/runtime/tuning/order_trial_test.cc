@@ -1,4 +1,4 @@
-#include "muster/runtime/order_trial.h"
+#include "muster/runtime/tuning/order_trial.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,6 +8,7 @@
 
 #include "muster/graph/test_program.h"
 #include "muster/io/checkpoint_directory.h"
+#include "muster/io/test_files.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 
@@ -197,6 +198,29 @@ TEST_F(WeightsInColumns, StayInRowsIfARunDoesNotShowAllThatIsDoneWithThem) {
 
   EXPECT_FALSE(in_columns(cell_->read(false, MatrixOrder::kEither)));
   EXPECT_TRUE(torch::equal(cell_->read(), expected_));
+}
+
+TEST_F(WeightsInColumns, AreWhereATuningFileSaysSo) {
+  const testing_support::ScopedDirectory folder;
+  const std::string path = folder.path("choices");
+  LocalWorker measuring({.devices = {.gpus = false}, .tuning = {TuningMode::kMeasure, path}});
+  measuring.store().declare("w", kWeight, at::kCPU)->assign(expected_);
+  measuring.run(measuring.register_program(training()), {x_, wanted_});
+  TuningTable told = measuring.tuner()->all();
+  ASSERT_EQ(told.size(), 1u);
+
+  for (const char* order : {"rows", "columns"}) {
+    told.begin()->second.winner = order;
+    testing_support::write_file(path, tuning_text(told));
+    LocalWorker pinned({.devices = {.gpus = false}, .tuning = {TuningMode::kPinned, path}});
+    const auto cell = pinned.store().declare("w", kWeight, at::kCPU);
+    cell->assign(expected_);
+    const ProgramHandle step = pinned.register_program(training());
+    for (int i = 0; i < 3; ++i) pinned.run(step, {x_, wanted_});
+
+    EXPECT_EQ(in_columns(cell->read(false, MatrixOrder::kEither)), order == std::string("columns"));
+    EXPECT_EQ(pinned.tuner()->measured(), 0);
+  }
 }
 
 TEST_F(WeightsInColumns, AreGivenProductsInColumns) {
