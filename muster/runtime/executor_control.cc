@@ -31,8 +31,7 @@ void Executor::Run::store_all(const std::vector<ValueId>& values, std::vector<at
 }
 
 template <class... Lists>
-std::vector<at::Tensor> Executor::Run::run_body(const Step& step, int32_t body, const Lists&... lists) {
-  const int32_t index = step.bodies[body];
+std::vector<at::Tensor> Executor::Run::run_body(const Step& step, int32_t index, const Lists&... lists) {
   std::unique_ptr<Frame>& frame = frame_.bodies[index];
   if (!frame) frame = std::make_unique<Frame>(*plan_.bodies[index]);
   size_t next = 0;
@@ -66,14 +65,14 @@ at::Tensor Executor::Run::trip_index(int64_t trip, at::Device device) {
   return at::scalar_tensor(trip, at::TensorOptions(at::kLong).device(device));
 }
 
-at::Tensor Executor::Run::trip_argument(const Step& step, int64_t trip) const {
-  const Plan& body = *plan_.bodies[step.bodies[0]];
-  return body.argument_used[0] ? trip_index(trip, body.argument_devices[0]) : at::Tensor();
+at::Tensor Executor::Run::trip_argument(int32_t body, int64_t trip) const {
+  const Plan& plan = *plan_.bodies[body];
+  return plan.argument_used[0] ? trip_index(trip, plan.argument_devices[0]) : at::Tensor();
 }
 
-void Executor::Run::choose(const Step& step) {
+void Executor::Run::choose(const Step& step, const Step::Cond& cond) {
   const bool yes = needed(step, step.slots[0].value, 0).item().toBool();
-  store_all(step.results[0], run_body(step, yes ? 0 : 1, tensors_at(step, 1)));
+  store_all(step.results[0], run_body(step, cond.bodies[yes ? 0 : 1], tensors_at(step, 1)));
 }
 
 bool Executor::Run::goes_on(const Step& step, const at::Tensor& more) const {
@@ -81,17 +80,16 @@ bool Executor::Run::goes_on(const Step& step, const at::Tensor& more) const {
   return more.item().toBool();
 }
 
-void Executor::Run::loop(const Step& step) {
+void Executor::Run::loop(const Step& step, const Step::Loop& loop) {
   std::vector<at::Tensor> state = tensors_at(step, 1);
   const std::vector<at::Tensor> inputs = tensors_at(step, 2);
-  std::vector<std::vector<at::Tensor>> saved(step.save ? state.size() : 0);
-  const bool counted = step.stack[0].isInt();
+  std::vector<std::vector<at::Tensor>> saved(loop.save ? state.size() : 0);
   int64_t trip = 0;
   for (;; ++trip) {
     if (options_.cancellation != nullptr) options_.cancellation->throw_if_cancelled();
-    if (counted ? trip >= step.stack[0].toInt() : !goes_on(step, run_body(step, 1, state, inputs)[0])) break;
+    if (loop.trips ? trip >= *loop.trips : !goes_on(step, run_body(step, loop.bodies[1], state, inputs)[0])) break;
     for (size_t i = 0; i < saved.size(); ++i) saved[i].push_back(state[i]);
-    state = run_body(step, 0, std::vector{trip_argument(step, trip)}, state, inputs);
+    state = run_body(step, loop.bodies[0], std::vector{trip_argument(loop.bodies[0], trip)}, state, inputs);
     if (!std::all_of(state.begin(), state.end(), [](const at::Tensor& each) { return each.defined(); })) {
       fail_undefined(step, 1);
     }
@@ -105,7 +103,8 @@ void Executor::Run::loop(const Step& step) {
   store_all(step.results[2], {trip_index(trip, step.device)});
 }
 
-void Executor::Run::loop_gradient(const Step& step) {
+void Executor::Run::loop_gradient(const Step& step, const Step::LoopGradient& gradient) {
+  const int32_t body = gradient.bodies[0];
   const std::vector<at::Tensor> saved = tensors_at(step, 1);
   std::vector<at::Tensor> gradients = tensors_at(step, 2);
   const std::vector<at::Tensor> inputs = tensors_at(step, 3);
@@ -115,11 +114,11 @@ void Executor::Run::loop_gradient(const Step& step) {
     std::vector<at::Tensor> state;
     for (const at::Tensor& values : saved) state.push_back(values.select(0, trip));
     std::vector<at::Tensor> outputs =
-        run_body(step, 0, std::vector{trip_argument(step, trip)}, state, gradients, inputs);
+        run_body(step, body, std::vector{trip_argument(body, trip)}, state, gradients, inputs);
     for (size_t i = 0; i < sums.size(); ++i) {
-      const at::Tensor& gradient = outputs[gradients.size() + i];
-      if (!gradient.defined()) continue;
-      sums[i] = sums[i].defined() ? sums[i].add(gradient) : gradient;
+      const at::Tensor& term = outputs[gradients.size() + i];
+      if (!term.defined()) continue;
+      sums[i] = sums[i].defined() ? sums[i].add(term) : term;
     }
     std::copy_n(outputs.begin(), gradients.size(), gradients.begin());
   }

@@ -15,7 +15,7 @@ namespace muster {
 void Executor::Run::receive() {
   if (plan_.receives.empty()) return;
   join_others();
-  for (const Step* step : plan_.receives) begin_receive(*step);
+  for (const Step* step : plan_.receives) begin_receive(*step, *step->as<Step::Receive>());
   await_calls();
   leave_if_failed();
 }
@@ -199,67 +199,79 @@ const std::string& Executor::Run::op_name(const Step& step) const {
 
 void Executor::Run::rethrow_with_place(const Step& step) const {
   Status status = status_of_op_failure();
-  if (step.kind != Step::Kind::kOp || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
+  if (!step.as<Step::Op>() || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
   throw Error(Status(status.code(),
                      str_cat("op ", op_name(step), " (instruction ", step.instruction, " of program \"",
                              plan_.program.name, "\") on ", plan_.lane_devices[step.lane], ": ", status.message()),
                      task_));
 }
 
+namespace {
+
+template <class... Visits>
+struct ForEachKind : Visits... {
+  using Visits::operator()...;
+};
+
+}  // namespace
+
 void Executor::Run::perform(const Step& step, std::vector<c10::IValue>& stack) {
-  switch (step.kind) {
-    case Step::Kind::kOp: return call(step, stack);
-    case Step::Kind::kCopy: return copy(step);
-    case Step::Kind::kElement: return element(step);
-    case Step::Kind::kNext: return take_next(step);
-    case Step::Kind::kCond: return choose(step);
-    case Step::Kind::kLoop: return loop(step);
-    case Step::Kind::kLoopGradient: return loop_gradient(step);
-    case Step::Kind::kRemote: return begin_remote(step);
-    case Step::Kind::kSend: return send(step);
-    case Step::Kind::kReceive: return;  // came before the first step: receive()
-    case Step::Kind::kCollective: return begin_collective(step);
-  }
+  if (const auto* op = step.as<Step::Op>()) return call(step, *op, stack);
+  std::visit(ForEachKind{
+                 [](const Step::Op&) {},       // above: nearly all of them are
+                 [](const Step::Receive&) {},  // came before the first step: receive()
+                 [&](const Step::Copy& kind) { copy(step, kind); },
+                 [&](const Step::Element&) { element(step); },
+                 [&](const Step::Next& kind) { take_next(step, kind); },
+                 [&](const Step::Cond& kind) { choose(step, kind); },
+                 [&](const Step::Loop& kind) { loop(step, kind); },
+                 [&](const Step::LoopGradient& kind) { loop_gradient(step, kind); },
+                 [&](const Step::Remote& kind) { begin_remote(step, kind); },
+                 [&](const Step::Send& kind) { send(step, kind); },
+                 [&](const Step::Collective& kind) { begin_collective(step, kind); },
+             },
+             step.action);
 }
 
-void Executor::Run::call(const Step& step, std::vector<c10::IValue>& stack) {
-  stack.assign(step.stack.begin(), step.stack.end());
+void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack) {
+  stack.assign(op.stack.begin(), op.stack.end());
   for (const Step::Slot& slot : step.slots) {
     stack[slot.position] = slot.needed ? needed(step, slot.value, slot.position) : frame_.values[slot.value];
   }
   for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list_operand(slot, frame_.values);
-  if (step.generator >= 0) stack[step.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
+  if (op.generator >= 0) stack[op.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
   for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
-  if (step.one_order) use_one_order(step, stack);
+  if (op.one_order) use_one_order(step, stack);
   if (DeviceFlags* flags = flags_of(step.lane)) {
-    leave_to(*flags, step, stack);
-  } else if (step.guard) {
-    step.guard->check(stack);
+    leave_to(*flags, step, op, stack);
+  } else if (op.guard) {
+    op.guard->check(stack);
   }
-  if (trial_ != nullptr && step.second_factor >= 0) trial_->note(step, stack, frame_.values);
-  if (step.moves && move_into(stack[0].toTensor(), stack[1])) {
+  if (trial_ != nullptr && op.second_factor >= 0) trial_->note(op, stack, frame_.values);
+  if (op.moves && move_into(stack[0].toTensor(), stack[1])) {
     stack.resize(1);  // what copy_ returns
-  } else if (step.in_place && nobody_else_sees(stack[0])) {
+  } else if (op.in_place && nobody_else_sees(stack[0])) {
     // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
-    if (step.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
-    step.in_place->callBoxed(stack);
-  } else if (step.choice) {
-    step.choice->call(stack);
-  } else if (step.target >= 0 && in_columns(frame_.values[step.target])) {
+    if (op.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
+    op.in_place->callBoxed(stack);
+  } else if (op.choice) {
+    op.choice->call(stack);
+  } else if (op.target >= 0 && in_columns(frame_.values[op.target])) {
     multiply_into_columns(stack);
-  } else if (step.gradients) {
+  } else if (op.gradients) {
     c10::AutoGradMode gradients(true);
-    step.op->callBoxed(stack);
+    op.op.callBoxed(stack);
   } else {
-    step.op->callBoxed(stack);
+    op.op.callBoxed(stack);
   }
   for (size_t i = 0; i < step.results.size(); ++i) store_result(step.results[i], std::move(stack[i]), frame_.values);
   stack.clear();
 }
 
-void Executor::Run::leave_to(DeviceFlags& flags, const Step& step, std::vector<c10::IValue>& stack) {
-  if (step.guard) step.guard->check_later(stack, flags, op_name(step));
-  const auto& arguments = step.op->schema().arguments();
+void Executor::Run::leave_to(DeviceFlags& flags, const Step& step, const Step::Op& op,
+                             std::vector<c10::IValue>& stack) {
+  if (op.guard) op.guard->check_later(stack, flags, op_name(step));
+  const auto& arguments = op.op.schema().arguments();
   for (size_t i = 0; i < stack.size(); ++i) {
     const c10::AliasInfo* alias = arguments[i].alias_info();
     if (alias != nullptr && alias->isWrite() && stack[i].isTensor()) flags.forget(stack[i].toTensor());
@@ -267,15 +279,15 @@ void Executor::Run::leave_to(DeviceFlags& flags, const Step& step, std::vector<c
 }
 
 void Executor::Run::fail_undefined(const Step& step, int32_t position) const {
-  throw invalid_argument(step.kind == Step::Kind::kOp ? "" : op_name(step) + ": ", "argument ", position,
+  throw invalid_argument(step.as<Step::Op>() ? "" : op_name(step) + ": ", "argument ", position,
                          " is a tensor that is not defined");
 }
 
-void Executor::Run::copy(const Step& step) {
+void Executor::Run::copy(const Step& step, const Step::Copy& copy) {
   at::Tensor source = needed(step, step.slots[0].value, 0);
   if (!step.unordered.empty()) source = in_usual_order(source);
   at::Tensor& target = frame_.values[step.results[0][0]];
-  if (step.share) {
+  if (copy.share) {
     target = source;
   } else {
     target = source.device() == step.device ? source.clone() : source.to(step.device);
@@ -289,14 +301,14 @@ void Executor::Run::element(const Step& step) {
   frame_.values[step.results[0][0]] = element_of(values, index);
 }
 
-void Executor::Run::take_next(const Step& step) {
-  Element element = step.first_element >= 0
-                        ? std::move(frame_.first_elements[step.first_element])
-                        : frame_.taken->next(links_.source, needed(step, step.slots[0].value, 0), step.specs, options_);
+void Executor::Run::take_next(const Step& step, const Step::Next& next) {
+  Element element = next.first >= 0
+                        ? std::move(frame_.first_elements[next.first])
+                        : frame_.taken->next(links_.source, needed(step, step.slots[0].value, 0), next.specs, options_);
   for (size_t i = 0; i < element.size(); ++i) {
     at::Tensor& tensor = element[i];
     bring_to(step.device, tensor);
-    if (step.save) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    if (next.copies) tensor = tensor.clone(at::MemoryFormat::Contiguous);
     if (step.results[0][i] >= 0) frame_.values[step.results[0][i]] = std::move(tensor);
   }
 }

@@ -57,11 +57,11 @@ class Executor::Run {
   const std::string& op_name(const Step& step) const;
   [[noreturn]] void rethrow_with_place(const Step& step) const;
   void perform(const Step& step, std::vector<c10::IValue>& stack);
-  void call(const Step& step, std::vector<c10::IValue>& stack);
+  void call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack);
 
   // Not null while the steps of a lane are recorded.
   DeviceFlags*& flags_of(int lane) { return frame_.flags[lane]; }
-  void leave_to(DeviceFlags& flags, const Step& step, std::vector<c10::IValue>& stack);
+  void leave_to(DeviceFlags& flags, const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack);
 
   // A value may be there without a tensor: what an op has not computed. Neither our ops nor most of libtorch's look.
   const at::Tensor& needed(const Step& step, ValueId value, int32_t position) const {
@@ -70,13 +70,13 @@ class Executor::Run {
     return tensor;
   }
   [[noreturn]] void fail_undefined(const Step& step, int32_t position) const;
-  void copy(const Step& step);
+  void copy(const Step& step, const Step::Copy& copy);
   void element(const Step& step);
   std::atomic<int64_t>* peers_time() const {  // not of lanes that only wait for each other
     return options_.times != nullptr && plan_.communicates ? &options_.times->peers : nullptr;
   }
 
-  void take_next(const Step& step);
+  void take_next(const Step& step, const Step::Next& next);
 
   // ---- Other tasks: executor_others.cc
   // What comes from one is in memory of the CPU, or where it was there; here it is where its step is.
@@ -86,23 +86,23 @@ class Executor::Run {
   void begin_call();
   // The last thing that touches the run: it may be gone as soon as the lock is.
   void end_call(const Step& step, const Status& status);
-  void begin_remote(const Step& step);
-  void begin_collective(const Step& step);
-  void begin_receive(const Step& step);
-  void send(const Step& step);
+  void begin_remote(const Step& step, const Step::Remote& remote);
+  void begin_collective(const Step& step, const Step::Collective& collective);
+  void begin_receive(const Step& step, const Step::Receive& receive);
+  void send(const Step& step, const Step::Send& send);
 
   // ---- Control flow: executor_control.cc
   std::vector<at::Tensor> tensors_at(const Step& step, int32_t position) const;
   void store_all(const std::vector<ValueId>& values, std::vector<at::Tensor> tensors);
   template <class... Lists>
-  std::vector<at::Tensor> run_body(const Step& step, int32_t body, const Lists&... lists);
+  std::vector<at::Tensor> run_body(const Step& step, int32_t index, const Lists&... lists);
   static at::Tensor trip_index(int64_t trip, at::Device device);
   // That the body is given: where its program has it.
-  at::Tensor trip_argument(const Step& step, int64_t trip) const;
-  void choose(const Step& step);
+  at::Tensor trip_argument(int32_t body, int64_t trip) const;
+  void choose(const Step& step, const Step::Cond& cond);
   bool goes_on(const Step& step, const at::Tensor& more) const;
-  void loop(const Step& step);
-  void loop_gradient(const Step& step);
+  void loop(const Step& step, const Step::Loop& loop);
+  void loop_gradient(const Step& step, const Step::LoopGradient& gradient);
 
   Frame& frame_;
   const Plan& plan_;

@@ -50,7 +50,7 @@ class Planner {
   void build() {
     bind_inputs();
     for (const Op& op : program_.ops) {
-      ops_.push_back(kind_of(op.name) == Step::Kind::kOp ? std::optional(catalog_.find(op)) : std::nullopt);
+      ops_.push_back(own_op(op.name) == nullptr ? std::optional(catalog_.find(op)) : std::nullopt);
     }
     for (size_t body = 0; body < program_.bodies.size(); ++body) {
       plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, tuner_, &parts_,
@@ -75,10 +75,11 @@ class Planner {
     }
     for (auto& lane : plan_.lanes) {
       for (size_t i = 0; i < lane.size(); ++i) {
-        if (lane[i].kind == Step::Kind::kReceive) plan_.receives.push_back(&lane[i]);
-        if (lane[i].kind != Step::Kind::kRemote && lane[i].kind != Step::Kind::kCollective) continue;
+        if (lane[i].as<Step::Receive>()) plan_.receives.push_back(&lane[i]);
         const auto* next = i + 1 < lane.size() ? &lane[i + 1].awaits : nullptr;
-        lane[i].waits = next == nullptr || std::find(next->begin(), next->end(), lane[i].signals) != next->end();
+        const bool waits = next == nullptr || std::find(next->begin(), next->end(), lane[i].signals) != next->end();
+        if (auto* remote = lane[i].as<Step::Remote>()) remote->waits = waits;
+        if (auto* collective = lane[i].as<Step::Collective>()) collective->waits = waits;
       }
     }
   }
@@ -136,9 +137,10 @@ class Planner {
       for (auto& lane : plan_.lanes) {
         for (Step& step : lane) {
           if (step.instruction != static_cast<int32_t>(first[i].instruction)) continue;
-          step.first_element = static_cast<int32_t>(i);
+          Step::Next& next = *step.as<Step::Next>();
+          next.first = static_cast<int32_t>(i);
           made.lane = step.lane;
-          plan_.element_specs.push_back(step.specs);
+          plan_.element_specs.push_back(next.specs);
         }
       }
     }
@@ -167,49 +169,48 @@ class Planner {
   void add_step(size_t index) {
     const Instruction& instruction = program_.instructions[index];
     const std::string& op_name = program_.op_of(instruction).name;
-    Step step{.kind = kind_of(op_name), .op = ops_[instruction.op], .results = instruction.results};
+    const auto& op = ops_[instruction.op];
+    Step step{.action = op ? Step::Op{*op} : own_action(op_name), .results = instruction.results};
     step.instruction = static_cast<int32_t>(index);
-    step.bodies = instruction.bodies;
     step.device = devices_.device(device_name(instruction.device));
     // A copy runs where its source is, in order with the writers of that memory; its result appears elsewhere.
     int32_t lane_device = instruction.device;
-    if (step.kind == Step::Kind::kCopy) {
+    if (auto* copy = step.as<Step::Copy>()) {
       const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
       if (home_[source] >= 0) lane_device = home_[source];
       const ValueId target = instruction.results[0][0];
-      step.share = devices_.device(device_name(lane_device)) == step.device &&
-                   !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
-                   !shows_constant(aliases_.group(source)) && !(is_body_ && comes_out(aliases_.group(target)));
+      copy->share = devices_.device(device_name(lane_device)) == step.device &&
+                    !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
+                    !shows_constant(aliases_.group(source)) && !(is_body_ && comes_out(aliases_.group(target)));
     }
     step.lane = lane_of(device_name(lane_device));
     try {
-      if (step.kind == Step::Kind::kOp) {
+      if (op) {
         prepare_op(step, instruction, [&](size_t indices, size_t self) {
           return found_by_forward(program_, aliases_, index, indices, self);
         });
       } else {
-        prepare_control(step, instruction);
+        prepare_own(step, instruction);
       }
     } catch (const Error& error) {
       throw invalid_argument("program \"", program_.name, "\": instruction ", index, " (", op_name,
                              "): ", error.status().message());
     }
-    if (step.kind == Step::Kind::kLoop) {
-      step.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
-    }
-    if (step.kind == Step::Kind::kNext) {
-      if (step.specs.size() != step.results[0].size()) {
+    if (auto* next = step.as<Step::Next>()) {
+      if (next->specs.size() != step.results[0].size()) {
         throw invalid_argument("program \"", program_.name, "\": instruction ", index, " (", op_name, ") takes ",
-                               step.results[0].size(), " tensors of an element of ", step.specs.size());
+                               step.results[0].size(), " tensors of an element of ", next->specs.size());
       }
       // An element may be a view of memory that belongs to its sequence.
-      step.save = std::any_of(step.results[0].begin(), step.results[0].end(),
-                              [&](ValueId value) { return value >= 0 && !keeps_no_order(aliases_.group(value)); });
+      next->copies = std::any_of(step.results[0].begin(), step.results[0].end(),
+                                 [&](ValueId value) { return value >= 0 && !keeps_no_order(aliases_.group(value)); });
     }
-    // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if
-    // not.
-    step.gradients = op_name == "aten::mkldnn_rnn_layer" && step.results[3] != std::vector{kNoValue};
-    plan_.random = plan_.random || step.generator >= 0;
+    if (auto* call = step.as<Step::Op>()) {
+      // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if
+      // not.
+      call->gradients = op_name == "aten::mkldnn_rnn_layer" && step.results[3] != std::vector{kNoValue};
+      plan_.random = plan_.random || call->generator >= 0;
+    }
     bring_constants(step);
     await_producers(step);
     const std::vector<int32_t> visited = is_control(op_name) ? visit_other_lanes(step) : std::vector<int32_t>();
@@ -217,7 +218,7 @@ class Planner {
     choose_kernel(step, op_name);
     note_product(step, op_name);
     const bool begins = step.is_answered_later();
-    plan_.communicates = plan_.communicates || begins || step.kind == Step::Kind::kSend;
+    plan_.communicates = plan_.communicates || begins || step.as<Step::Send>();
     if (begins) {
       step.signals = plan_.num_events++;
       for (const auto& values : step.results) {
@@ -228,12 +229,12 @@ class Planner {
     }
     // The parts of one task run in turn: what one reads, a later one may write. So do collectives: every task of a
     // group makes the same calls in the same order.
-    if (step.kind == Step::Kind::kRemote) take_turn(step, parts_[step.number].task);
-    if (step.kind == Step::Kind::kCollective) {
+    if (const auto* remote = step.as<Step::Remote>()) take_turn(step, parts_[remote->part].task);
+    if (const auto* collective = step.as<Step::Collective>()) {
       take_turn(step, kCollectives);
-      plan_.groups.insert(step.number);
+      plan_.groups.insert(collective->group);
     }
-    if (!step.bodies.empty()) take_turn_with_parts(step);
+    if (!step.bodies().empty()) take_turn_with_parts(step);
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value < 0) continue;
@@ -244,7 +245,7 @@ class Planner {
           used_elsewhere_.insert(value);
         }
         begun_elsewhere_[value] = begins;
-        if (step.kind == Step::Kind::kCopy && device_name(lane_device) != device_name(instruction.device)) {
+        if (step.as<Step::Copy>() && device_name(lane_device) != device_name(instruction.device)) {
           step.signals = event_of_[value] = plan_.num_events++;
         }
       }
@@ -257,16 +258,17 @@ class Planner {
   void choose_kernel(Step& step, const std::string& op_name) {
     bool any = false;
     for_each_operand(step, [&](ValueId value) { any = any || unordered_[value]; });
-    bool free_results = tuner_ != nullptr && step.kind == Step::Kind::kOp;
+    auto* call = step.as<Step::Op>();
+    bool free_results = tuner_ != nullptr && call != nullptr;
     for (const auto& values : step.results) {
       for (ValueId value : values) {
         if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
       }
     }
-    if (free_results) step.choice = KernelChoice::make(*step.op, step.device, *tuner_, image_order_);
+    if (free_results) call->choice = KernelChoice::make(call->op, step.device, *tuner_, image_order_);
     const bool passes_on = any && free_results && any_memory_order(op_name);
-    step.one_order = passes_on && step.slots.size() > 1;
-    if (step.choice || passes_on) {
+    if (passes_on) call->one_order = step.slots.size() > 1;
+    if ((free_results && call->choice) || passes_on) {
       for (const auto& values : step.results) {
         for (ValueId value : values) {
           if (value >= 0) unordered_[value] = true;
@@ -301,11 +303,12 @@ class Planner {
   }
 
   void note_product(Step& step, const std::string& op_name) {
-    if (tuner_ == nullptr || !step.device.is_cpu()) return;
-    if (op_name == "aten::addmm") step.second_factor = 2;
+    auto* call = step.as<Step::Op>();
+    if (tuner_ == nullptr || call == nullptr || !step.device.is_cpu()) return;
+    if (op_name == "aten::addmm") call->second_factor = 2;
     if (op_name != "aten::mm") return;
-    step.second_factor = 1;
-    if (step.results[0][0] >= 0) step.target = targets_[step.results[0][0]];
+    call->second_factor = 1;
+    if (step.results[0][0] >= 0) call->target = targets_[step.results[0][0]];
   }
 
   bool keeps_no_order(int group) {
@@ -374,7 +377,7 @@ class Planner {
   // Those of its bodies take theirs with it.
   void take_turn_with_parts(Step& step) {
     std::set<std::string> turns;
-    for (int32_t body : step.bodies) add_turns_of(program_.bodies[body], turns);
+    for (int32_t body : step.bodies()) add_turns_of(program_.bodies[body], turns);
     if (turns.empty()) return;
     if (step.signals < 0) step.signals = plan_.num_events++;
     for (const std::string& among : turns) take_turn(step, among);
@@ -444,12 +447,13 @@ class Planner {
     for (auto& lane : plan_.lanes) {
       for (Step& step : lane) {
         overwrite_last_operand(step);
-        if (program_.op_of(program_.instructions[step.instruction]).name != "aten::copy_" || step.slots.size() != 2)
-          continue;
+        auto* call = step.as<Step::Op>();
+        if (call == nullptr || step.slots.size() != 2) continue;
+        if (program_.op_of(program_.instructions[step.instruction]).name != "aten::copy_") continue;
         const ValueId source = step.slots[1].value;
         // On a GPU the next step finds a variable where this one did, if that was recorded.
-        step.moves = step.device.is_cpu() && last[source] == &step && !is_input_or_output(source) &&
-                     is_only_copied_to(step.slots[0].value);
+        call->moves = step.device.is_cpu() && last[source] == &step && !is_input_or_output(source) &&
+                      is_only_copied_to(step.slots[0].value);
       }
     }
   }
@@ -471,7 +475,8 @@ class Planner {
 
   // An operand that nobody reads afterwards is a place for the result that is already in the cache.
   void overwrite_last_operand(Step& step) {
-    if (step.kind != Step::Kind::kOp || step.slots.empty() || step.slots[0].position != 0) return;
+    auto* call = step.as<Step::Op>();
+    if (call == nullptr || step.slots.empty() || step.slots[0].position != 0) return;
     if (std::find(step.kills.begin(), step.kills.end(), step.slots[0].value) == step.kills.end()) return;
     static const std::map<std::string, std::pair<const char*, const char*>> forms = {
         {"aten::relu", {"aten::relu_", ""}},
@@ -479,7 +484,7 @@ class Planner {
     };
     auto form = forms.find(program_.op_of(program_.instructions[step.instruction]).name);
     if (form == forms.end()) return;
-    step.in_place = c10::Dispatcher::singleton().findSchemaOrThrow(form->second.first, form->second.second);
+    call->in_place = c10::Dispatcher::singleton().findSchemaOrThrow(form->second.first, form->second.second);
   }
 
   Plan& plan_;

@@ -1,5 +1,9 @@
 #include "muster/runtime/plan_step.h"
 
+#include <algorithm>
+#include <type_traits>
+
+#include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/literals.h"
@@ -14,33 +18,34 @@ ValueId element_id(const Argument& element) {
 
 }  // namespace
 
-Step::Kind kind_of(const std::string& op) {
-  if (op == kCopy.name) return Step::Kind::kCopy;
-  if (op == kElement.name) return Step::Kind::kElement;
-  if (op == kNext.name) return Step::Kind::kNext;
-  if (op == kCond.name) return Step::Kind::kCond;
-  if (op == kLoop.name) return Step::Kind::kLoop;
-  if (op == kLoopGradient.name) return Step::Kind::kLoopGradient;
-  if (op == kRemote.name) return Step::Kind::kRemote;
-  if (op == kSend.name) return Step::Kind::kSend;
-  if (op == kReceive.name) return Step::Kind::kReceive;
-  if (op == kCollective.name) return Step::Kind::kCollective;
-  return Step::Kind::kOp;
+Step::Action own_action(const std::string& op) {
+  if (op == kCopy.name) return Step::Copy{};
+  if (op == kElement.name) return Step::Element{};
+  if (op == kNext.name) return Step::Next{};
+  if (op == kCond.name) return Step::Cond{};
+  if (op == kLoop.name) return Step::Loop{};
+  if (op == kLoopGradient.name) return Step::LoopGradient{};
+  if (op == kRemote.name) return Step::Remote{};
+  if (op == kSend.name) return Step::Send{};
+  if (op == kReceive.name) return Step::Receive{};
+  MUSTER_CHECK(op == kCollective.name) << op;
+  return Step::Collective{};
 }
 
 void prepare_op(Step& step, const Instruction& instruction, const FoundByForward& found) {
-  const auto& arguments = step.op->schema().arguments();
-  if (step.device.is_cuda() && !step.op->hasComputedKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+  Step::Op& call = *step.as<Step::Op>();
+  const auto& arguments = call.op.schema().arguments();
+  if (step.device.is_cuda() && !call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CUDA)) {
     throw invalid_argument("it has no kernel for GPUs; ask for a CPU with a DeviceScope around it");
   }
-  const std::shared_ptr<const OpGuard> guard = guard_of(*step.op, found, step.device.type());
+  const std::shared_ptr<const OpGuard> guard = guard_of(call.op, found, step.device.type());
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     const Argument& argument = instruction.arguments[i];
     const int32_t position = static_cast<int32_t>(i);
     const c10::TypePtr& type = arguments[i].real_type();
     if (strip_optional(type)->kind() == c10::TypeKind::GeneratorType) {
-      step.generator = position;
-      step.stack.emplace_back();
+      call.generator = position;
+      call.stack.emplace_back();
       continue;
     }
     const bool needed = type->kind() == c10::TypeKind::TensorType && (!guard || !guard->may_be_missing(i));
@@ -51,7 +56,7 @@ void prepare_op(Step& step, const Instruction& instruction, const FoundByForward
     const auto* list = std::get_if<ArgumentList>(&argument.value);
     ListKind kind = list ? list_kind(type) : ListKind::kPlain;
     if (kind == ListKind::kPlain) {
-      step.stack.push_back(plain_argument(argument, type, step.device));
+      call.stack.push_back(plain_argument(argument, type, step.device));
       continue;
     }
     Step::ListSlot slot{position, kind == ListKind::kOptionalTensors, {}};
@@ -62,38 +67,53 @@ void prepare_op(Step& step, const Instruction& instruction, const FoundByForward
       }
     }
     step.lists.push_back(std::move(slot));
-    step.stack.emplace_back();
+    call.stack.emplace_back();
   }
   if (!guard) return;
-  guard->check_once(step.stack);
-  if (guard->looks_at_each_call()) step.guard = guard;
+  guard->check_once(call.stack);
+  if (guard->looks_at_each_call()) call.guard = guard;
 }
 
-// The ops of our own take their tensors from slots and lists by position, without a stack.
-void prepare_control(Step& step, const Instruction& instruction) {
+// They take their tensors from slots and lists by position, without a stack.
+void prepare_own(Step& step, const Instruction& instruction) {
+  std::vector<int64_t> numbers;
+  std::string text;
   for (size_t i = 0; i < instruction.arguments.size(); ++i) {
     const Argument& argument = instruction.arguments[i];
     const int32_t position = static_cast<int32_t>(i);
-    step.stack.emplace_back();
     if (const auto* ref = std::get_if<ValueRef>(&argument.value)) {
       step.slots.push_back({position, ref->id});
-    } else if (const auto* list = std::get_if<ArgumentList>(&argument.value); list && step.kind == Step::Kind::kNext) {
-      step.specs = element_of(instruction);
-    } else if (list != nullptr) {
+    } else if (const auto* list = std::get_if<ArgumentList>(&argument.value); list && !step.as<Step::Next>()) {
       Step::ListSlot slot{position, false, {}};
       for (const Argument& element : *list) slot.values.push_back(element_id(element));
       step.lists.push_back(std::move(slot));
-    } else if (const auto* number = std::get_if<int64_t>(&argument.value)) {
-      step.stack.back() = *number;
-      step.number = *number;
-    } else if (const auto* text = std::get_if<std::string>(&argument.value)) {
-      step.task = *text;
+    } else if (const auto* whole = std::get_if<int64_t>(&argument.value)) {
+      numbers.push_back(*whole);
+    } else if (const auto* words = std::get_if<std::string>(&argument.value)) {
+      text = *words;
     }
   }
-  if (step.kind != Step::Kind::kCollective) return;
-  step.number = step.stack[1].toInt();
-  step.collective =
-      CollectiveCall::from_numbers(step.stack[2].toInt(), step.stack[3].toInt(), step.stack[4].toInt(), step.task);
+  auto number = [&](size_t i) {
+    if (i >= numbers.size()) throw invalid_argument("has ", numbers.size(), " whole numbers, too few");
+    return numbers[i];
+  };
+  std::visit(
+      [&]<class Kind>(Kind& kind) {
+        if constexpr (requires { kind.bodies; }) kind.bodies = instruction.bodies;
+        if constexpr (std::is_same_v<Kind, Step::Next>) kind.specs = element_of(instruction);
+        if constexpr (std::is_same_v<Kind, Step::Loop>) {
+          if (!numbers.empty()) kind.trips = numbers[0];
+          kind.save = std::any_of(step.results[1].begin(), step.results[1].end(), [](ValueId v) { return v >= 0; });
+        }
+        if constexpr (std::is_same_v<Kind, Step::Remote>) kind.part = number(0);
+        if constexpr (std::is_same_v<Kind, Step::Send>) kind.edge = number(0);
+        if constexpr (std::is_same_v<Kind, Step::Receive>) kind = {number(0), text};
+        if constexpr (std::is_same_v<Kind, Step::Collective>) {
+          kind.group = number(0);
+          kind.call = CollectiveCall::from_numbers(number(1), number(2), number(3), text);
+        }
+      },
+      step.action);
 }
 
 }  // namespace muster

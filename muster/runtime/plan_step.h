@@ -4,15 +4,17 @@
 
 #include "muster/graph/program.h"
 #include "muster/runtime/op_guards.h"
-#include "muster/runtime/plan.h"
+#include "muster/runtime/step.h"
 
 namespace muster {
 
-Step::Kind kind_of(const std::string& op);
+// What a step does for an op of our own (own_op() of op_traits.h), as yet without what its instruction says.
+Step::Action own_action(const std::string& op);
 
-// Fill in what `step` takes from its instruction: the stack, and where its tensors go. REQUIRES: kind, device and, for
-// libtorch's ops, the op are set. Both throw Error{kInvalidArgument} for arguments that cannot be.
+// Fill in what `step` takes from its instruction: where its tensors go, and what is constant. REQUIRES: device and
+// results are set, and the action is an op of libtorch's, or made by `own_action`. Both throw Error{kInvalidArgument}
+// for arguments that cannot be.
 void prepare_op(Step& step, const Instruction& instruction, const FoundByForward& found);
-void prepare_control(Step& step, const Instruction& instruction);  // the ops of our own
+void prepare_own(Step& step, const Instruction& instruction);
 
 }  // namespace muster

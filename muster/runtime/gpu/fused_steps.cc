@@ -6,7 +6,7 @@ namespace muster {
 namespace {
 
 bool is_op(const Step& step, const Program& program, const char* name) {
-  return step.kind == Step::Kind::kOp && program.op_of(program.instructions[step.instruction]).name == name;
+  return step.as<Step::Op>() && program.op_of(program.instructions[step.instruction]).name == name;
 }
 
 bool is_alone(const Step& step) { return step.awaits.empty() && step.signals < 0; }
@@ -30,11 +30,12 @@ void fuse_activations(std::vector<Step>& lane, const Program& program) {
     Step& product = lane[i];
     Step& activation = lane[i + 1];
     std::erase(activation.kills, product.results[0][0]);
-    product.op = both;
-    product.stack.emplace_back(false);  // relu, not gelu
+    Step::Op& call = *product.as<Step::Op>();
+    call.op = *both;
+    call.stack.emplace_back(false);  // relu, not gelu
     product.results = std::move(activation.results);
     product.kills.insert(product.kills.end(), activation.kills.begin(), activation.kills.end());
-    product.second_factor = -1;
+    call.second_factor = -1;
     lane.erase(lane.begin() + static_cast<ptrdiff_t>(i) + 1);
   }
 }

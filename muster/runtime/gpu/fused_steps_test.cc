@@ -22,7 +22,7 @@ std::vector<std::string> fused(Program program) {
             catalog, nullptr);
   fuse_activations(plan.lanes[0], plan.program);
   std::vector<std::string> ops;
-  for (const Step& step : plan.lanes[0]) ops.push_back(step.op->schema().name());
+  for (const Step& step : plan.lanes[0]) ops.push_back(step.as<Step::Op>()->op.schema().name());
   return ops;
 }
 

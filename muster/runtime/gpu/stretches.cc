@@ -10,12 +10,12 @@ namespace {
 constexpr size_t kShortest = 4;      // steps that are worth a graph
 constexpr int64_t kLongest = 4'096;  // that a loop is laid out to
 
-bool can_be_recorded(const Step& step) {
+bool can_be_recorded(const Step::Op& call) {
   // What comes out depends on what is in the tensors, so the host has to look.
-  if (step.op->hasTag(at::Tag::data_dependent_output) || step.op->hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (call.op.hasTag(at::Tag::data_dependent_output) || call.op.hasTag(at::Tag::dynamic_output_shape)) return false;
   // Row ops on a GPU look for the rows that are there (composed_row_ops.h).
-  if (step.op->schema().name().starts_with("muster_rows::")) return false;
-  return !step.guard || step.guard->can_be_deferred();
+  if (call.op.schema().name().starts_with("muster_rows::")) return false;
+  return !call.guard || call.guard->can_be_deferred();
 }
 
 int64_t recorded_steps(const Plan& plan, const Step& step);
@@ -35,16 +35,12 @@ int64_t recorded_steps(const Plan& body, at::Device device) {
 // How many a graph has for it: a loop is laid out. 0 if it cannot be recorded, since it takes part in what happens
 // outside of the GPU or only a look at the GPU tells how it goes on.
 int64_t recorded_steps(const Plan& plan, const Step& step) {
-  switch (step.kind) {
-    case Step::Kind::kOp: return can_be_recorded(step) ? 1 : 0;
-    case Step::Kind::kCopy: return step.device == plan.lane_torch_devices[step.lane] ? 1 : 0;
-    case Step::Kind::kLoop: {
-      if (!step.stack[0].isInt()) return 0;
-      const int64_t trips = step.stack[0].toInt(), steps = recorded_steps(*plan.bodies[step.bodies[0]], step.device);
-      return steps == 0 || trips < 1 || trips > kLongest / steps ? 0 : trips * steps;
-    }
-    default: return 0;
-  }
+  if (const auto* call = step.as<Step::Op>()) return can_be_recorded(*call) ? 1 : 0;
+  if (step.as<Step::Copy>()) return step.device == plan.lane_torch_devices[step.lane] ? 1 : 0;
+  const auto* loop = step.as<Step::Loop>();
+  if (loop == nullptr || !loop->trips) return 0;
+  const int64_t trips = *loop->trips, steps = recorded_steps(*plan.bodies[loop->bodies[0]], step.device);
+  return steps == 0 || trips < 1 || trips > kLongest / steps ? 0 : trips * steps;
 }
 
 template <class Visit>
@@ -110,7 +106,7 @@ class Finder {
 
   bool has_loop(size_t begin, size_t end) const {
     return std::any_of(steps_.begin() + static_cast<ptrdiff_t>(begin), steps_.begin() + static_cast<ptrdiff_t>(end),
-                       [](const Step& step) { return step.kind == Step::Kind::kLoop; });
+                       [](const Step& step) { return step.as<Step::Loop>() != nullptr; });
   }
 
   // A copy of it would not do: it is written to, or too large to be copied every time.

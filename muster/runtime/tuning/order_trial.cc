@@ -23,10 +23,10 @@ OrderTrial::OrderTrial(const Plan& plan, const std::vector<at::Tensor>& values, 
   }
 }
 
-OrderTrial::Product OrderTrial::product_of(const Step& step, const std::vector<c10::IValue>& stack) {
-  Product product{*step.op, stack, {}, static_cast<size_t>(step.second_factor), step.target >= 0, {}};
+OrderTrial::Product OrderTrial::product_of(const Step::Op& step, const std::vector<c10::IValue>& stack) {
+  Product product{step.op, stack, {}, static_cast<size_t>(step.second_factor), step.target >= 0, {}};
   std::ostringstream text;
-  text << step.op->operator_name().name;
+  text << step.op.operator_name().name;
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
@@ -41,7 +41,8 @@ OrderTrial::Product OrderTrial::product_of(const Step& step, const std::vector<c
   return product;
 }
 
-void OrderTrial::note(const Step& step, const std::vector<c10::IValue>& stack, const std::vector<at::Tensor>& values) {
+void OrderTrial::note(const Step::Op& step, const std::vector<c10::IValue>& stack,
+                      const std::vector<at::Tensor>& values) {
   const at::Tensor& matrix = step.target >= 0 ? values[step.target] : stack[step.second_factor].toTensor();
   const auto weight = weights_.find(matrix.const_data_ptr());
   if (weight == weights_.end()) return;

@@ -33,7 +33,7 @@ class OrderTrial {
 
   // What `step`, a product, is about to do with `stack`, if a weight takes part. `values` are those of the program that
   // the step belongs to. Asks when it has come by the last product of a weight, on the thread that has made it.
-  void note(const Step& step, const std::vector<c10::IValue>& stack, const std::vector<at::Tensor>& values)
+  void note(const Step::Op& step, const std::vector<c10::IValue>& stack, const std::vector<at::Tensor>& values)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // After the run: how those to come should take each variable. In rows, if this one has not come by all its products.
@@ -65,7 +65,7 @@ class OrderTrial {
     bool is_update;
   };
 
-  static Product product_of(const Step& step, const std::vector<c10::IValue>& stack);
+  static Product product_of(const Step::Op& step, const std::vector<c10::IValue>& stack);
   static Call call_of(const Product& product);
   bool columns_will_do(size_t variable, std::vector<Product> products) const;
   MatrixOrder order(size_t variable) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -76,7 +76,7 @@ class OrderTrial {
 
   mutable absl::Mutex mu_;
   std::vector<Weight> found_ ABSL_GUARDED_BY(mu_);  // by variable
-  absl::flat_hash_set<const Step*> noted_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<const Step::Op*> noted_ ABSL_GUARDED_BY(mu_);
 };
 
 // Calls aten::mm so that the product is in columns.
