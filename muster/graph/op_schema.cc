@@ -1,44 +1,11 @@
 #include "muster/graph/op_schema.h"
 
 #include <algorithm>
-#include <array>
 
 #include "muster/base/status.h"
 
 namespace muster {
 namespace {
-
-// These write to the arguments named here, and their schemas do not say so.
-struct Hidden {
-  std::string_view op;
-  std::string_view argument;
-};
-constexpr std::array kHiddenWrites = {
-    Hidden{"aten::native_batch_norm", "running_mean"},
-    Hidden{"aten::native_batch_norm", "running_var"},
-    Hidden{"aten::cudnn_batch_norm", "running_mean"},
-    Hidden{"aten::cudnn_batch_norm", "running_var"},
-    Hidden{"aten::miopen_batch_norm", "running_mean"},
-    Hidden{"aten::miopen_batch_norm", "running_var"},
-    Hidden{"aten::batch_norm", "running_mean"},
-    Hidden{"aten::batch_norm", "running_var"},
-    Hidden{"aten::_batch_norm_impl_index", "running_mean"},
-    Hidden{"aten::_batch_norm_impl_index", "running_var"},
-    Hidden{"aten::batch_norm_update_stats", "running_mean"},
-    Hidden{"aten::batch_norm_update_stats", "running_var"},
-    Hidden{"aten::batch_norm_gather_stats", "running_mean"},
-    Hidden{"aten::batch_norm_gather_stats", "running_var"},
-    Hidden{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
-    Hidden{"aten::batch_norm_gather_stats_with_counts", "running_var"},
-};
-
-// The results of these share the memory of the argument named here, and their schemas do not say so. The "unsafe" ops
-// hide it from autograd; set_ makes its self share the memory of the source.
-constexpr std::array kHiddenAliases = {
-    Hidden{"aten::_unsafe_view", "self"}, Hidden{"aten::unsafe_split", "self"},
-    Hidden{"aten::unsafe_chunk", "self"}, Hidden{"aten::unsafe_split_with_sizes", "self"},
-    Hidden{"aten::set_", "source"},
-};
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -121,17 +88,14 @@ OpSchema parse_schema(std::string_view schema) {
   }
   for (std::string_view part : split(results)) parsed.results.push_back(parse_argument(part));
 
-  std::string_view base = std::string_view(parsed.name).substr(0, parsed.name.find('.'));
-  for (const Hidden& hidden : kHiddenWrites) {
-    if (hidden.op != base) continue;
-    for (SchemaArgument& argument : parsed.arguments) {
-      if (argument.name == hidden.argument) argument.written = true;
-    }
+  parsed.known = facts_of(parsed.name);
+  for (SchemaArgument& argument : parsed.arguments) {
+    const auto& hidden = parsed.known.hidden_writes;
+    if (std::find(hidden.begin(), hidden.end(), argument.name) != hidden.end()) argument.written = true;
   }
-  for (const Hidden& hidden : kHiddenAliases) {
-    if (hidden.op != base) continue;
+  if (!parsed.known.hidden_alias.empty()) {
     for (SchemaArgument& argument : parsed.arguments) {
-      if (argument.name == hidden.argument && argument.is_tensor()) argument.aliases = "a";
+      if (argument.name == parsed.known.hidden_alias && argument.is_tensor()) argument.aliases = "a";
     }
     for (SchemaArgument& result : parsed.results) result.aliases = "a";
   }

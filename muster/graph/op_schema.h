@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/graph/op_table.h"
+
 namespace muster {
 
 struct SchemaArgument {
@@ -22,6 +24,7 @@ struct OpSchema {
   std::string name;  // with overload: "aten::add.Tensor"
   std::vector<SchemaArgument> arguments;
   std::vector<SchemaArgument> results;
+  OpFacts known{};  // of the op of that name
 
   bool writes() const;
   bool random() const;  // has a Generator argument; Tracer records no other random op

@@ -1,4 +1,4 @@
-// What the passes must know of an op besides its schema. By name, since a schema does not say it.
+// What the passes ask about an op. What a schema does not say is in op_table.h.
 #pragma once
 
 #include <optional>

@@ -79,6 +79,12 @@ void verify_schemas(const Program& program) {
   });
 }
 
+c10::OperatorHandle known_op(std::string_view name) {
+  const auto handle = lookup(std::string(name));
+  if (!handle) throw failed_precondition("op ", name, " does not exist in this libtorch");
+  return *handle;
+}
+
 std::optional<std::string> schema_of(const std::string& name) {
   auto handle = lookup(name);
   if (!handle) return std::nullopt;

@@ -38,6 +38,9 @@ class OpCatalog {
 // its name says so.
 void verify_schemas(const Program& program);
 
+// The op of that name, with overload, that libtorch has in all its versions. Throws if it does not.
+c10::OperatorHandle known_op(std::string_view name);
+
 // The schema of an op ("aten::add.Tensor") as this process's libtorch has it.
 std::optional<std::string> schema_of(const std::string& name);
 // Whether this process's libtorch has an implementation of the op, or makes it of others that it has. True for what is

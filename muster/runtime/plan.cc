@@ -7,6 +7,7 @@
 
 #include "muster/base/check.h"
 #include "muster/base/status.h"
+#include "muster/graph/op_table.h"
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/forward_indices.h"
 #include "muster/runtime/gpu/fused_steps.h"
@@ -51,6 +52,7 @@ class Planner {
     bind_inputs();
     for (const Op& op : program_.ops) {
       ops_.push_back(own_op(op.name) == nullptr ? std::optional(catalog_.find(op)) : std::nullopt);
+      facts_.push_back(facts_of(op.name));
     }
     for (size_t body = 0; body < program_.bodies.size(); ++body) {
       plan_.bodies.push_back(std::make_unique<Plan>(program_.bodies[body], devices_, catalog_, tuner_, &parts_,
@@ -170,6 +172,7 @@ class Planner {
     const Instruction& instruction = program_.instructions[index];
     const std::string& op_name = program_.op_of(instruction).name;
     const auto& op = ops_[instruction.op];
+    const OpFacts& facts = facts_[instruction.op];
     Step step{.action = op ? Step::Op{*op} : own_action(op_name), .results = instruction.results};
     step.instruction = static_cast<int32_t>(index);
     step.device = devices_.device(device_name(instruction.device));
@@ -206,17 +209,16 @@ class Planner {
                                  [&](ValueId value) { return value >= 0 && !keeps_no_order(aliases_.group(value)); });
     }
     if (auto* call = step.as<Step::Op>()) {
-      // The one op that looks, below autograd, whether gradients are on: it has no workspace for its backward pass if
-      // not.
-      call->gradients = op_name == "aten::mkldnn_rnn_layer" && step.results[3] != std::vector{kNoValue};
+      // Without gradients it would not make the workspace of its backward pass, which is its last result.
+      call->gradients = facts.asks_for_gradients && step.results.back() != std::vector{kNoValue};
       plan_.random = plan_.random || call->generator >= 0;
     }
     bring_constants(step);
     await_producers(step);
     const std::vector<int32_t> visited = is_control(op_name) ? visit_other_lanes(step) : std::vector<int32_t>();
     for (int32_t event : std::exchange(visitors_[step.lane], {})) step.awaits.push_back(event);
-    choose_kernel(step, op_name);
-    note_product(step, op_name);
+    choose_kernel(step, facts);
+    note_product(step, facts.product);
     const bool begins = step.is_answered_later();
     plan_.communicates = plan_.communicates || begins || step.as<Step::Send>();
     if (begins) {
@@ -255,7 +257,7 @@ class Planner {
 
   // A chosen kernel may return its tensors in another order of memory. Ops that work element by element take and pass
   // on any order; the others get the usual one. Memory that is written or viewed by strides keeps its order.
-  void choose_kernel(Step& step, const std::string& op_name) {
+  void choose_kernel(Step& step, const OpFacts& facts) {
     bool any = false;
     for_each_operand(step, [&](ValueId value) { any = any || unordered_[value]; });
     auto* call = step.as<Step::Op>();
@@ -265,8 +267,8 @@ class Planner {
         if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
       }
     }
-    if (free_results) call->choice = KernelChoice::make(call->op, step.device, *tuner_, image_order_);
-    const bool passes_on = any && free_results && any_memory_order(op_name);
+    if (free_results) call->choice = KernelChoice::make(call->op, facts.images, step.device, *tuner_, image_order_);
+    const bool passes_on = any && free_results && facts.any_order;
     if (passes_on) call->one_order = step.slots.size() > 1;
     if ((free_results && call->choice) || passes_on) {
       for (const auto& values : step.results) {
@@ -302,21 +304,18 @@ class Planner {
                        [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
   }
 
-  void note_product(Step& step, const std::string& op_name) {
+  void note_product(Step& step, MatrixProduct product) {
     auto* call = step.as<Step::Op>();
-    if (tuner_ == nullptr || call == nullptr || !step.device.is_cpu()) return;
-    if (op_name == "aten::addmm") call->second_factor = 2;
-    if (op_name != "aten::mm") return;
-    call->second_factor = 1;
-    if (step.results[0][0] >= 0) call->target = targets_[step.results[0][0]];
+    if (tuner_ == nullptr || product == MatrixProduct::kNone || !step.device.is_cpu()) return;
+    call->second_factor = second_factor(product);
+    if (product == MatrixProduct::kProduct && step.results[0][0] >= 0) call->target = targets_[step.results[0][0]];
   }
 
   bool keeps_no_order(int group) {
     if (fixed_order_.empty()) {
       fixed_order_.assign(program_.num_values, false);
       for (const Instruction& instruction : program_.instructions) {
-        const std::string& op = program_.op_of(instruction).name;
-        if (!op.starts_with("aten::as_strided") && op != "muster_views::strided") continue;
+        if (!facts_[instruction.op].by_strides) continue;
         for_each_value(instruction.arguments[0], [&](ValueId value) { fixed_order_[aliases_.group(value)] = true; });
       }
     }
@@ -449,7 +448,7 @@ class Planner {
         overwrite_last_operand(step);
         auto* call = step.as<Step::Op>();
         if (call == nullptr || step.slots.size() != 2) continue;
-        if (program_.op_of(program_.instructions[step.instruction]).name != "aten::copy_") continue;
+        if (!facts_[program_.instructions[step.instruction].op].copies) continue;
         const ValueId source = step.slots[1].value;
         // On a GPU the next step finds a variable where this one did, if that was recorded.
         call->moves = step.device.is_cpu() && last[source] == &step && !is_input_or_output(source) &&
@@ -478,13 +477,8 @@ class Planner {
     auto* call = step.as<Step::Op>();
     if (call == nullptr || step.slots.empty() || step.slots[0].position != 0) return;
     if (std::find(step.kills.begin(), step.kills.end(), step.slots[0].value) == step.kills.end()) return;
-    static const std::map<std::string, std::pair<const char*, const char*>> forms = {
-        {"aten::relu", {"aten::relu_", ""}},
-        {"aten::threshold_backward", {"aten::threshold_backward", "grad_input"}},
-    };
-    auto form = forms.find(program_.op_of(program_.instructions[step.instruction]).name);
-    if (form == forms.end()) return;
-    call->in_place = c10::Dispatcher::singleton().findSchemaOrThrow(form->second.first, form->second.second);
+    const std::string_view in_place = facts_[program_.instructions[step.instruction].op].in_place;
+    if (!in_place.empty()) call->in_place = known_op(in_place);
   }
 
   Plan& plan_;
@@ -497,6 +491,7 @@ class Planner {
   const Aliases aliases_;
   const std::vector<ValueId> targets_;  // weight_order.h
   std::vector<std::optional<c10::OperatorHandle>> ops_;
+  std::vector<OpFacts> facts_;                        // of the program's ops
   std::vector<int32_t> home_;                         // value -> index of its device
   std::vector<int32_t> producer_lane_;                // value -> lane that makes it
   std::vector<int32_t> event_of_;                     // value -> event, for values that cross lanes

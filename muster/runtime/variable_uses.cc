@@ -34,14 +34,12 @@ void note_uses(const Program& program, const Aliases& aliases, int group, Variab
   }
 }
 
-bool overwrites(const Instruction& instruction, ValueId variable, const Program& program, const Aliases& aliases) {
-  const std::string& op = program.op_of(instruction).name;
+bool overwrites(const Instruction& instruction, ValueId variable, const Aliases& aliases) {
   const auto* self = std::get_if<ValueRef>(&instruction.arguments[0].value);
   const auto* source =
       instruction.arguments.size() > 1 ? std::get_if<ValueRef>(&instruction.arguments[1].value) : nullptr;
-  return (op == "aten::copy_" || op == "aten::zero_" || op == "aten::fill_.Scalar" ||
-          op == "muster_rows::on_demand_") &&
-         self && self->id == variable && (!source || aliases.group(source->id) != aliases.group(variable));
+  return aliases.schema(instruction).known.overwrites && self && self->id == variable &&
+         (!source || aliases.group(source->id) != aliases.group(variable));
 }
 
 }  // namespace
@@ -57,7 +55,7 @@ VariableUses uses_of(const VariableRef& variable, const Program& program, const 
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId value) { here += in_group(value); });
     }
-    if (here > 0 && touched == 0) uses.overwritten = overwrites(instruction, variable.value, program, aliases);
+    if (here > 0 && touched == 0) uses.overwritten = overwrites(instruction, variable.value, aliases);
     touched += here;
   }
   for (ValueId output : program.outputs) touched += in_group(output);

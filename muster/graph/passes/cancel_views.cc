@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "muster/graph/op_schema.h"
+#include "muster/graph/op_table.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/passes/passes.h"
 
@@ -66,10 +67,11 @@ class ViewCanceller {
   ValueId shown_by(const Instruction& view) const {
     const ValueId inner = operand(view);
     if (inner == kNoValue) return kNoValue;
-    if (name(view) == "aten::detach" || name(view) == "aten::alias") return inner;
+    const OpForm& form = form_of(name(view));
+    if (form.identity) return inner;
     const Instruction* other = definition_[inner];
     if (other == nullptr || name(*other) != name(view)) return kNoValue;
-    if (name(view) == "aten::t") return operand(*other);
+    if (form.transposes) return operand(*other);
     if (name(view) == "aten::transpose.int" && view.arguments[1] == other->arguments[1] &&
         view.arguments[2] == other->arguments[2]) {
       return operand(*other);

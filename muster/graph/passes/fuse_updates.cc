@@ -2,7 +2,6 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
@@ -13,32 +12,13 @@
 namespace muster {
 namespace {
 
-// An update in place and the op that does it for many tensors. Argument 0 is the tensor that is updated;
-// `second_is_list` says whether argument 1 is a tensor of each update's own; the arguments after that are common to
-// all.
-struct Rule {
-  const char* single;
-  const char* many;
-  bool second_is_list;
-  size_t arguments;
-};
-constexpr std::array kRules = {
-    Rule{"aten::add_.Tensor", "aten::_foreach_add_.List", true, 3},
-    Rule{"aten::sub_.Tensor", "aten::_foreach_sub_.List", true, 3},
-    Rule{"aten::mul_.Tensor", "aten::_foreach_mul_.List", true, 2},
-    Rule{"aten::mul_.Scalar", "aten::_foreach_mul_.Scalar", false, 2},
-    Rule{"muster_step::descend_", "muster_step::descend_all_", true, 3},
-};
-
-// A name alone is not enough: the schema came with the program.
-const Rule* rule_for(const OpSchema& schema) {
-  for (const Rule& rule : kRules) {
-    if (schema.name != rule.single) continue;
-    const bool as_known = schema.arguments.size() == rule.arguments && schema.arguments[0].written &&
-                          schema.results.size() == 1 && schema.results[0].type == "Tensor";
-    return as_known ? &rule : nullptr;
-  }
-  return nullptr;
+// Of an update in place that there is an op for which does it for many tensors; null for others. A name alone is not
+// enough: the schema came with the program.
+const OpForm* rule_for(const OpSchema& schema) {
+  const OpForm& form = schema.known;
+  const bool as_known = !form.together.empty() && schema.arguments.size() == static_cast<size_t>(form.arguments) &&
+                        schema.arguments[0].written && schema.results.size() == 1 && schema.results[0].type == "Tensor";
+  return as_known ? &form : nullptr;
 }
 
 // Updates that can be done at the place of the last one, because nothing in between looks at what they change or
@@ -73,15 +53,15 @@ class Fuser {
  private:
   // What two updates must have in common; empty for what is no update of a variable.
   std::string key_of(const Instruction& instruction) const {
-    const Rule* rule = rule_for(aliases_.schema(instruction));
+    const OpForm* rule = rule_for(aliases_.schema(instruction));
     auto* self = rule ? std::get_if<ValueRef>(&instruction.arguments[0].value) : nullptr;
     if (!self) return "";
-    if (rule->second_is_list && !std::holds_alternative<ValueRef>(instruction.arguments[1].value)) return "";
+    if (rule->common_from == 2 && !std::holds_alternative<ValueRef>(instruction.arguments[1].value)) return "";
     // An update without a wish runs where its variable is, so the variables must be in one place.
     int home = homes_[aliases_.group(self->id)];
     if (home < 0) return "";
-    std::string key = str_cat(rule->single, " ", instruction.device, " ", home);
-    for (size_t i = rule->second_is_list ? 2 : 1; i < instruction.arguments.size(); ++i) {
+    std::string key = str_cat(rule->together, " ", instruction.device, " ", home);
+    for (size_t i = rule->common_from; i < instruction.arguments.size(); ++i) {
       const auto& value = instruction.arguments[i].value;
       str_append(key, " ", value.index(), ":");
       // The bits, so that -0.0 is not 0.0.
@@ -134,24 +114,24 @@ class Fuser {
   void close(const Batch& batch) {
     if (batch.members.size() < 2) return;
     const Instruction& last = program_.instructions[batch.members.back()];
-    const Rule& rule = *rule_for(aliases_.schema(last));
-    std::optional<std::string> schema = schema_of_ ? schema_of_(rule.many) : std::nullopt;
+    const OpForm& rule = *rule_for(aliases_.schema(last));
+    const std::string many(rule.together);
+    std::optional<std::string> schema = schema_of_ ? schema_of_(many) : std::nullopt;
     if (!schema) return;
 
     ArgumentList selves, others;
     for (size_t member : batch.members) {
       const Instruction& instruction = program_.instructions[member];
       selves.push_back(instruction.arguments[0]);
-      if (rule.second_is_list) others.push_back(instruction.arguments[1]);
+      if (rule.common_from == 2) others.push_back(instruction.arguments[1]);
     }
     Instruction fused{.op = -1, .device = last.device};
     fused.arguments.push_back({std::move(selves)});
-    if (rule.second_is_list) fused.arguments.push_back({std::move(others)});
-    for (size_t i = rule.second_is_list ? 2 : 1; i < last.arguments.size(); ++i)
-      fused.arguments.push_back(last.arguments[i]);
+    if (rule.common_from == 2) fused.arguments.push_back({std::move(others)});
+    for (size_t i = rule.common_from; i < last.arguments.size(); ++i) fused.arguments.push_back(last.arguments[i]);
     for (size_t member : batch.members) replaced_[member] = false;
     replaced_[batch.members.back()] = true;
-    fused_[batch.members.back()] = {std::move(fused), rule.many, std::move(*schema)};
+    fused_[batch.members.back()] = {std::move(fused), many, std::move(*schema)};
   }
 
   // Puts the fused instructions in and lets later uses of an update's result refer to the tensor that was updated.

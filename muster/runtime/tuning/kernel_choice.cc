@@ -3,26 +3,14 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <absl/container/flat_hash_set.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/strides.h>
 
-#include <array>
 #include <sstream>
 
-#include "muster/base/strings.h"
+#include "muster/runtime/op_catalog.h"
 
 namespace muster {
-
-// Which operands are images, and whether libtorch has a convolution of its own for the op.
-struct KernelChoice::Rule {
-  std::string_view op;
-  std::vector<int> images;
-  const char* native = nullptr;
-  const char* overload = "";  // of `native`
-  bool follows =
-      false;  // on GPUs alone: takes the order that the others have chosen; it cannot be tried without effects
-};
 
 namespace {
 
@@ -91,35 +79,23 @@ void multiply_patches(std::vector<c10::IValue>& stack) {
 
 }  // namespace
 
-std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, at::Device device, Autotuner& tuner,
+std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, const ImageKernels* kernels,
+                                                 at::Device device, Autotuner& tuner,
                                                  std::shared_ptr<ImageOrder> channels_last) {
-  static const std::array rules = {
-      Rule{"aten::convolution", {0}, "aten::_slow_conv2d_forward"},
-      Rule{"aten::convolution_backward", {0, 1}, "aten::_slow_conv2d_backward", "output_mask"},
-      Rule{"aten::max_pool2d_with_indices", {0}},
-      Rule{"aten::max_pool2d_with_indices_backward", {0, 1, 7}},
-      Rule{"aten::avg_pool2d", {0}},
-      Rule{"aten::avg_pool2d_backward", {0, 1}},
-      Rule{.op = "aten::native_batch_norm", .images = {0}, .follows = true},
-      Rule{.op = "aten::native_batch_norm_backward", .images = {0, 1}, .follows = true},
-  };
-  if (!op.operator_name().overload_name.empty()) return nullptr;
-  for (const Rule& rule : rules) {
-    if (rule.op != op.schema().name() || (rule.follows && device.is_cpu())) continue;
-    return std::shared_ptr<KernelChoice>(new KernelChoice(op, rule, tuner, std::move(channels_last)));
-  }
-  return nullptr;
+  if (kernels == nullptr || (kernels->follows_on_gpus && device.is_cpu())) return nullptr;
+  return std::shared_ptr<KernelChoice>(new KernelChoice(op, *kernels, tuner, std::move(channels_last)));
 }
 
-KernelChoice::KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Autotuner& tuner,
+KernelChoice::KernelChoice(const c10::OperatorHandle& op, const ImageKernels& kernels, Autotuner& tuner,
                            std::shared_ptr<ImageOrder> channels_last)
-    : op_(op), rule_(rule), tuner_(tuner), channels_last_(std::move(channels_last)) {
-  if (rule.native != nullptr) native_ = c10::Dispatcher::singleton().findSchemaOrThrow(rule.native, rule.overload);
+    : op_(op), kernels_(kernels), tuner_(tuner), channels_last_(std::move(channels_last)) {
+  if (!kernels.native.empty()) native_ = known_op(kernels.native);
 }
 
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
   const bool channels_last = channels_last_->load(std::memory_order_relaxed);
-  if (rule_.follows) return call_with(channels_last ? Kernel::kChannelsLast : Kernel::kRecorded, stack, channels_last);
+  if (kernels_.follows_on_gpus)
+    return call_with(channels_last ? Kernel::kChannelsLast : Kernel::kRecorded, stack, channels_last);
   Kernel kernel = kernel_.load(std::memory_order_relaxed);
   // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
   const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
@@ -136,20 +112,20 @@ bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
   if (!native_ || !stack[0].toTensor().is_cpu()) return false;
   // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
   // the gradient in front and the sizes of the bias in place of the bias.
-  const size_t shift = rule_.images.size() - 1;
+  const size_t shift = kernels_.images.size() - 1;
   return stack[0].toTensor().scalar_type() == at::kFloat && all_equal(integers(stack[5 + shift]), 1) &&
          !stack[6 + shift].toBool() && stack[8 + shift].toInt() == 1;
 }
 
 bool KernelChoice::patches_fit(const std::vector<c10::IValue>& stack) const {
   constexpr int64_t kLargestPatch = 64;  // each element of the input is copied for almost every element of a patch
-  return rule_.images.size() == 2 && native_fits(stack) && !stack[10].toBoolList()[0] && is_image(stack[1]) &&
+  return kernels_.images.size() == 2 && native_fits(stack) && !stack[10].toBoolList()[0] && is_image(stack[1]) &&
          stack[2].toTensor().numel() / stack[2].toTensor().size(0) <= kLargestPatch;
 }
 
 void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const {
   if (kernel == Kernel::kPatches) return multiply_patches(stack);
-  for (int position : rule_.images) {
+  for (int position : kernels_.images) {
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
     stack[position] = kernel == Kernel::kChannelsLast ? in_channels_last_order(image) : in_usual_order(image);
@@ -160,7 +136,7 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, boo
 
 void KernelChoice::call_native(std::vector<c10::IValue>& stack) const {
   std::vector<c10::IValue> native;
-  if (rule_.images.size() == 1) {
+  if (kernels_.images.size() == 1) {
     native = {stack[0], stack[1],         stack[1].toTensor().sizes().slice(2).vec(),
               stack[2], of_two(stack[3]), of_two(stack[4])};
   } else {
@@ -173,7 +149,7 @@ void KernelChoice::call_native(std::vector<c10::IValue>& stack) const {
 
 std::string KernelChoice::question(const std::vector<c10::IValue>& stack, bool channels_last) const {
   std::ostringstream text;
-  text << rule_.op;
+  text << op_.operator_name().name;
   for (const c10::IValue& value : stack) {
     if (value.isTensor()) {
       text << ' ';
@@ -205,49 +181,6 @@ Kernel KernelChoice::choose(const std::vector<c10::IValue>& stack, bool channels
                                      }});
   }
   return kernels[tuner_.choose(question)];
-}
-
-bool any_memory_order(std::string_view op_name) {
-  static const absl::flat_hash_set<std::string_view> names = {
-      "aten::relu",
-      "aten::threshold_backward",
-      "aten::add",
-      "aten::sub",
-      "aten::mul",
-      "aten::div",
-      "aten::neg",
-      "aten::sigmoid",
-      "aten::tanh",
-      "aten::gelu",
-      "aten::silu",
-      "aten::leaky_relu",
-      "aten::elu",
-      "aten::hardtanh",
-      "aten::hardswish",
-      "aten::clamp",
-      "aten::clamp_min",
-      "aten::clamp_max",
-      "aten::abs",
-      "aten::exp",
-      "aten::sqrt",
-      "aten::pow",
-      "aten::where",
-      "aten::maximum",
-      "aten::minimum",
-      "aten::sigmoid_backward",
-      "aten::square",
-      "aten::rsub",
-      "aten::detach",
-      "aten::_to_copy",
-      "aten::tanh_backward",
-      "aten::gelu_backward",
-      "aten::silu_backward",
-      "aten::elu_backward",
-      "aten::leaky_relu_backward",
-      "aten::hardtanh_backward",
-      "aten::hardswish_backward",
-  };
-  return names.contains(op_name.substr(0, op_name.find('.')));
 }
 
 at::Tensor in_usual_order(const at::Tensor& tensor) {

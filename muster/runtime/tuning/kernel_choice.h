@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "muster/graph/op_table.h"
 #include "muster/runtime/tuning/autotuner.h"
 
 namespace muster {
@@ -30,16 +30,17 @@ using ImageOrder = std::atomic<bool>;  // true: channels last
 // Thread-safe.
 class KernelChoice {
  public:
-  // Null if there is nothing to choose for this op. `tuner` outlives the choice.
-  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, at::Device device, Autotuner& tuner,
+  // Null if there is nothing to choose for this op, of which `kernels` says what is known (op_table.h). `tuner`
+  // outlives the choice.
+  static std::shared_ptr<KernelChoice> make(const c10::OperatorHandle& op, const ImageKernels* kernels,
+                                            at::Device device, Autotuner& tuner,
                                             std::shared_ptr<ImageOrder> channels_last);
 
   // Calls the op: arguments on the stack are replaced by results.
   void call(std::vector<c10::IValue>& stack);
 
  private:
-  struct Rule;
-  KernelChoice(const c10::OperatorHandle& op, const Rule& rule, Autotuner& tuner,
+  KernelChoice(const c10::OperatorHandle& op, const ImageKernels& kernels, Autotuner& tuner,
                std::shared_ptr<ImageOrder> channels_last);
 
   // `channels_last`: the first result is wanted in that order.
@@ -52,16 +53,12 @@ class KernelChoice {
 
   const c10::OperatorHandle op_;
   std::optional<c10::OperatorHandle> native_;  // libtorch's own convolution, where the op has one
-  const Rule& rule_;
+  const ImageKernels& kernels_;
   Autotuner& tuner_;
   const std::shared_ptr<ImageOrder> channels_last_;
   std::atomic<Kernel> kernel_{Kernel::kUndecided};
   std::atomic<bool> for_channels_last_{false};  // it was measured with the result in that order
 };
-
-// True for ops that work element by element, so that any order of their operands' memory will do: they pass on what a
-// chosen kernel has made. Everybody else gets the usual order.
-bool any_memory_order(std::string_view op_name);
 
 // The tensor in the order that ops expect unless they say otherwise.
 at::Tensor in_usual_order(const at::Tensor& tensor);

@@ -25,11 +25,15 @@ std::vector<c10::IValue> convolution_stack(const at::Tensor& x, const at::Tensor
 
 c10::OperatorHandle op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
 
+std::shared_ptr<KernelChoice> choice_for(const char* name, Autotuner& tuner, std::shared_ptr<ImageOrder> order) {
+  return KernelChoice::make(op(name), form_of(name).images, at::kCPU, tuner, std::move(order));
+}
+
 TEST(KernelChoice, HasNothingToChooseForMostOps) {
   Autotuner table;
 
-  EXPECT_EQ(KernelChoice::make(op("aten::relu"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
-  EXPECT_NE(KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false)), nullptr);
+  EXPECT_EQ(choice_for("aten::relu", table, std::make_shared<ImageOrder>(false)), nullptr);
+  EXPECT_NE(choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false)), nullptr);
 }
 
 TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
@@ -40,13 +44,13 @@ TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
 
   for (const char* kernel : {"recorded", "channels_last", "native"}) {
     Autotuner table;
-    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
+    auto choice = choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(x, w, b);
     choice->call(stack);  // measures
     ASSERT_EQ(table.all().size(), 1u);
     Autotuner told;
     told.remember(table.all().begin()->first, kernel);
-    auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
+    auto other = choice_for("aten::convolution", told, std::make_shared<ImageOrder>(false));
     stack = convolution_stack(x, w, b);
     other->call(stack);
 
@@ -65,12 +69,12 @@ TEST(KernelChoice, TakesOneNumberForBothDimensions) {
 
   for (const char* kernel : {"recorded", "channels_last", "native"}) {
     Autotuner table;
-    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
+    auto choice = choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false));
     auto stack = given;
     choice->call(stack);  // measures
     Autotuner told;
     told.remember(table.all().begin()->first, kernel);
-    auto other = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
+    auto other = choice_for("aten::convolution", told, std::make_shared<ImageOrder>(false));
     stack = given;
     other->call(stack);
 
@@ -101,13 +105,11 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   for (const char* kernel : {"channels_last", "native"}) {
     Autotuner table;
     auto stack = stack_of();
-    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
-        ->call(stack);
+    choice_for("aten::convolution_backward", table, std::make_shared<ImageOrder>(false))->call(stack);
     Autotuner told;
     told.remember(table.all().begin()->first, kernel);
     stack = stack_of();
-    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
-        ->call(stack);
+    choice_for("aten::convolution_backward", told, std::make_shared<ImageOrder>(false))->call(stack);
 
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4)) << "gradient " << i;
@@ -138,14 +140,12 @@ TEST(KernelChoice, GivesTheSameGradientsOfAFirstLayerWhateverItChose) {
     op("aten::convolution_backward").callBoxed(expected);
     Autotuner table;
     auto stack = stack_of(bias);
-    KernelChoice::make(op("aten::convolution_backward"), at::kCPU, table, std::make_shared<ImageOrder>(false))
-        ->call(stack);
+    choice_for("aten::convolution_backward", table, std::make_shared<ImageOrder>(false))->call(stack);
     for (const char* kernel : {"channels_last", "native", "patches"}) {
       Autotuner told;
       told.remember(table.all().begin()->first, kernel);
       stack = stack_of(bias);
-      KernelChoice::make(op("aten::convolution_backward"), at::kCPU, told, std::make_shared<ImageOrder>(false))
-          ->call(stack);
+      choice_for("aten::convolution_backward", told, std::make_shared<ImageOrder>(false))->call(stack);
 
       EXPECT_FALSE(stack[0].toTensor().defined());
       EXPECT_TRUE(torch::allclose(stack[1].toTensor(), expected[1].toTensor(), 1e-4, 1e-4));
@@ -161,7 +161,7 @@ TEST(KernelChoice, RemembersPerShape) {
   at::Tensor w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
 
   for (int64_t size : {8, 9, 8}) {
-    auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false));
+    auto choice = choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(torch::rand({2, 3, size, size}), w, b);
     choice->call(stack);
   }
@@ -174,10 +174,10 @@ TEST(KernelChoice, RunsOneChannelInChannelsLastOrder) {
   at::Tensor x = torch::rand({2, 1, 8, 8}), w = torch::rand({4, 1, 3, 3}), b = torch::rand({4});
   Autotuner table;
   auto stack = convolution_stack(x, w, b);
-  KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
+  choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false))->call(stack);
   Autotuner told;
   told.remember(table.all().begin()->first, "channels_last");
-  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, std::make_shared<ImageOrder>(false));
+  auto choice = choice_for("aten::convolution", told, std::make_shared<ImageOrder>(false));
 
   stack = convolution_stack(x, w, b);
   choice->call(stack);
@@ -192,11 +192,11 @@ TEST(KernelChoice, ChoosesAgainWhenTheProgramHasComeToWantChannelsLastImages) {
   at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
   Autotuner table;
   auto stack = convolution_stack(x, w, b);
-  KernelChoice::make(op("aten::convolution"), at::kCPU, table, std::make_shared<ImageOrder>(false))->call(stack);
+  choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false))->call(stack);
   Autotuner told;
   told.remember(table.all().begin()->first, "recorded");
   auto order = std::make_shared<ImageOrder>(false);
-  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, told, order);
+  auto choice = choice_for("aten::convolution", told, order);
   auto call = [&] {
     stack = convolution_stack(x, w, b);
     choice->call(stack);
@@ -223,7 +223,7 @@ TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   PlainTensors plain;
   Autotuner table;
   auto order = std::make_shared<ImageOrder>(true);
-  auto choice = KernelChoice::make(op("aten::convolution"), at::kCPU, table, order);
+  auto choice = choice_for("aten::convolution", table, order);
   auto stack = convolution_stack(torch::rand({2, 3, 8, 8}), torch::rand({4, 3, 3, 3}), torch::rand({4}));
 
   choice->call(stack);

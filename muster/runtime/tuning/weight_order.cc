@@ -25,10 +25,7 @@ std::vector<ValueId> values_at(const Instruction& instruction, size_t position) 
 // Calls `visit(target, term)` for each tensor that the instruction adds to another one, element by element.
 template <class Visit>
 void for_each_update(const Program& program, const Instruction& instruction, const Visit& visit) {
-  static const absl::flat_hash_set<std::string> updates = {"aten::add_.Tensor",        "aten::sub_.Tensor",
-                                                           "aten::_foreach_add_.List", "aten::_foreach_sub_.List",
-                                                           "muster_step::descend_",    "muster_step::descend_all_"};
-  if (!updates.contains(program.op_of(instruction).name)) return;
+  if (!form_of(program.op_of(instruction).name).adds) return;
   const std::vector<ValueId> targets = values_at(instruction, 0), terms = values_at(instruction, 1);
   for (size_t i = 0; i < targets.size() && i < terms.size(); ++i) visit(targets[i], terms[i]);
 }
@@ -53,12 +50,13 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
     const int uses = uses_in(instruction, aliases, group);
     if (uses == 0) continue;
     const std::string& op = program.op_of(instruction).name;
+    const OpForm& form = aliases.schema(instruction).known;
     int understood = 0;
-    if (op == "aten::t" && value_at(instruction, 0) == input) {
+    if (form.transposes && value_at(instruction, 0) == input) {
       transposed.insert(instruction.results[0][0]);
       ++understood;
-    } else if ((op == "aten::mm" && transposed.contains(value_at(instruction, 1))) ||
-               (op == "aten::addmm" && transposed.contains(value_at(instruction, 2)))) {
+    } else if (form.product != MatrixProduct::kNone &&
+               transposed.contains(value_at(instruction, second_factor(form.product)))) {
       ++products;
       ++understood;
     } else if (op == kLoop.name || op == kCond.name) {
@@ -108,7 +106,7 @@ std::vector<ValueId> targets_of_products(const Program& program) {
         if (value >= 0) ++uses[value];
       });
     }
-    if (program.op_of(instruction).name != "aten::mm") continue;
+    if (form_of(program.op_of(instruction).name).product != MatrixProduct::kProduct) continue;
     const ValueId product = instruction.results[0][0];
     if (product >= 0) is_product[product] = true;
   }
