@@ -121,6 +121,18 @@ if(MUSTER_CUDA)
   find_path(MUSTER_CUDA_HEADERS crt/host_config.h
     HINTS "${_nvcc_folder}/../include" "${_nvcc_folder}/../targets/${CMAKE_SYSTEM_PROCESSOR}-linux/include"
       "${MUSTER_LIBTORCH_ROOT}/../nvidia/cu13/include" "${MUSTER_LIBTORCH_ROOT}/../nvidia/cuda_nvcc/include")
+  # For sums over processes from GPU to GPU.
+  find_path(MUSTER_NCCL_HEADERS nccl.h
+    HINTS "${MUSTER_LIBTORCH_ROOT}/../nvidia/nccl/include" "$ENV{NCCL_HOME}/include" "${_nvcc_folder}/../include")
+  execute_process(COMMAND "${CMAKE_NM}" -D --defined-only "${MUSTER_LIBTORCH_ROOT}/lib/libtorch_cuda.so"
+    OUTPUT_VARIABLE _cuda_symbols ERROR_QUIET)
+  if(MUSTER_CUDA_HEADERS AND MUSTER_NCCL_HEADERS AND _cuda_symbols MATCHES "ProcessGroupNCCL")
+    target_compile_definitions(muster::libtorch INTERFACE MUSTER_NCCL=1)
+    target_compile_options(muster::libtorch INTERFACE "SHELL:-idirafter \"${MUSTER_NCCL_HEADERS}\"")
+  else()
+    message(WARNING "No NCCL: nccl.h (${MUSTER_NCCL_HEADERS}) or CUDA's headers (${MUSTER_CUDA_HEADERS}) were not found, or libtorch has no ProcessGroupNCCL. Sums over processes will go through the host.")
+  endif()
+  unset(_cuda_symbols)
   if(MUSTER_CUDA_HEADERS)
     target_compile_definitions(muster::libtorch INTERFACE MUSTER_CUDA_GRAPHS=1)
     target_compile_options(muster::libtorch INTERFACE "SHELL:-idirafter \"${MUSTER_CUDA_HEADERS}\"")

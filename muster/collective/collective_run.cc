@@ -11,10 +11,6 @@
 namespace muster {
 namespace {
 
-// Up to here everybody gets everything and adds it up: one hop instead of two. It goes with the first message.
-constexpr int64_t kSmallBytes = 32 << 10;
-// Two tasks send each other no more that way than in parts, but add up everything instead of half of it.
-constexpr int64_t kSmallBytesOfTwo = 4 << 20;
 constexpr int64_t kChunkBytes = 4 << 20;  // of a part: while one is summed the next ones travel
 constexpr size_t kPartsAhead = 4;
 
@@ -390,7 +386,12 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
   }
 }
 
-std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values, Mail& mail) {
+void agree_on_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  agree(describe_call(call, values) + " from GPU to GPU", {}, mail);
+}
+
+std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values,
+                                       const AllReduceSizes& sizes, Mail& mail) {
   c10::AutoGradMode no_gradients(false);
   // What is sent is memory, and says nothing of elements that are to be taken otherwise than they are.
   for (at::Tensor& value : values) value = value.resolve_conj().resolve_neg();
@@ -402,9 +403,11 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<a
     case CollectiveKind::kAllReduce: break;
   }
   const std::vector<Pack> packs = packed(values);
-  const int64_t bytes = bytes_of(packs);
-  if (bytes <= kSmallBytes) return reduce_small(call, values, packs, mail);
-  if (mail.size() == 2 && bytes <= kSmallBytesOfTwo) return reduce_whole(call, values, packs, mail);
+  switch (sizes.way_for(bytes_of(packs))) {
+    case AllReduceWay::kInFirstMessage: return reduce_small(call, values, packs, mail);
+    case AllReduceWay::kWhole: return reduce_whole(call, values, packs, mail);
+    case AllReduceWay::kInParts: break;
+  }
   return reduce_parts(call, values, packs, mail);
 }
 

@@ -2,6 +2,8 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/strings/str_join.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <deque>
@@ -12,6 +14,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/collective/collective_run.h"
+#include "muster/collective/measure_sizes_of.h"
 #include "muster/collective/near_ranks.h"
 #include "muster/collective/wire_posts.h"
 
@@ -49,7 +52,8 @@ class CollectiveRun : public Mail {
  public:
   // Asks for the first messages at once: whoever comes to the call later finds the question there, and whoever is there
   // already has sent them.
-  CollectiveRun(TaskGroup& group, uint64_t number) : group_(group), number_(number), first_(group.size()) {
+  CollectiveRun(TaskGroup& group, uint64_t number)
+      : group_(group), number_(number), first_(static_cast<size_t>(group.size())) {
     for (int from = 0; from < size(); ++from) {
       if (from != rank()) first_[from] = ask(from, kFirstMessage, {});
     }
@@ -61,7 +65,7 @@ class CollectiveRun : public Mail {
 
   uint64_t number() const { return number_; }
   void begin(const Cancellation* cancellation) {
-    timeout_ = number_ == 0 ? group_.options_.start_timeout : group_.options_.timeout;
+    timeout_ = group_.timeout_of_call();
     deadline_ = GroupClock::now() + timeout_;
     if (cancellation == nullptr) return;
     cancellation->throw_if_cancelled();
@@ -69,6 +73,24 @@ class CollectiveRun : public Mail {
       answers_->fail(why);
       group_.wake_posts();
     });
+  }
+
+  // Of calls of GPUs: which of them it is.
+  std::optional<uint64_t> gpu_turn{};
+  // For who waits for something else than an answer. Throws Error if there is nothing to wait for any more.
+  void look() {
+    {
+      absl::MutexLock lock(&answers_->mu);
+      if (!answers_->failure.ok()) throw_failure();
+    }
+    const auto now = GroupClock::now();
+    if (now >= deadline_)
+      throw deadline_exceeded("call ", number_, " of the group was not over within ", in_words(timeout_));
+    if (now < next_look_) return;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != group_.rank()) check_alive(rank);
+    }
+    next_look_ = GroupClock::now() + kLookAfter;
   }
 
   int rank() const override { return group_.rank(); }
@@ -236,6 +258,7 @@ class CollectiveRun : public Mail {
   std::chrono::milliseconds timeout_{};  // the first call waits for those that have just been started
   GroupClock::time_point deadline_{};
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  GroupClock::time_point next_look_ = GroupClock::now() + kLookAfter;
   Cancellation::Registration given_up_;
   std::vector<size_t> first_;  // questions, by rank
 };
@@ -260,27 +283,53 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
     incarnations_ = await_incarnations(deadline);
     generation_ = find_generation();
     try {
-      run({}, {});  // of no tensors: when it has ended, all are here
-      if (options_.near_memory) meet_near_ranks();
-      if (options_.sockets != GroupSockets::kNone) meet_far_ranks();
+      form();
       break;
     } catch (const Error& error) {
       // Whoever was started anew meanwhile is one of the next generation.
       if (error.code() != StatusCode::kUnavailable || GroupClock::now() >= deadline) throw;
       MUSTER_LOG(info) << described(rank()) << ": " << error.status().message() << "; the group is formed anew";
+      if (gpus_) gpus_->abandon();
+      leave();
+      gpus_.reset();
       posts_.assign(posts_.size(), nullptr);
-      leave_wire();
+      std::shared_ptr<CollectiveRun> asked;  // of a generation that is gone; destroyed without the lock
       absl::MutexLock lock(&mu_);
+      asked = std::move(next_);
       failure_ = Status();
-      calls_ = 0;
+      calls_ = gpu_calls_ = gpu_turn_ = 0;
+      met_ = false;
     }
   }
   {
     absl::MutexLock lock(&mu_);
     formed_ = true;
   }
-  if (rank() == 0)
-    MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here";
+}
+
+void TaskGroup::form() {
+  // Of no tensors: when it has ended, all are here, and want the same.
+  run({.purpose = str_cat("a group ", options_.measure ? "that measures" : "of usual sizes",
+                          options_.meet_gpus ? " and asks for GPUs" : "")},
+      {});
+  if (options_.near_memory) meet_near_ranks();
+  if (options_.sockets != GroupSockets::kNone) meet_far_ranks();
+  hear_of_failures();
+  if (options_.meet_gpus) gpus_ = options_.meet_gpus(*this);
+  {
+    absl::MutexLock lock(&mu_);
+    met_ = true;
+  }
+  sizes_ = AllReduceSizes::usual(size());
+  const std::string measured = options_.measure && size() > 1 ? measure_sizes_of(*this, sizes_) : "";
+  if (rank() != 0) return;
+  MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here; "
+                   << sizes_.to_string() << measured << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
+}
+
+std::chrono::milliseconds TaskGroup::timeout_of_call() {
+  absl::MutexLock lock(&mu_);
+  return formed_ ? options_.timeout : options_.start_timeout;  // of which some have just been started
 }
 
 void TaskGroup::meet_near_ranks() {
@@ -304,15 +353,27 @@ void TaskGroup::meet_far_ranks() {
   if (std::none_of(sockets.begin(), sockets.end(), [](const Descriptor& socket) { return bool(socket); })) return;
   const bool cores_are_free = std::thread::hardware_concurrency() >= 4;
   wire_ = std::make_shared<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
-  // Nobody asks the rendezvous for what comes over the wire, but whoever fails says so there.
-  abort_waiter_ = here_.receive(generation_, kAborted, [wire = wire_](const Status& status, const at::Tensor&) {
-    if (!status.ok()) wire->hear(status);
-  });
 }
 
-void TaskGroup::leave_wire() {
-  if (!wire_) return;
-  here_.give_up(generation_, kAborted, abort_waiter_, Status(StatusCode::kCancelled, "the group has ended"));
+void TaskGroup::hear_of_failures() {
+  // Who waits for a wire or a GPU asks the rendezvous for nothing, but whoever fails says so there.
+  heard_ = std::make_shared<Heard>();
+  abort_waiter_ =
+      here_.receive(generation_, kAborted, [wire = wire_, heard = heard_](const Status& status, const at::Tensor&) {
+        if (status.ok()) return;
+        {
+          absl::MutexLock lock(&heard->mu);
+          heard->failure = status;
+        }
+        if (wire) wire->hear(status);
+      });
+}
+
+void TaskGroup::leave() {
+  if (heard_) {
+    here_.give_up(generation_, kAborted, abort_waiter_, Status(StatusCode::kCancelled, "the group has ended"));
+  }
+  heard_.reset();
   wire_.reset();
 }
 
@@ -347,7 +408,8 @@ TaskGroup::~TaskGroup() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   fetches_->cancel(Status(StatusCode::kCancelled, "the group has ended"));
-  leave_wire();
+  if (gpus_ && failed) gpus_->abandon();
+  leave();
 }
 
 std::string TaskGroup::described(int rank) const {
@@ -402,16 +464,46 @@ uint64_t TaskGroup::find_generation() const {
   return hash | 1;
 }
 
-std::shared_ptr<CollectiveRun> TaskGroup::next_call() {
+std::shared_ptr<CollectiveRun> TaskGroup::next_call(bool by_gpus) {
   absl::MutexLock lock(&mu_);
   const uint64_t number = calls_++;
-  return next_ ? std::move(next_) : std::make_shared<CollectiveRun>(*this, number);
+  std::shared_ptr<CollectiveRun> call = next_ ? std::move(next_) : std::make_shared<CollectiveRun>(*this, number);
+  if (by_gpus) call->gpu_turn = gpu_calls_++;
+  return call;
+}
+
+bool TaskGroup::by_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values) const {
+  return gpus_ != nullptr && gpus_->takes(call, values);
+}
+
+std::vector<at::Tensor> TaskGroup::run_by_gpus(CollectiveRun& mail, const CollectiveCall& call,
+                                               const std::vector<at::Tensor>& values) {
+  constexpr std::chrono::milliseconds kLookEvery{20};
+  c10::AutoGradMode no_gradients(false);
+  agree_on_gpus(call, values, mail);
+  {
+    absl::MutexLock lock(&mu_);
+    while (gpu_turn_ != *mail.gpu_turn) {
+      if (!failure_.ok()) throw Error(failure_);
+      gpu_turn_changed_.wait_for(mu_, absl::FromChrono(kLookEvery));
+    }
+  }
+  const auto look = [&] {
+    mail.look();
+    absl::MutexLock lock(&heard_->mu);
+    if (!heard_->failure.ok()) throw Error(heard_->failure);
+  };
+  std::vector<at::Tensor> results = gpus_->run(call, values, look);
+  absl::MutexLock lock(&mu_);
+  ++gpu_turn_;
+  gpu_turn_changed_.signal_all();
+  return results;
 }
 
 void TaskGroup::prepare_next() {
   // Under the lock, though it asks: a call that came between would ask the same once more. It waits for nothing.
   absl::MutexLock lock(&mu_);
-  if (formed_ && !next_ && failure_.ok()) next_ = std::make_shared<CollectiveRun>(*this, calls_);
+  if (met_ && !next_ && failure_.ok()) next_ = std::make_shared<CollectiveRun>(*this, calls_);
 }
 
 void TaskGroup::fail(const Status& why) {
@@ -446,7 +538,8 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
   }
   try {
     mail.begin(cancellation);
-    std::vector<at::Tensor> results = run_collective(call, values, mail);
+    std::vector<at::Tensor> results =
+        mail.gpu_turn ? run_by_gpus(mail, call, values) : run_collective(call, values, sizes_, mail);
     prepare_next();
     return results;
   } catch (...) {
@@ -460,7 +553,7 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
 std::vector<at::Tensor> TaskGroup::run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                        const Cancellation* cancellation) {
   check_values(call, values, size());  // before it is one of the calls: who gets this wrong has not failed the group
-  return run_as(*next_call(), call, values, cancellation);
+  return run_as(*next_call(by_gpus(call, values)), call, values, cancellation);
 }
 
 void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
@@ -473,16 +566,21 @@ void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values
   for (at::Tensor& value : values) {
     if (value.defined()) value = value.clone();  // the caller may go on and write to it
   }
-  pool_.submit([this, mail = next_call(), call, values = std::move(values), cancellation, done = std::move(done)] {
-    std::vector<at::Tensor> results;
-    Status status;
-    try {
-      results = run_as(*mail, call, values, cancellation);
-    } catch (...) {
-      status = status_of(std::current_exception());
-    }
-    done(status, std::move(results));
-  });
+  const bool gpus = by_gpus(call, values);
+  std::optional<c10::Stream> stream;  // what the values come from, and what the results are for
+  if (gpus) stream = c10::impl::VirtualGuardImpl(values[0].device().type()).getStream(values[0].device());
+  pool_.submit(
+      [this, mail = next_call(gpus), call, values = std::move(values), stream, cancellation, done = std::move(done)] {
+        const c10::OptionalStreamGuard on(stream);
+        std::vector<at::Tensor> results;
+        Status status;
+        try {
+          results = run_as(*mail, call, values, cancellation);
+        } catch (...) {
+          status = status_of(std::current_exception());
+        }
+        done(status, std::move(results));
+      });
 }
 
 }  // namespace muster

@@ -9,8 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
+#include "muster/collective/all_reduce_sizes.h"
 #include "muster/collective/far_ranks.h"
+#include "muster/collective/gpu_ranks.h"
 #include "muster/runtime/collectives.h"
 #include "muster/runtime/worker.h"
 
@@ -29,6 +32,9 @@ struct TaskGroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   bool near_memory = true;                     // between processes of one machine; the same at all of them
   GroupSockets sockets = GroupSockets::kNone;  // between the others; likewise
+  // Whether the way of a sum is chosen by what each takes when the group is formed, or as usual. The same at all.
+  bool measure = true;
+  MeetGpus meet_gpus{};  // of all of them, or of none
 };
 
 // Tasks leave what they have for others in their own rendezvous, and the others ask for it before it is there: it
@@ -56,14 +62,25 @@ class TaskGroup : public Collectives {
 
  private:
   friend class CollectiveRun;
+  struct Heard {  // of failures of other ranks
+    absl::Mutex mu;
+    Status failure ABSL_GUARDED_BY(mu);
+  };
 
   uint64_t find_generation() const;
   std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
+  // Who reaches whom, and how sums are made.
+  void form();
   // The next one, with the questions that have been asked ahead.
-  std::shared_ptr<CollectiveRun> next_call() ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<CollectiveRun> next_call(bool by_gpus) ABSL_LOCKS_EXCLUDED(mu_);
+  bool by_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values) const;
+  std::vector<at::Tensor> run_by_gpus(CollectiveRun& mail, const CollectiveCall& call,
+                                      const std::vector<at::Tensor>& values) ABSL_LOCKS_EXCLUDED(mu_);
+  std::chrono::milliseconds timeout_of_call() ABSL_LOCKS_EXCLUDED(mu_);
   void meet_near_ranks();
   void meet_far_ranks();
-  void leave_wire();
+  void hear_of_failures();
+  void leave();
   void fetch_for(int rank, int64_t edge);
   void wake_posts() const;
   // Asks for the first messages of the next call: so it takes one hop, not two.
@@ -80,13 +97,21 @@ class TaskGroup : public Collectives {
   uint64_t generation_ = 0;
   std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
   std::shared_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own
-  uint64_t abort_waiter_ = 0;                     // of the rendezvous here, for wire_
+  std::shared_ptr<Heard> heard_;                  // for wire_ and gpus_
+  uint64_t abort_waiter_ = 0;                     // of the rendezvous here, for heard_
   const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
+  AllReduceSizes sizes_;
+  std::unique_ptr<GpuRanks> gpus_;  // null: there are none, or they cannot reach each other
 
   absl::Mutex mu_;
+  SteadyCondVar gpu_turn_changed_;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   Status failure_ ABSL_GUARDED_BY(mu_);
-  bool formed_ ABSL_GUARDED_BY(mu_) = false;  // who is near is known: nobody is asked before for what it would send
+  bool met_ ABSL_GUARDED_BY(mu_) = false;     // who is near is known: nobody is asked before for what it would send
+  bool formed_ ABSL_GUARDED_BY(mu_) = false;  // until then calls may last as long as the start
+  // Calls of GPUs are made one after the other, as they are numbered: in the same order at all ranks.
+  uint64_t gpu_calls_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t gpu_turn_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<CollectiveRun> next_ ABSL_GUARDED_BY(mu_);  // is the call number calls_
   ElasticPool pool_{"collective"};                            // last: what it runs uses all of the above
 };

@@ -6,13 +6,12 @@
 
 #include <atomic>
 #include <latch>
-#include <map>
 #include <set>
 #include <thread>
 
 #include "muster/base/log.h"
 #include "muster/base/test_wait.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/collective/test_tasks.h"
 
 namespace muster {
 namespace {
@@ -22,58 +21,21 @@ using testing::HasSubstr;
 
 enum class Way { kMemory, kSockets, kServers };
 
-// Tasks of this process that reach each other as those of several would.
-class TaskGroups : public testing::TestWithParam<Way>, public Peers {
+class TaskGroups : public testing::TestWithParam<Way>, public testing_support::Tasks {
  protected:
-  static std::string name(int rank) { return str_cat("/job:worker/replica:0/task:", rank); }
-
-  void start_tasks(int count) {
-    for (int rank = 0; rank < count; ++rank) start_task(rank);
-  }
-  void start_task(int rank) {
-    workers_[name(rank)] =
-        std::make_shared<LocalWorker>(LocalWorkerOptions{.devices = {.task = name(rank), .cpus = 1, .gpus = false}});
-  }
-  std::shared_ptr<Worker> worker(const std::string& task) override { return workers_.at(task); }
-
   TaskGroupOptions options(int rank, int count) const {
-    TaskGroupOptions made{.rank = rank, .timeout = timeout_, .near_memory = GetParam() == Way::kMemory};
+    TaskGroupOptions made{.timeout = timeout_, .near_memory = GetParam() == Way::kMemory};
     if (GetParam() == Way::kSockets) made.sockets = GroupSockets::kOfThisMachine;
-    for (int i = 0; i < count; ++i) {
-      made.tasks.push_back(name(i));
-      made.addresses.push_back("127.0.0.1:1");
-    }
-    return made;
+    return Tasks::of_rank(rank, count, std::move(made));
   }
-  std::unique_ptr<TaskGroup> join(TaskGroupOptions options) {
-    LocalWorker& own = *workers_.at(options.tasks.at(options.rank));
-    return std::make_unique<TaskGroup>(std::move(options), own.rendezvous(), own.incarnation(), *this);
-  }
-
-  // Each rank on a thread of its own. Returns what they fail with.
   std::vector<Status> together(int count, const std::function<void(TaskGroup&)>& member) {
-    std::vector<Status> failures(count);
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < count; ++rank) {
-      ranks.emplace_back([&, rank] { failures[rank] = failure_of([&] { member(*join(options(rank, count))); }); });
-    }
-    ranks.clear();
-    return failures;
-  }
-  static Status failure_of(const std::function<void()>& what) {
-    try {
-      what();
-    } catch (...) {
-      return status_of(std::current_exception());
-    }
-    return {};
+    return Tasks::together(count, [&](int rank) { return options(rank, count); }, member);
   }
   void expect_all_well(int count, const std::function<void(TaskGroup&)>& member) {
     for (const Status& failure : together(count, member)) EXPECT_TRUE(failure.ok()) << failure;
   }
 
   std::chrono::milliseconds timeout_ = std::chrono::minutes(5);
-  std::map<std::string, std::shared_ptr<LocalWorker>> workers_;
 };
 
 std::string name_of_way(const testing::TestParamInfo<Way>& info) {
@@ -87,7 +49,7 @@ std::string name_of_way(const testing::TestParamInfo<Way>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, TaskGroups, testing::Values(Way::kMemory, Way::kSockets, Way::kServers), name_of_way);
 
-torch::Tensor of_rank(int rank, std::vector<int64_t> sizes, torch::Dtype type = torch::kFloat) {
+torch::Tensor numbers_of(int rank, std::vector<int64_t> sizes, torch::Dtype type = torch::kFloat) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank) + 1);
   return torch::randn(sizes, generator).mul(10).to(type);
 }
@@ -95,10 +57,10 @@ torch::Tensor of_rank(int rank, std::vector<int64_t> sizes, torch::Dtype type = 
 TEST_P(TaskGroups, SumSmallAndLargeTensorsToTheSameBitsEverywhere) {
   start_tasks(3);
   for (const int64_t count : {0, 1, 7, 10'000, 3'000'001}) {
-    torch::Tensor expected = of_rank(0, {count}).add(of_rank(1, {count})).add(of_rank(2, {count}));
+    torch::Tensor expected = numbers_of(0, {count}).add(numbers_of(1, {count})).add(numbers_of(2, {count}));
 
     expect_all_well(3, [&](TaskGroup& group) {
-      const torch::Tensor own = of_rank(group.rank(), {count}), before = own.clone();
+      const torch::Tensor own = numbers_of(group.rank(), {count}), before = own.clone();
       const torch::Tensor sum = group.run({}, {own})[0];
 
       EXPECT_TRUE(sum.equal(expected)) << count;  // in the order of the ranks
@@ -168,8 +130,8 @@ TEST_P(TaskGroups, GiveAllWhatOneHas) {
 
   expect_all_well(3, [&](TaskGroup& group) {
     const torch::Tensor got =
-        group.run({.kind = CollectiveKind::kBroadcast, .root = 1}, {of_rank(group.rank(), {9})})[0];
-    EXPECT_TRUE(got.equal(of_rank(1, {9})));
+        group.run({.kind = CollectiveKind::kBroadcast, .root = 1}, {numbers_of(group.rank(), {9})})[0];
+    EXPECT_TRUE(got.equal(numbers_of(1, {9})));
   });
 }
 
@@ -178,7 +140,7 @@ TEST_P(TaskGroups, GiveTensorsThatMayBeWrittenTo) {
 
   expect_all_well(2, [&](TaskGroup& group) {
     for (const int64_t count : {3, 50'000, 500'000, 2'000'000}) {
-      const torch::Tensor own = of_rank(group.rank(), {count}), before = own.clone();
+      const torch::Tensor own = numbers_of(group.rank(), {count}), before = own.clone();
       for (const CollectiveKind kind :
            {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
         const torch::Tensor got = group.run({.kind = kind}, {own})[0];

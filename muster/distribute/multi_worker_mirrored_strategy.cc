@@ -8,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/cluster/core_shares.h"
 #include "muster/cluster/roles.h"
+#include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/local_devices.h"
 #include "muster/distribute/mirrored_variables.h"
@@ -20,7 +21,9 @@ namespace {
 // The server of this process and its group, as long as the strategy needs them.
 class Membership {
  public:
-  Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options, size_t devices)
+  // `devices`: of this process, that take a step together.
+  Membership(const ClusterResolver& resolver, const MultiWorkerOptions& options,
+             const std::vector<std::string>& devices)
       : cluster_(resolver.cluster_spec()), task_(own_task(resolver)), server_(server_of(cluster_, task_, options)) {
     const int size = worker_count(cluster_, task_.job), rank = id_in_cluster(cluster_, task_);
     if (options.communication.bytes_per_pack <= 0) {
@@ -32,12 +35,18 @@ class Membership {
     if (size == 1) return;
     static std::atomic<uint64_t> groups{0};
     across_.group = ++groups;
+    const CommunicationImplementation implementation = options.communication.implementation;
     TaskGroupOptions group{.tasks = std::vector<std::string>(size),
                            .addresses = std::vector<std::string>(size),
                            .rank = rank,
                            .start_timeout = options.start_timeout,
                            .timeout = options.communication.timeout,
-                           .sockets = sockets_for(options)};
+                           .sockets = sockets_for(options),
+                           .measure = implementation != CommunicationImplementation::kRing};
+    if (group.measure) {
+      group.meet_gpus = meet_by_nccl({.device = local_worker().devices().device(devices[0]),
+                                      .required = implementation == CommunicationImplementation::kNccl});
+    }
     for (const char* job : {"chief", "worker"}) {
       if (!cluster_.contains(job)) continue;
       for (const auto& [index, address] : cluster_.tasks(job)) {
@@ -51,7 +60,7 @@ class Membership {
                              std::make_shared<TaskGroup>(std::move(group), server_.worker().rendezvous(),
                                                          server_.worker().incarnation(), server_.peers()));
     try {
-      check_devices(static_cast<int64_t>(devices));
+      check_devices(static_cast<int64_t>(devices.size()));
     } catch (...) {
       local_worker().remove_group(across_.group);
       throw;
@@ -167,10 +176,19 @@ class SavedByFirst : public SavedVariables {
   const AcrossWorkers across_;
 };
 
+// What can be said before the others are there.
+void check_nccl(const std::string& device) {
+  constexpr const char* kAsked = "MultiWorkerMirroredStrategy: communication.implementation is kNccl, but ";
+  if (const std::string missing = missing_for_nccl(); !missing.empty()) throw failed_precondition(kAsked, missing);
+  if (local_worker().devices().device(device).is_cuda()) return;
+  throw failed_precondition(kAsked, "this worker computes on ", device, ", which is no GPU");
+}
+
 StrategyParts multi_worker(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
   std::vector<std::string> devices = known_devices(options.devices);
   if (options.devices.empty() && DeviceSpec::parse(devices[0]).type == "CPU") devices.resize(1);
-  const auto member = std::make_shared<Membership>(resolver, options, devices.size());
+  if (options.communication.implementation == CommunicationImplementation::kNccl) check_nccl(devices[0]);
+  const auto member = std::make_shared<Membership>(resolver, options, devices);
   const AcrossWorkers& across = member->across();
   return {.variables = std::make_shared<OnEachWorker>(devices, across),
           .replica_devices = devices,

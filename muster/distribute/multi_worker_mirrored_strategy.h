@@ -10,11 +10,21 @@
 
 namespace muster {
 
+// What carries sums from worker to worker.
+enum class CommunicationImplementation {
+  // What is on GPUs goes through NCCL if every worker has a GPU of its own, else through the host as all the rest. How
+  // it goes there depends on its size, by what each way takes when the workers meet; the first one says so in its log.
+  kAuto,
+  kRing,  // through the host, by sizes that suit most machines: nothing is measured
+  kNccl,  // as kAuto, but it is an error if workers cannot use NCCL
+};
+
 struct CommunicationOptions {
   // Gradients are summed over the workers in packs of so many bytes, each as soon as the backward pass has made it.
   int64_t bytes_per_pack = int64_t{8} << 20;
   // For what workers do together: so long one may be slower than the others, while it evaluates or saves.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  CommunicationImplementation implementation = CommunicationImplementation::kAuto;  // the same at all workers
 };
 
 struct MultiWorkerOptions {
@@ -40,7 +50,8 @@ struct MultiWorkerOptions {
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.
-  // Throws Error{kInvalidArgument} if it does not, Error{kDeadlineExceeded} with the names of those that did not come.
+  // Throws Error{kInvalidArgument} if it does not, Error{kDeadlineExceeded} with the names of those that did not come,
+  // Error{kFailedPrecondition} for kNccl where there is none, with what is missing.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver, MultiWorkerOptions options = {});
 
   int worker() const;  // the rank of this process

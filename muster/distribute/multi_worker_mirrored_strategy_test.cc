@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
+#include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/runtime/local_worker.h"
@@ -52,7 +53,9 @@ class TwoWorkers : public testing::Test {
   using Second = std::function<void(TaskGroup&)>;
 
   TaskGroupOptions second_of_two() const {
-    TaskGroupOptions options{.rank = 1, .sockets = GroupSockets::kOfThisMachine};
+    TaskGroupOptions options{.rank = 1,
+                             .sockets = GroupSockets::kOfThisMachine,
+                             .meet_gpus = meet_by_nccl({.device = at::Device(at::kCPU)})};
     for (const TaskId& task : spec_.all_tasks()) {
       options.tasks.push_back(task.to_string());
       options.addresses.push_back(spec_.task_address(task));
@@ -301,6 +304,21 @@ TEST(MultiWorkerMirroredStrategy, WantsToKnowWhichWorkerItIs) {
 
   EXPECT_THAT(caught([&] { MultiWorkerMirroredStrategy{SimpleClusterResolver(spec)}; }).message(),
               HasSubstr("nobody says which task this process is"));
+}
+
+TEST(MultiWorkerMirroredStrategy, SaysAtOnceWhatIsMissingForNccl) {
+  // Nobody is at the second address: it does not wait for that.
+  const ClusterSpec spec{{"worker", {free_address(), free_address()}}};
+  const MultiWorkerOptions options{.devices = {"/device:CPU:0"},
+                                   .communication = {.implementation = CommunicationImplementation::kNccl}};
+  const SimpleClusterResolver resolver(spec, {.task_type = "worker", .task_index = 0});
+
+  const Status failure = caught([&] { MultiWorkerMirroredStrategy strategy(resolver, options); });
+
+  EXPECT_EQ(failure.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(failure.message(),
+              AllOf(HasSubstr("communication.implementation is kNccl, but "),
+                    HasSubstr(missing_for_nccl().empty() ? "CPU:0, which is no GPU" : missing_for_nccl())));
 }
 
 }  // namespace

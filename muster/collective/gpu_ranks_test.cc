@@ -1,0 +1,160 @@
+#include "muster/collective/gpu_ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <latch>
+
+#include "muster/collective/test_tasks.h"
+
+namespace muster::gpu_ranks_test {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing_support::Tasks;
+
+// Stands for what connects the GPUs of all ranks: what it sums depends on nothing but the order in which they come.
+struct Switchboard {
+  explicit Switchboard(int ranks) : calls(static_cast<size_t>(ranks)) {}
+  absl::Mutex mu;
+  std::vector<std::vector<at::Tensor>> calls ABSL_GUARDED_BY(mu);  // by rank, in their order
+};
+
+// Takes doubles, as if those were on GPUs.
+class FakeGpus : public GpuRanks {
+ public:
+  FakeGpus(Switchboard& board, int rank) : board_(board), rank_(static_cast<size_t>(rank)) {}
+
+  bool takes(const CollectiveCall&, const std::vector<at::Tensor>& values) const override {
+    return !values.empty() && values[0].scalar_type() == at::kDouble;
+  }
+  std::vector<at::Tensor> run(const CollectiveCall&, const std::vector<at::Tensor>& values,
+                              const std::function<void()>& look) override {
+    size_t number = 0;
+    {
+      absl::MutexLock lock(&board_.mu);
+      number = board_.calls[rank_].size();
+      board_.calls[rank_].push_back(values[0]);
+    }
+    while (true) {
+      {
+        absl::MutexLock lock(&board_.mu);
+        if (std::ranges::all_of(board_.calls, [&](const auto& calls) { return calls.size() > number; })) {
+          at::Tensor sum = at::zeros_like(values[0]);
+          for (const auto& calls : board_.calls) sum.add_(calls[number]);
+          return {sum};
+        }
+      }
+      look();
+      std::this_thread::yield();
+    }
+  }
+  void abandon() override {}
+
+ private:
+  Switchboard& board_;
+  const size_t rank_;
+};
+
+class GpusOfAGroup : public testing::Test, public Tasks {
+ protected:
+  std::vector<Status> together(const std::function<void(TaskGroup&)>& member) {
+    start_tasks(kRanks);
+    return Tasks::together(kRanks, [&](int rank) { return of_rank(rank, kRanks, like(rank)); }, member);
+  }
+  TaskGroupOptions like(int rank) {
+    return {.timeout = timeout_, .measure = false, .meet_gpus = [this, rank](Collectives&) {
+              return std::make_unique<FakeGpus>(board_, rank);
+            }};
+  }
+  void one_never_comes() {
+    absl::MutexLock lock(&board_.mu);
+    board_.calls.emplace_back();
+  }
+  size_t calls_of(size_t rank) {
+    absl::MutexLock lock(&board_.mu);
+    return board_.calls[rank].size();
+  }
+
+  static constexpr int kRanks = 3;
+  Switchboard board_{kRanks};
+  std::chrono::milliseconds timeout_ = std::chrono::minutes(5);
+};
+
+at::Tensor on_gpu(double value) { return torch::full({2}, value, torch::kDouble); }
+at::Tensor on_host(double value) { return torch::full({2}, value, torch::kFloat); }
+
+TEST_F(GpusOfAGroup, SumWhatIsOnThemAndNothingElse) {
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    EXPECT_TRUE(group.run({}, {on_gpu(group.rank())})[0].equal(on_gpu(3)));
+    EXPECT_TRUE(group.run({}, {on_host(group.rank())})[0].equal(on_host(3)));
+  });
+
+  for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
+  EXPECT_EQ(calls_of(0), 1u);
+}
+
+TEST_F(GpusOfAGroup, AreAskedInTheOrderOfTheCallsWhoeverRunsThemFirst) {
+  constexpr int kCalls = 50;
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    std::latch over(2 * kCalls);
+    for (int call = 0; call < kCalls; ++call) {
+      for (const bool gpu : {true, false}) {
+        group.start({}, {gpu ? on_gpu(call) : on_host(call)}, nullptr,
+                    [&, gpu, call](const Status& status, const std::vector<at::Tensor>& sums) {
+                      EXPECT_TRUE(status.ok()) << status;
+                      EXPECT_TRUE(!status.ok() || sums[0].equal(gpu ? on_gpu(3 * call) : on_host(3 * call)));
+                      over.count_down();
+                    });
+      }
+    }
+    over.wait();
+  });
+
+  for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
+  EXPECT_EQ(calls_of(1), static_cast<size_t>(kCalls));
+}
+
+TEST_F(GpusOfAGroup, SumNothingThatRanksDisagreeOn) {
+  const std::vector<Status> failures =
+      together([&](TaskGroup& group) { group.run({}, {group.rank() == 1 ? on_gpu(1).to(at::kLong) : on_gpu(1)}); });
+
+  for (const Status& failure : failures) {
+    EXPECT_EQ(failure.code(), StatusCode::kInvalidArgument) << failure;
+    EXPECT_THAT(failure.message(), AllOf(HasSubstr("rank 1"), HasSubstr("from GPU to GPU")));
+  }
+  for (size_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(calls_of(rank), 0u);
+}
+
+TEST_F(GpusOfAGroup, AreNotWaitedForWhenARankFails) {
+  one_never_comes();
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    if (group.rank() != 2) {
+      group.run({}, {on_gpu(1)});
+      return;
+    }
+    Cancellation cancellation;
+    const std::jthread cancels([&] {
+      while (calls_of(0) + calls_of(1) + calls_of(2) < kRanks) std::this_thread::yield();
+      cancellation.cancel(Status(StatusCode::kAborted, "the machine is on fire"));
+    });
+    group.run({}, {on_gpu(1)}, &cancellation);
+  });
+
+  for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("the machine is on fire"));
+}
+
+TEST_F(GpusOfAGroup, AreWaitedForNoLongerThanTheTimeout) {
+  timeout_ = std::chrono::milliseconds(100);
+  one_never_comes();
+  const std::vector<Status> failures = together([&](TaskGroup& group) { group.run({}, {on_gpu(1)}); });
+
+  EXPECT_THAT(failures, Each(testing::Property(&Status::code, StatusCode::kDeadlineExceeded)));
+}
+
+}  // namespace
+}  // namespace muster::gpu_ranks_test
