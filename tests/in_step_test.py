@@ -73,6 +73,14 @@ def floats(path):
     return values
 
 
+def loopback_bytes():
+    """That this network has carried; None if it is not of this test alone."""
+    lines = [line.split(":") for line in pathlib.Path("/proc/net/dev").read_text().splitlines() if ":" in line]
+    if [name.strip() for name, _ in lines] != ["lo"]:
+        return None
+    return int(lines[0][1].split()[0])
+
+
 class InStep(unittest.TestCase):
     def setUp(self):
         self._directory = tempfile.TemporaryDirectory(prefix="muster-in-step-")
@@ -105,6 +113,24 @@ class InStep(unittest.TestCase):
             self.assert_close(one, self.trained_alone(*flags, "--devices", four))
             self.assert_close(one, self.trained_together(*flags))
             self.assert_close(one, self.trained_together(*flags, "--devices", "/device:CPU:0,/device:CPU:1"))
+
+    def bytes_per_step(self, *flags):
+        carried = []
+        for steps in (20, 220):
+            before = loopback_bytes()
+            with Job(*flags, "--steps", str(steps), near=lambda _: False) as job:
+                job.expect_success()
+            carried.append(loopback_bytes() - before)
+        return (carried[1] - carried[0]) / 200
+
+    @unittest.skipIf(loopback_bytes() is None, "others use this network")
+    def test_devices_of_a_worker_are_summed_before_anything_crosses_the_wire(self):
+        gradients = 4 * (8 * 300 + 300 + 300 * 40 + 40 + 40 + 1)
+        one = self.bytes_per_step()
+        four = self.bytes_per_step("--devices", ",".join(f"/device:CPU:{number}" for number in range(4)))
+        for sent in (one, four):  # by both workers, with the rows of the table and what they say about them
+            self.assertGreater(sent, 2 * gradients)
+            self.assertLess(sent, 2.3 * gradients)
 
     def test_strategies_are_made_anew_in_the_same_processes(self):
         for size, near in ((2, lambda _: True), (4, lambda _: True), (4, lambda index: index < 2)):

@@ -65,7 +65,7 @@ class CollectiveRun : public Mail {
 
   uint64_t number() const { return number_; }
   void begin(const Cancellation* cancellation) {
-    timeout_ = group_.timeout_of_call();
+    timeout_ = group_.formed() ? group_.options_.timeout : group_.options_.start_timeout;
     deadline_ = GroupClock::now() + timeout_;
     if (cancellation == nullptr) return;
     cancellation->throw_if_cancelled();
@@ -87,9 +87,7 @@ class CollectiveRun : public Mail {
     if (now >= deadline_)
       throw deadline_exceeded("call ", number_, " of the group was not over within ", in_words(timeout_));
     if (now < next_look_) return;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (rank != group_.rank()) check_alive(rank);
-    }
+    check_all_alive();
     next_look_ = GroupClock::now() + kLookAfter;
   }
 
@@ -175,7 +173,7 @@ class CollectiveRun : public Mail {
                                 in_words(timeout_));
       }
       if (GroupClock::now() < look) continue;
-      check_alive(from);
+      check_those_waited_for(from);
       look = GroupClock::now() + kLookAfter;
     }
   }
@@ -240,6 +238,18 @@ class CollectiveRun : public Mail {
     throw Error(Status(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
                        names_a_rank(why) ? why.message() : str_cat(name_of(answers_->failed_at), ": ", why.message()),
                        why.task()));
+  }
+
+  // Of a group that is formed, whoever waits for one that was started anew fails it for all. Until then, ranks that
+  // have seen different processes are of different generations and wait for each other: each looks at all.
+  void check_those_waited_for(int from) {
+    if (group_.formed()) return check_alive(from);
+    check_all_alive();
+  }
+  void check_all_alive() {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != group_.rank()) check_alive(rank);
+    }
   }
 
   // A process that was started anew knows nothing of this call, and would be waited for in vain.
@@ -327,9 +337,9 @@ void TaskGroup::form() {
                    << sizes_.to_string() << measured << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
 }
 
-std::chrono::milliseconds TaskGroup::timeout_of_call() {
+bool TaskGroup::formed() {
   absl::MutexLock lock(&mu_);
-  return formed_ ? options_.timeout : options_.start_timeout;  // of which some have just been started
+  return formed_;
 }
 
 void TaskGroup::meet_near_ranks() {

@@ -76,7 +76,7 @@ class TaskGroup : public Collectives {
   bool by_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values) const;
   std::vector<at::Tensor> run_by_gpus(CollectiveRun& mail, const CollectiveCall& call,
                                       const std::vector<at::Tensor>& values) ABSL_LOCKS_EXCLUDED(mu_);
-  std::chrono::milliseconds timeout_of_call() ABSL_LOCKS_EXCLUDED(mu_);
+  bool formed() ABSL_LOCKS_EXCLUDED(mu_);
   void meet_near_ranks();
   void meet_far_ranks();
   void hear_of_failures();

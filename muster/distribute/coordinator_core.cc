@@ -5,7 +5,6 @@
 
 #include "muster/base/log.h"
 #include "muster/graph/device_spec.h"
-#include "muster/runtime/missing_program.h"
 #include "muster/runtime/restart.h"
 
 namespace muster {
@@ -67,8 +66,7 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
       peers_(strategy.peers()),
       variables_(strategy.variables()),
       queue_({.capacity = options_.queue_capacity, .on_put = [this](std::optional<int> tag) { put_for(tag); }}),
-      keeper_(std::make_shared<Keeper>(*this)),
-      ps_(strategy.parameter_servers().begin(), strategy.parameter_servers().end()) {
+      keeper_(std::make_shared<Keeper>(*this)) {
   if (options_.depth < 1)
     throw invalid_argument("ClusterCoordinator: depth is ", options_.depth, ", expected 1 or more");
   const std::vector<WorkerStatus> ps = statuses_of(*peers_, strategy.parameter_servers());
@@ -82,6 +80,7 @@ CoordinatorCore::CoordinatorCore(const ParameterServerStrategy& strategy, Coordi
     workers_.push_back(std::make_unique<WorkerSlot>(index, task, strategy.worker_addresses()[index], peers_, setting));
   }
   loads_.emplace(workers_.size(), options_.depth);
+  judge_ = make_judge(strategy.parameter_servers());
   watchdog_.emplace(WatchdogOptions{.timeout = options_.watchdog});
   for (const auto& slot : workers_) look({.slot = *slot, .was_there = false});
   tidy_later();
@@ -138,7 +137,7 @@ Metrics& CoordinatorCore::metrics() {
 CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::string> tasks;
   for (const auto& slot : workers_) tasks.push_back(slot->task());
-  tasks.insert(tasks.end(), ps_.begin(), ps_.end());
+  tasks.insert(tasks.end(), judge_->ps().begin(), judge_->ps().end());
   struct Answers {
     absl::Mutex mu;
     std::vector<std::pair<Status, WorkerStatus>> of ABSL_GUARDED_BY(mu);
@@ -370,7 +369,7 @@ void CoordinatorCore::prepare_and_begin(WorkerSlot& slot, Sent sent) {
         failure = late_is_lost(as_loss(status_of(std::current_exception()).from(slot.task())));
       }
     }
-    if (tells_of_loss(failure) && !is_ps(failure.task())) {
+    if (tells_of_loss(failure) && !judge_->is_ps(failure.task())) {
       lost = failure;
       lose(slot, sent.generation, lost);
       queue_.put_back(closure);
@@ -423,7 +422,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
   if (watchdog_) watchdog_->alive();
   const Batch& batch = sent.batch;
   const auto took = std::chrono::steady_clock::now() - sent.began;
-  auto is_loss = [&](const Status& failure) { return tells_of_loss(failure) && !is_ps(failure.task()); };
+  auto is_loss = [&](const Status& failure) { return tells_of_loss(failure) && !judge_->is_ps(failure.task()); };
   if (!status.ok()) {
     const Status failure = late_is_lost(as_loss(status.from(slot.task()), sent.cancellation.get()));
     const bool loss = is_loss(failure);
@@ -463,7 +462,7 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     }
   }
   if (!finished.empty()) {
-    forget_trouble(slot);
+    judge_->reached(slot.index());
     queue_.mark_finished(finished);
   }
   for (const auto& closure : again) repeat(closure);
@@ -493,13 +492,11 @@ void CoordinatorCore::trace_and_put_back(const WorkerSlot& slot, const std::shar
 
 void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
                              const Status& failure, Time began) {
-  const bool late = failure.code() == StatusCode::kDeadlineExceeded;
-  if (!is_ps(failure.task()) || !(late || tells_of_loss(failure))) {
+  if (!judge_->concerns(failure)) {
     queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
     return closure->cancelled(failure);
   }
-  const bool anew = note_trouble(slot, began);  // or with others of the same message
-  if (!(late ? !anew || tolerate_late(failure) : tolerate(failure, began))) judge(failure);
+  judge_->met(slot.index(), failure, began);
   repeat(closure);  // which tells it, if that was the end
 }
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "muster/distribute/closure_queue.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/coordinator_report.h"
+#include "muster/distribute/ps_judge.h"
 #include "muster/distribute/ps_variables.h"
 #include "muster/distribute/watchdog.h"
 #include "muster/distribute/worker_loads.h"
@@ -30,7 +30,7 @@ namespace muster {
 // - a worker that cannot be reached or was restarted is lost: its closures go back to the queue, and it is asked again
 //   and again until it is there;
 // - a parameter server that was restarted, or again and again cannot be reached, has lost its variables: the
-//   coordinator ends;
+//   coordinator ends (ps_judge.h);
 // - anything else is an error of the function.
 // No thread of its own waits for a worker: messages are sent by whoever schedules and by whoever receives the answer to
 // the one before. Thread-safe.
@@ -73,15 +73,6 @@ class CoordinatorCore {
     Time began;
     Cancellation::Registration asked_to_end{};
   };
-  // How often parameter servers were not reached: one of them, or by one worker since it last ran something.
-  struct Trouble {
-    int times = 0;
-    Time first{}, last{};
-    // False if what failed began before it was last counted: all that was under way when the network was cut tells of
-    // one and the same cut.
-    bool count(Time began);
-  };
-
   void release(std::shared_ptr<PerWorkerResource> resource);
   void begin_work() { under_way_.fetch_add(1, std::memory_order_relaxed); }
   void end_work() ABSL_LOCKS_EXCLUDED(mu_);
@@ -131,24 +122,9 @@ class CoordinatorCore {
   void still_missing(Search search, const Status& why);
   void give_up(WorkerSlot& slot, const std::string& what, const Status& why);
 
-  // What tells of a task that is gone or was restarted, and nothing of what it was asked to do.
-  static bool tells_of_loss(const Status& status);
-  bool is_ps(const std::string& task) const { return ps_.contains(task); }
-  // Whether this failure of a parameter server, met by what began then, may pass.
-  bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for one that has not answered in time: once for every ten workers.
-  bool tolerate_late(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a worker that did not reach one. False if it was noted already, for what was under way at the same time.
-  bool note_trouble(const WorkerSlot& slot, Time began) ABSL_LOCKS_EXCLUDED(mu_);
-  void forget_trouble(const WorkerSlot& slot) ABSL_LOCKS_EXCLUDED(mu_);
-  // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
-  void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
-  // Does without the workers that have been in trouble. False if all have, too often.
-  bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
+  std::unique_ptr<PsJudge> make_judge(const std::vector<std::string>& ps);
   // While no worker is up nobody else would see that a parameter server is lost. Does not wait.
   void watch_parameter_servers(const WorkerSlot& lost);
-  void ask_parameter_servers();
-  void end_without(const Status& failure, const std::string& why);
 
   const CoordinatorOptions options_;
   const uint64_t id_ = random_id();  // of this coordinator among all that a worker may have
@@ -158,16 +134,14 @@ class CoordinatorCore {
   ClosureQueue queue_;
   const std::shared_ptr<Cancellation> of_tagged_ = std::make_shared<Cancellation>();  // an error does not end them
   const std::shared_ptr<Keeper> keeper_;
-  const std::set<std::string> ps_;
   std::vector<std::unique_ptr<WorkerSlot>> workers_;
   std::optional<WorkerLoads> loads_;
+  std::unique_ptr<PsJudge> judge_;
   std::atomic<Time::rep> last_put_{0};
   std::atomic<bool> in_burst_{false};          // closures are scheduled one right after the other
   std::atomic<bool> dispatches_later_{false};  // what waits for more of it
   std::atomic<bool> stopping_{false};
   std::atomic<bool> limit_told_{false};
-  std::atomic<bool> any_worker_trouble_{false};
-  std::atomic<bool> asking_ps_{false};
   Cancellation ending_;  // cuts off what is under way
   std::optional<Watchdog> watchdog_;
 
@@ -181,11 +155,7 @@ class CoordinatorCore {
     std::map<std::string, WorkerStatus> tasks{};
   };
   Reported reported_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, Trouble> ps_trouble_ ABSL_GUARDED_BY(mu_);  // by task
-  std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
-  int late_ ABSL_GUARDED_BY(mu_) = 0;                               // answers of parameter servers
-  std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
-  std::atomic<int> under_way_ = 1;                                  // messages, tasks of the pool, and until stop()
+  std::atomic<int> under_way_ = 1;  // messages, tasks of the pool, and until stop()
   bool all_ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::CondVar changed_;
   DeadlineTimer timer_;

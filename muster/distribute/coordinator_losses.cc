@@ -5,7 +5,6 @@
 #include "muster/base/log.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/runtime/missing_program.h"
-#include "muster/runtime/restart.h"
 
 namespace muster {
 namespace {
@@ -14,8 +13,6 @@ constexpr std::chrono::milliseconds kShortestPause(50), kLongestPause(2'000);  /
 constexpr std::chrono::milliseconds kCutOffPause(1'000);  // for one that reaches no parameter server
 constexpr int kTellAgain =
     360;  // parts of the time for which a worker is looked for, before its user hears of it again
-// A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
-constexpr std::chrono::milliseconds kConnecting(5'000);
 
 // The longer one is missing, and the more are, the rarer it is looked for; and never at the same moment as all others
 // that were lost with it.
@@ -28,135 +25,40 @@ std::chrono::milliseconds until_next_look(std::chrono::nanoseconds missing_for, 
       pause * std::uniform_real_distribution<double>(0.75, 1.25)(random));
 }
 
-// What happened, for a sentence that has named the task.
-std::string_view without_task(const Status& failure) {
-  std::string_view words = failure.message();
-  if (!words.starts_with(failure.task())) return words;
-  words.remove_prefix(failure.task().size());
-  for (std::string_view filler : {" at ", " "}) {
-    if (words.starts_with(filler)) return words.substr(filler.size());
-  }
-  return words;
-}
-
 }  // namespace
 
-bool CoordinatorCore::tells_of_loss(const Status& status) {
-  return status.code() == StatusCode::kUnavailable || is_restart(status) || is_missing_program(status);
-}
-
-// ---- Lost parameter servers
-bool CoordinatorCore::Trouble::count(Time began) {
-  if (times > 0 && began <= last) return false;
-  last = std::chrono::steady_clock::now();
-  if (times++ == 0) first = last;
-  return true;
-}
-
-bool CoordinatorCore::tolerate(const Status& failure, Time began) {
-  // One that answers as another incarnation has lost its variables; nothing brings them back.
-  if (is_restart(failure)) return false;
-  absl::MutexLock lock(&mu_);
-  Trouble& trouble = ps_trouble_[failure.task()];
-  if (trouble.count(began) && trouble.times == 1) {
-    MUSTER_LOG(warning) << failure.task() << " was not reached, which is tolerated " << options_.transient_ps_failures
-                        << " times: " << without_task(failure);
-  }
-  return trouble.times <= options_.transient_ps_failures;
-}
-
-bool CoordinatorCore::tolerate_late(const Status& failure) {
-  const auto most = std::max<size_t>(1, workers_.size() / 10);
-  absl::MutexLock lock(&mu_);
-  const auto times = static_cast<size_t>(++late_);
-  MUSTER_LOG(warning) << failure.task() << " did not answer a worker in time (" << times << " times; " << most
-                      << " are tolerated): " << failure.message();
-  if (times <= most) return true;
-  late_ = 0;
-  return false;
-}
-
-bool CoordinatorCore::note_trouble(const WorkerSlot& slot, Time began) {
-  absl::MutexLock lock(&mu_);
-  any_worker_trouble_ = true;
-  return worker_trouble_[slot.index()].count(began);
-}
-
-void CoordinatorCore::forget_trouble(const WorkerSlot& slot) {
-  if (!any_worker_trouble_.load(std::memory_order_relaxed)) return;
-  absl::MutexLock lock(&mu_);
-  worker_trouble_.erase(slot.index());
-  any_worker_trouble_ = !worker_trouble_.empty();
-}
-
-void CoordinatorCore::judge(const Status& failure) {
-  if (is_restart(failure)) return end_without(failure, "is gone, and its variables with it");
-  {
-    absl::MutexLock lock(&mu_);
-    if (!judged_.insert(failure.task()).second) return;
-  }
-  in_background([this, failure] {
-    try {
-      variables_->check_alive(failure.task());
-      if (!do_without_cut_off(failure)) end_without(failure, "is out of reach of all workers");
-    } catch (const Error& error) {
-      end_without(error.status(), "is gone, and its variables with it");
-    }
-    absl::MutexLock lock(&mu_);
-    judged_.erase(failure.task());
-    ps_trouble_.erase(failure.task());
-  });
-}
-
-bool CoordinatorCore::do_without_cut_off(const Status& failure) {
-  std::vector<WorkerSlot*> cut_off;
-  bool others = false, too_often = true;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& slot : workers_) {
-      if (!slot->up()) continue;
-      auto trouble = worker_trouble_.find(slot->index());
-      if (trouble == worker_trouble_.end()) {
-        others = true;
-      } else {
-        cut_off.push_back(slot.get());
-        const Trouble& known = trouble->second;
-        too_often = too_often && known.times > options_.transient_ps_failures && known.last - known.first > kConnecting;
-      }
-    }
-  }
-  if (!others) return !too_often;
-  for (WorkerSlot* slot : cut_off) lose(*slot, slot->generation(), failure, kCutOffPause);
-  return true;
-}
-
-void CoordinatorCore::end_without(const Status& failure, const std::string& why) {
-  const Status gone(StatusCode::kUnavailable,
-                    str_cat("parameter server ", failure.task(), " ", why, ": ", without_task(failure)),
-                    failure.task());
-  queue_.stop(gone);
-  of_tagged_->cancel(gone);
+std::unique_ptr<PsJudge> CoordinatorCore::make_judge(const std::vector<std::string>& ps) {
+  PsJudgeOptions options{.ps = {ps.begin(), ps.end()},
+                         .workers = workers_.size(),
+                         .transient_failures = options_.transient_ps_failures,
+                         .check_alive = [this](const std::string& task) { variables_->check_alive(task); },
+                         .workers_up =
+                             [this] {
+                               std::vector<size_t> up;
+                               for (const auto& slot : workers_) {
+                                 if (slot->up()) up.push_back(slot->index());
+                               }
+                               return up;
+                             },
+                         .do_without =
+                             [this](size_t worker, const Status& why) {
+                               WorkerSlot& slot = *workers_[worker];
+                               lose(slot, slot.generation(), why, kCutOffPause);
+                             },
+                         .end =
+                             [this](const Status& why) {
+                               queue_.stop(why);
+                               of_tagged_->cancel(why);
+                             },
+                         .in_background = [this](std::function<void()> work) { in_background(std::move(work)); }};
+  return std::make_unique<PsJudge>(std::move(options));
 }
 
 void CoordinatorCore::watch_parameter_servers(const WorkerSlot& lost) {
   const bool others_up = std::any_of(workers_.begin(), workers_.end(), [](const auto& slot) { return slot->up(); });
   const auto first = std::find_if(workers_.begin(), workers_.end(), [](const auto& slot) { return !slot->given_up; });
   if (others_up || first == workers_.end() || first->get() != &lost) return;  // one who asks is enough
-  if (!asking_ps_.exchange(true)) in_background([this] { ask_parameter_servers(); });
-}
-
-void CoordinatorCore::ask_parameter_servers() {
-  for (const std::string& task : ps_) {
-    const Time began = std::chrono::steady_clock::now();
-    try {
-      variables_->check_alive(task);
-    } catch (const Error& error) {
-      if (!tells_of_loss(error.status()) || tolerate(error.status(), began)) continue;
-      judge(error.status());
-      break;
-    }
-  }
-  asking_ps_ = false;
+  judge_->ask_all();
 }
 
 // ---- Workers that are not there

@@ -159,7 +159,7 @@ ParameterServerStrategy::ParameterServerStrategy(std::shared_ptr<Tasks> tasks)
     : Strategy(StrategyParts{.variables = tasks->variables,
                              .replica_devices = tasks->replica_devices,
                              .runner = std::make_shared<FromHere>(tasks->variables),
-                             .saved = tasks->variables,
+                             .saved = tasks->variables->saved(),
                              .servers = tasks}),
       tasks_(std::move(tasks)) {}
 

@@ -43,8 +43,10 @@ struct ParameterServerTasks {
 };
 
 // The variables that were made in its scope live as long as it, its coordinator or one of them does. A replica is one
-// device of a worker. Outside of functions that a coordinator schedules, run() and reduce() do their work in this
-// process, which is slow, with a warning: variables are where they are, everything else happens here. Thread-safe.
+// device of a worker. Outside of functions that a coordinator schedules, run(), reduce() and gather() do their work in
+// this process, which is slow, with a warning: variables are where they are, everything else happens here. Data is read
+// by workers only: distribute() is an error that says so, and what distribute_dataset() returns is for
+// ClusterCoordinator::create_per_worker_dataset. Thread-safe.
 class ParameterServerStrategy : public Strategy {
  public:
   // Throws Error{kInvalidArgument} for a cluster without workers or parameter servers, with more than one chief or

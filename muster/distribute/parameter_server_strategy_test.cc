@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/log.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/ps_variables.h"
 #include "muster/distribute/test_coordinator.h"
@@ -501,6 +502,28 @@ TEST_F(Strategies, RunFunctionsFromThisProcess) {
   EXPECT_FLOAT_EQ(a.value().item<float>(), 0.1F);
   EXPECT_FLOAT_EQ(b.value().item<float>(), 0.8F);
   EXPECT_FLOAT_EQ(sum.item<float>(), 0.9F);
+}
+
+// As TensorFlow has it: what computes does so here, with a warning, and what reads needs a coordinator.
+TEST_F(Strategies, ComputeWithoutACoordinatorAndReadNothing) {
+  const ParameterServerStrategy strategy = this->strategy();
+  auto twice = function([](at::Tensor x) { return x * 2; });
+  const Dataset numbers = Dataset::range(4).batch(2);
+  LogCapture log;
+
+  const at::Tensor all = strategy.gather(PerReplica<at::Tensor>{{torch::ones({2})}});
+  const at::Tensor sum = strategy.reduce(ReduceOp::kSum, strategy.run(twice, all));
+
+  EXPECT_TRUE(sum.equal(torch::full({2}, 2.0F)));
+  EXPECT_TRUE(log.contains("ParameterServerStrategy::gather is invoked without ClusterCoordinator::schedule"));
+  EXPECT_FALSE(log.contains("ParameterServerStrategy::run")) << "it warns once";
+  for (const Status& refused : {caught([&] { strategy.distribute(numbers); }),
+                                caught([&] { strategy.distribute([&](const InputContext&) { return numbers; }); })}) {
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refused.message(), HasSubstr("ClusterCoordinator::create_per_worker_dataset"));
+  }
+  const Status here = caught([&] { strategy.distribute_dataset(numbers).iterator(); });
+  EXPECT_THAT(here.message(), HasSubstr("ClusterCoordinator::create_per_worker_dataset"));
 }
 
 // ---- Several at once

@@ -83,6 +83,7 @@ bool Strategy::has_made(const ModuleVariables& module) const {
 }
 
 at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
+  if (!tracing()) parts_->runner->called_outside("gather");
   for (const at::Tensor& value : values.values) {
     if (value.dim() > 0) continue;
     throw invalid_argument(
@@ -95,7 +96,16 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
       0, axis);
 }
 
+void Strategy::check_takes_steps_here() const {
+  if (!parts_->servers) return;
+  throw failed_precondition(
+      "distribute: ParameterServerStrategy takes its steps at workers, which read data of their own: give "
+      "ClusterCoordinator::create_per_worker_dataset a Dataset, or what distribute_dataset() returns, and schedule "
+      "functions that take its iterator");
+}
+
 Iterator Strategy::distribute(const Dataset& dataset, ShardPolicy policy) const {
+  check_takes_steps_here();
   if (policy == ShardPolicy::kDynamic || dataset.handed_out()) {
     throw invalid_argument(
         "distribute: ShardPolicy::kDynamic is for the workers of a ClusterCoordinator, which hands out "
@@ -137,6 +147,7 @@ Iterator Strategy::distribute(const Dataset& dataset, ShardPolicy policy) const 
 }
 
 Iterator Strategy::distribute_own(const Dataset& dataset) const {
+  check_takes_steps_here();
   const AcrossWorkers& across = parts_->across;
   if (num_replicas_in_sync() == 1) return dataset.iterator();
   const at::Tensor endless = at::scalar_tensor(is_endless(dataset) ? 1 : 0, at::kLong);

@@ -101,7 +101,8 @@ class Strategy {
   // Begins a sequence of batches here, for run(): all replicas share each batch, by rows. What each worker reads of it
   // is chosen by TensorFlow's rules, see Dataset::shard, and said in the log: every n-th file, of which it takes as
   // many rows in each step as its replicas need; or all, of which each replica takes its rows. kOff: each worker reads
-  // all for itself, in such steps.
+  // all for itself, in such steps. Throws Error{kFailedPrecondition} under ParameterServerStrategy, where a
+  // ClusterCoordinator has data read.
   Iterator distribute(const Dataset& dataset, ShardPolicy policy = ShardPolicy::kAuto) const;
   // The same, with a batch for each replica from what `make` returns for an InputContext.
   template <class Make>
@@ -166,6 +167,7 @@ class Strategy {
             .input_pipeline_id = parts_->across.rank,
             .num_replicas_in_sync = num_replicas_in_sync()};
   }
+  void check_takes_steps_here() const;
   // Begins a sequence of elements that are for one replica each.
   Iterator distribute_own(const Dataset& dataset) const;
   void say_once(std::string line) const;
