@@ -8,6 +8,7 @@
 #include "muster/base/log.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/test_relay.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/trace/device_scope.h"
@@ -163,6 +164,8 @@ class BlackHole : public ::testing::Test {
   float counted() const { return v_->value().item<float>(); }
 
   LogCapture quiet_;
+  // No faults but those below: it keeps calls on the network, as between machines.
+  const ScopedRpcFaults on_the_network_{std::make_shared<RpcFaults>(1)};
   std::map<TaskId, std::unique_ptr<Server>> servers_;
   std::map<TaskId, std::unique_ptr<Relay>> among_, outside_;
   std::optional<ParameterServerStrategy> strategy_;

@@ -1,6 +1,7 @@
 #include "muster/rpc/network_readers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/blocking.h"
 
@@ -14,8 +15,8 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // at whether a r
 
 }  // namespace
 
-NetworkReaders::NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options)
-    : queue_(queue), options_(options) {
+NetworkReaders::NetworkReaders(Next next, const NetworkReadersOptions& options)
+    : next_(std::move(next)), options_(options) {
   absl::MutexLock lock(&mu_);
   wake_or_add();
 }
@@ -45,7 +46,7 @@ void NetworkReaders::read(Reader& self) {
     void* tag = nullptr;
     bool ok = false;
     const Clock::time_point begin = Clock::now();
-    if (!queue_.Next(&tag, &ok)) return;
+    if (!next_(&tag, &ok)) return;
     adapt_turns(self, Clock::now() - begin);
     self.moves.fetch_add(1, std::memory_order_relaxed);
     NetworkEvent::of(tag).happened(ok);

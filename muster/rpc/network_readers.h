@@ -48,14 +48,19 @@ struct NetworkReadersOptions {
   absl::Duration threads_stay = absl::Seconds(10);
 };
 
-// The threads that wait for a server's events and handle them. Only so many as there are turns wait inside gRPC: of
+// The threads that wait for a server's events and handle them. Only so many as there are turns wait in the queue: of
 // more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. So there is one turn,
 // and more only while events wait for whoever has it. A reader keeps its turn while it handles an event, unless it is
 // about to block (see base/blocking.h): then the next one takes over. Should one block that has not said so, its turn
 // is taken from it a moment later. A thread that nobody has needed for a while ends. Thread-safe.
 class NetworkReaders {
  public:
-  NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options);
+  // Waits for the next event: its tag, and whether it has happened. False: the queue is shut down, and empty.
+  using Next = std::function<bool(void** tag, bool* ok)>;
+
+  NetworkReaders(Next next, const NetworkReadersOptions& options);
+  NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options)
+      : NetworkReaders([&queue](void** tag, bool* ok) { return queue.Next(tag, ok); }, options) {}
   // Waits until the queue is empty. REQUIRES: it is shut down.
   ~NetworkReaders();
   NetworkReaders(const NetworkReaders&) = delete;
@@ -87,7 +92,7 @@ class NetworkReaders {
   void wake_or_add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void pass_stuck_turns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  grpc::CompletionQueue& queue_;
+  const Next next_;
   const NetworkReadersOptions options_;
 
   std::atomic<int> turns_ = 1;  // changes under mu_

@@ -9,14 +9,12 @@
 #include <optional>
 #include <thread>
 
-#include "muster/base/blocking.h"
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/lines/tcp_socket.h"
-#include "muster/rpc/call_gate.h"
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/handshake_watch.h"
-#include "muster/rpc/network_readers.h"
+#include "muster/rpc/incoming_call.h"
 #include "muster/rpc/once_calls.h"
 #include "muster/rpc/service_names.h"
 #include "muster/runtime/restart.h"
@@ -26,14 +24,6 @@ namespace {
 
 constexpr int kWaiting = 16;                             // calls that can arrive at the same moment
 constexpr auto kStopPatience = std::chrono::seconds(5);  // for calls that are told to end
-
-// gRPC's own health service would answer whoever asks; ours is a call like all others. The answer is the message
-// HealthCheckResponse{status: SERVING}.
-constexpr const char* kHealthCheck = "/grpc.health.v1.Health/Check";
-grpc::ByteBuffer healthy() {
-  const grpc::Slice serving("\x08\x01", 2);
-  return grpc::ByteBuffer(&serving, 1);
-}
 
 bool is_loopback(const std::string& host) {
   in_addr address{};  // "127.example.org" is not one
@@ -87,19 +77,6 @@ std::pair<std::string, int> parse_address(const std::string& address) {
 
 }  // namespace
 
-class ServerCall;
-
-struct RpcServer::Grpc {
-  explicit Grpc(int max_threads) : gate(std::max(1, max_threads)) {}
-
-  CallGate gate;
-  std::shared_ptr<grpc::ServerCredentials> credentials;  // before the server, which it outlives
-  grpc::AsyncGenericService service;
-  std::unique_ptr<grpc::ServerCompletionQueue> queue;
-  std::unique_ptr<grpc::Server> server;
-  std::optional<NetworkReaders> readers;
-};
-
 // One call, from the moment when the server waits for it.
 //
 //   waiting --arrives, is admitted--> reading --read--> running --answer()/fail()--> finishing --> gone
@@ -107,7 +84,7 @@ struct RpcServer::Grpc {
 // Nothing of a caller that is not admitted is read.
 //
 // gRPC holds it by the tags below; `self_` keeps it alive until gRPC has no tag of it any more.
-class ServerCall final : public RpcCall {
+class ServerCall final : public IncomingCall {
  public:
   // What gRPC gives back when something has happened.
   class Tag final : public NetworkEvent {
@@ -136,8 +113,6 @@ class ServerCall final : public RpcCall {
                                       server.grpc_->queue.get(), call->arrived_.tag());
   }
 
-  const std::string& peer() const override { return peer_; }
-  std::chrono::steady_clock::time_point deadline() const override { return deadline_; }
   std::chrono::milliseconds age() const override {
     const auto& metadata = context_.client_metadata();
     const auto said = metadata.find(kAgeOfRequest);
@@ -146,31 +121,8 @@ class ServerCall final : public RpcCall {
     return std::chrono::milliseconds(std::clamp<int64_t>(age, 0, std::chrono::milliseconds(kLongestAge).count()));
   }
 
-  void answer(Frame frame) override {
-    LentFrame message;
-    try {
-      const std::shared_ptr<LinesOut> lines = worth_a_parcel(frame) ? server_.lines_.to(lines_caller_) : nullptr;
-      message = encode_for({caller_.get(), lines.get()}, std::move(frame));
-    } catch (...) {
-      return fail(status_of(std::current_exception()));
-    }
-    loan_ = message.loan;
-    parcel_ = message.parcel;
-    write(message.message);
-    if (message.parcel) send_in_background(std::move(message.parcel));
-  }
-
-  void fail(const Status& status) override {
-    Frame frame;
-    frame.envelope.set_near_key(caller_ ? caller_->key() : 0);
-    *frame.envelope.mutable_error() = to_proto(status.from(server_.options_.task));
-    write(encode(std::move(frame)));
-  }
-
-  void cancel(const Status& why) { cancellation_.cancel(why); }
-
  private:
-  explicit ServerCall(RpcServer& server) : server_(server), stream_(&context_) {}
+  explicit ServerCall(RpcServer& server) : IncomingCall(server), stream_(&context_) {}
 
   void arrived(bool ok) {
     if (!ok) return release();  // The server stops. The tag of its end comes only for a call that has arrived.
@@ -201,62 +153,15 @@ class ServerCall final : public RpcCall {
       // Cut off, or over the limit on messages, which gRPC itself tells the caller.
       return refuse(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no message, or one that is too large"));
     }
-    if (context_.method() == kHealthCheck) return write(healthy());
-    server_.door_.collect();  // who writes to a variable that was lent would have to copy it
-    const RpcServer::MethodEntry* entry = server_.find(context_.method());
-    if (entry == nullptr) {
-      return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + context_.method()));
-    }
-    using Pace = RpcServer::Pace;
-    const bool waits = entry->pace == Pace::kUsual || entry->pace == Pace::kRun;
-    const bool takes_long = entry->pace == Pace::kUsual || entry->pace == Pace::kShort;
-    if (takes_long || message_.Length() > kLongCopy) about_to_block();
-    if (!waits && !comes_with_parcel(message_)) return run(*entry);
-    server_.grpc_->gate.run([this, entry] { run(*entry); });
+    handle(context_.method());
   }
 
-  // Nothing of the call may be used afterwards.
-  void run(const RpcServer::MethodEntry& entry) {
-    std::shared_ptr<RpcCall> call = self_;
-    try {
-      request_ = decode(message_, {.lender = [this](uint64_t key) { return find_caller(key); },
-                                   .line = [this](uint64_t key) { return server_.lines_.from(key); },
-                                   .most_bytes = server_.options_.max_message_bytes,
-                                   .until = deadline_,
-                                   .cancellation = &cancellation_});
-      message_.Clear();
-    } catch (const LoanLost&) {
-      return refuse_loan();
-    } catch (...) {
-      return fail(status_of(std::current_exception()));
-    }
-    if (const std::string& meant = request_.envelope.task(); !meant.empty() && meant != server_.options_.task) {
-      return refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, str_cat("here is ", server_.options_.task, ", not ",
-                                                                        std::string_view(meant).substr(0, 200))));
-    }
-    find_caller(request_.envelope.near_key());
-    lines_caller_ = request_.envelope.caller();
-    server_.dispatch(entry, std::move(call));
-  }
-
-  const std::shared_ptr<NearConnection>& find_caller(uint64_t key) {
-    if (!caller_) caller_ = server_.door_.find(key);
-    return caller_;
-  }
-
-  void refuse_loan() {
-    Frame frame;
-    frame.envelope.set_near_key(caller_ ? caller_->key() : 0);
-    frame.envelope.set_loan_refused(true);
-    write(encode(std::move(frame)));
-  }
-
-  void write(const grpc::ByteBuffer& message) {
+  void write(const grpc::ByteBuffer& message) override {
     MUSTER_CHECK(!finishing_.exchange(true)) << context_.method() << " was answered twice";
     stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK, finished_.tag());
   }
 
-  void refuse(const grpc::Status& status) {
+  void refuse(const grpc::Status& status) override {
     finishing_.store(true);
     stream_.Finish(status, finished_.tag());
   }
@@ -264,9 +169,7 @@ class ServerCall final : public RpcCall {
   void finished(bool sent) {
     // gRPC hands the call from the thread that has answered to this one; the load says so where ThreadSanitizer sees
     // it.
-    if (!finishing_.load() || sent) return;
-    if (caller_) caller_->ledger().end(loan_);
-    if (parcel_) parcel_->break_off();
+    if (finishing_.load() && !sent) take_back_unsent();
   }
 
   void done(bool) {
@@ -276,7 +179,7 @@ class ServerCall final : public RpcCall {
   void release() {
     if (--tags_ > 0) return;
     RpcServer& server = server_;
-    std::shared_ptr<ServerCall> last;
+    std::shared_ptr<IncomingCall> last;
     {
       absl::MutexLock lock(&server.mu_);
       if (admitted_) server.dismiss(peer_);
@@ -287,20 +190,11 @@ class ServerCall final : public RpcCall {
     server.leave();
   }
 
-  RpcServer& server_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_;
-  grpc::ByteBuffer message_;
-  std::string peer_;
-  std::chrono::steady_clock::time_point deadline_;
   bool admitted_ = false;
-  std::shared_ptr<NearConnection> caller_;  // if it is a process of this machine
-  uint64_t lines_caller_ = 0;               // to whom lines may lead
-  LoanLedger::Loan loan_;
-  std::shared_ptr<Parcel> parcel_;
   std::atomic<bool> finishing_ = false;
   std::atomic<int> tags_ = 0;
-  std::shared_ptr<ServerCall> self_;
   Tag arrived_{this, &ServerCall::arrived};
   Tag read_{this, &ServerCall::read};
   Tag finished_{this, &ServerCall::finished};
@@ -317,7 +211,13 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
   auto meet = [this](const std::shared_ptr<RpcCall>& call) {
     const auto request = header_of<proto::MeetRequest>(call->request().envelope);
     proto::MeetAnswer answer;
-    if (request.lines() && request.line() != 0) {
+    if (request.wires()) {
+      if (const NearWireDoor* door = wire_door(); door != nullptr) {
+        answer.set_wire_door(door->name());
+        answer.set_wire_secret_high(door->secret().high);
+        answer.set_wire_secret_low(door->secret().low);
+      }
+    } else if (request.lines() && request.line() != 0) {
       answer.set_line_let_in(lines_.let_in(request.line()));
     } else if (request.lines()) {
       const LineDoor::Place place = lines_.place();
@@ -413,7 +313,7 @@ RpcServer::~RpcServer() {
     }
   }
   const Status why(StatusCode::kUnavailable, "the server stops", options_.task);
-  for (auto& call : calls) static_cast<ServerCall&>(*call).cancel(why);
+  for (auto& call : calls) static_cast<IncomingCall&>(*call).cancel(why);
   once_->cancel_all(why);
   calls.clear();
   grpc_->server->Shutdown(
@@ -422,8 +322,24 @@ RpcServer::~RpcServer() {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(+[](int* count) { return *count == 0; }, &calls_));
   }
+  grpc_->wires.reset();
   grpc_->queue->Shutdown();
   grpc_->readers.reset();
+}
+
+size_t RpcServer::wires() const { return grpc_->wires ? grpc_->wires->wires() : 0; }
+void RpcServer::break_wires() { grpc_->wires->break_all(); }
+
+NearWireDoor* RpcServer::wire_door() {
+  if (!near_memory_wanted()) return nullptr;
+  std::call_once(grpc_->first_wire, [this] {
+    grpc_->wires = std::make_unique<NearWireDoor>(
+        [this](NearWireDoor::Arrived arrived) { return NearServerCall::take(*this, std::move(arrived)); },
+        NetworkReadersOptions{.most_turns = most_turns(),
+                              .max_threads = options_.max_threads + most_turns() + 1,
+                              .on_start = options_.on_thread_start});
+  });
+  return grpc_->wires.get();
 }
 
 const RpcServer::MethodEntry* RpcServer::find(const std::string& name) const {

@@ -21,6 +21,7 @@
 namespace muster {
 
 class HandshakeWatch;
+class NearWireDoor;
 class OnceCalls;
 
 // A call that waits for its answer.
@@ -93,10 +94,14 @@ class RpcServer {
   uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
   size_t lines() { return lines_.lines(); }   // that others have laid to send large tensors
   void break_lines() { lines_.break_all(); }  // for tests; callers lay others
+  size_t wires() const;                       // that callers of this machine have laid for small calls
+  void break_wires();                         // for tests; callers lay others
   size_t remembered_requests() const;         // of those that are applied once, for their clients to ask again
 
  private:
+  friend class IncomingCall;
   friend class ServerCall;
+  friend class NearServerCall;
   struct Grpc;  // keeps gRPC's headers out of this one
 
   // Around the life of a call, from the moment when it is waited for: gRPC's queue must not end before, not even if the
@@ -108,6 +113,8 @@ class RpcServer {
   // Throws if the caller may not call, or calls too much.
   void admit(const std::string& peer, const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
   void dismiss(const std::string& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Where callers of this machine lay wires, opened for the first who asks. Null: not wanted here.
+  NearWireDoor* wire_door();
   void refuse_handshake(const std::string& host, const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RpcServerOptions options_;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <time.h>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "muster/rpc/frame.h"
+#include "muster/rpc/request_numbers.h"
+
+namespace muster {
+
+// Goes on while the machine sleeps, as the clock of a task that was called does.
+inline std::chrono::milliseconds time_since_boot() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::milliseconds(int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000);
+}
+
+// A request as it is sent, and what it lends, until its call has ended.
+struct OutgoingCall {
+  OutgoingCall(Frame request, RequestNumbers::Taken taken, std::shared_ptr<NearConnection> server, LinesOut* lines)
+      : near(std::move(server)), number(std::move(taken)), lent(encode_for({near.get(), lines}, std::move(request))) {}
+  explicit OutgoingCall(grpc::ByteBuffer packed) : lent{.message = std::move(packed)} {}
+  ~OutgoingCall() { end_loan(); }
+  OutgoingCall(const OutgoingCall&) = delete;
+  OutgoingCall& operator=(const OutgoingCall&) = delete;
+
+  // Bytes are sent instead of lent, both ways.
+  void repack() {
+    end_loan();
+    Frame frame = lent.frame ? *std::move(lent.frame) : decode(lent.message);
+    frame.envelope.clear_near_key();
+    frame.envelope.clear_caller();
+    lent = {.message = encode(std::move(frame))};
+  }
+
+  void end_loan() {
+    if (near) near->ledger().end(lent.loan);
+    if (lent.parcel) lent.parcel->break_off();
+  }
+
+  // What it has sent apart was taken, or refused; its line is another one's.
+  void answered() { lent.parcel = nullptr; }
+
+  std::shared_ptr<NearConnection> near{};  // null: the task is not a process of this machine
+  RequestNumbers::Taken number{};
+  const std::chrono::milliseconds made = number.number() == 0 ? std::chrono::milliseconds(0) : time_since_boot();
+  LentFrame lent{};
+};
+
+}  // namespace muster
