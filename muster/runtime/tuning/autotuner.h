@@ -55,6 +55,7 @@ class Autotuner {
   // As if it had been measured; what is known already stays. Returns what is known then.
   TunedChoice remember(const TuningKey& key, std::string_view winner) ABSL_LOCKS_EXCLUDED(mu_);
 
+  bool measures() const { return mode_ == TuningMode::kMeasure; }
   TuningTable all() const ABSL_LOCKS_EXCLUDED(mu_);
   int measured() const ABSL_LOCKS_EXCLUDED(mu_);  // questions, so far
 

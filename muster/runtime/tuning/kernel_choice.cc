@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "muster/runtime/op_catalog.h"
+#include "muster/runtime/tuning/cudnn.h"
 
 namespace muster {
 
@@ -94,8 +95,10 @@ KernelChoice::KernelChoice(const c10::OperatorHandle& op, const ImageKernels& ke
 
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
   const bool channels_last = channels_last_->load(std::memory_order_relaxed);
-  if (kernels_.follows_on_gpus)
+  if (kernels_.follows_on_gpus) {
+    if (!channels_last && normalize_by_cudnn(op_.operator_name().name, stack)) return;
     return call_with(channels_last ? Kernel::kChannelsLast : Kernel::kRecorded, stack, channels_last);
+  }
   Kernel kernel = kernel_.load(std::memory_order_relaxed);
   // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
   const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
@@ -130,6 +133,8 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, boo
     const at::Tensor& image = stack[position].toTensor();
     stack[position] = kernel == Kernel::kChannelsLast ? in_channels_last_order(image) : in_usual_order(image);
   }
+  std::optional<MeasuredConvolutions> measured;
+  if (native_ && stack[0].toTensor().is_cuda() && tuner_.measures()) measured.emplace();
   kernel == Kernel::kNative ? call_native(stack) : op_.callBoxed(stack);
   if (channels_last && is_image(stack[0])) stack[0] = in_channels_last_order(stack[0].toTensor());
 }
