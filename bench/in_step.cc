@@ -1,5 +1,9 @@
 // Processes that compute in step: what a sum over all costs, and a training step. The first one measures; the others do
 // what the first is about to do.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "bench/server_processes.h"
@@ -8,6 +12,8 @@
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/data/dataset.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
+#include "muster/runtime/local_worker.h"
+#include "muster/runtime/profile.h"
 #include "muster/trace/control_flow.h"
 #include "muster/train/optimizers.h"
 
@@ -110,6 +116,89 @@ struct Trained {
   Iterator batches;
 };
 
+// ---- Sums beside the backward pass
+constexpr const char* kSums = "sums over workers";
+
+// A group whose calls have a row of their own in a profile, from the moment that they begin until they are over.
+class WatchedGroup : public Collectives {
+ public:
+  WatchedGroup(std::shared_ptr<Collectives> group, std::shared_ptr<std::atomic<Profile*>> profile)
+      : group_(std::move(group)), profile_(std::move(profile)) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
+                              const Cancellation* cancellation) override {
+    const auto begin = Profile::Clock::now();
+    std::vector<at::Tensor> results = group_->run(call, std::move(values), cancellation);
+    note(call, begin);
+    return results;
+  }
+  void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
+             CollectiveDone done) override {
+    const auto begin = Profile::Clock::now();
+    group_->start(call, std::move(values), cancellation,
+                  [=, this, done = std::move(done)](const Status& status, std::vector<at::Tensor> results) {
+                    note(call, begin);
+                    done(status, std::move(results));
+                  });
+  }
+  void fail(const Status& why) override { group_->fail(why); }
+
+ private:
+  void note(const CollectiveCall& call, Profile::Clock::time_point begin) const {
+    if (Profile* profile = profile_->load()) profile->add({call.purpose, kSums, begin, Profile::Clock::now()});
+  }
+
+  const std::shared_ptr<Collectives> group_;
+  const std::shared_ptr<std::atomic<Profile*>> profile_;
+};
+
+// A net whose gradients are several packs, each of which takes a while to make.
+struct DeepNet {
+  static constexpr int64_t kWidth = 1024;
+  static constexpr int kLayers = 8;
+
+  explicit DeepNet(const Strategy& s) : strategy(s), net(s.make<torch::nn::Sequential>(layers())), sgd(net, {}) {}
+
+  static torch::nn::Sequential layers() {
+    torch::nn::Sequential made;
+    for (int i = 0; i < kLayers; ++i) {
+      made->push_back(torch::nn::Linear(kWidth, kWidth));
+      made->push_back(torch::nn::ReLU());
+    }
+    return made;
+  }
+  // A step, with a profile if there is one to fill.
+  std::function<void(Profile*)> step() {
+    auto replica = function([this](const at::Tensor& x) { sgd.minimize(net->forward(x).square().mean()); });
+    auto once = function([=, this](const at::Tensor& x) { strategy.run(replica, x); });
+    return [once, x = torch::ones({128, kWidth})](Profile* profile) { once.run({.profile = profile}, x); };
+  }
+
+  Strategy strategy;
+  torch::nn::Sequential net;
+  Sgd sgd;
+};
+
+// The part of the sums' time in which an op of the net runs.
+double share_beside_ops(const std::vector<Profile::Event>& events) {
+  std::vector<std::pair<Profile::Clock::time_point, Profile::Clock::time_point>> ops;  // after each other
+  for (const Profile::Event& event : events) {
+    if (event.device != kSums && event.op.starts_with("aten::")) ops.emplace_back(event.begin, event.end);
+  }
+  std::chrono::nanoseconds all{}, beside{};
+  for (const Profile::Event& sum : events) {
+    if (sum.device != kSums) continue;
+    all += sum.end - sum.begin;
+    for (const auto& [begin, end] : ops) {
+      const auto both = std::min(end, sum.end) - std::max(begin, sum.begin);
+      beside += std::max<std::chrono::nanoseconds>(both, std::chrono::nanoseconds(0));
+    }
+  }
+  return static_cast<double>(beside.count()) / static_cast<double>(std::max<int64_t>(all.count(), 1));
+}
+
 // This process and others.
 class Group {
  public:
@@ -154,6 +243,10 @@ void in_step_member(const ClusterSpec& spec, int index, const std::string& workl
   torch::set_num_threads(1);
   const Strategy strategy = join(spec, index);
   if (workload == "allreduce") return follow(strategy, sums(strategy));
+  if (workload == "overlap") {
+    DeepNet net(strategy);
+    return follow(strategy, {[step = net.step()] { step(nullptr); }});
+  }
   Trained trained(strategy, index);
   follow(strategy, trained.works());
 }
@@ -207,6 +300,35 @@ void mwms_mlp(const Part&, Bench& bench) {
   }
   group.end();
   check_fell("mwms_mlp", first, trained.loss());
+}
+
+// How much of the sums of a step is hidden by its backward pass. MUSTER_TRACE=FILE gets the profile of the best one.
+void overlap(const Part&, Bench& bench) {
+  const Group group(2, "overlap");
+  const auto profile = std::make_shared<std::atomic<Profile*>>(nullptr);
+  const uint64_t number = group.strategy.across().group;
+  auto watched = std::make_shared<WatchedGroup>(local_worker().group(number), profile);
+  local_worker().remove_group(number);
+  local_worker().add_group(number, watched);
+  DeepNet net(group.strategy);
+  const auto step = net.step();
+  double best = 0;
+  const auto profiled = [&] {
+    Profile of_step;
+    tell(group.strategy, 1);
+    profile->store(&of_step);
+    step(&of_step);
+    profile->store(nullptr);
+    const double share = 100 * share_beside_ops(of_step.events());
+    const char* file = std::getenv("MUSTER_TRACE");
+    if (file != nullptr && share > best) std::ofstream(file) << of_step.chrome_trace();
+    best = std::max(best, share);
+    return share;
+  };
+  for (int i = 0; i < kWarmUp; ++i) profiled();
+  best = 0;
+  bench.most({"sums_beside_backward", "%"}, profiled);
+  group.end();
 }
 
 }  // namespace muster::bench

@@ -36,6 +36,7 @@ void mirrored_mlp(const Part& part, Bench& bench);
 void allreduce(const Part& part, Bench& bench);
 void scale_allreduce(const Part& part, Bench& bench);
 void mwms_mlp(const Part& part, Bench& bench);
+void overlap(const Part& part, Bench& bench);
 void trace(const Part& part, Bench& bench);
 void session_run(const Part& part, Bench& bench);
 void startup(const Part& part, Bench& bench);
@@ -57,7 +58,7 @@ void checkpoint(const Part& part, Bench& bench);
 void scale(const Part& part, Bench& bench);
 void scale_ps(const Part& part, Bench& bench);
 
-// What the other processes of `allreduce`, `scale_allreduce` and `mwms_mlp` do.
+// What the other processes of `allreduce`, `scale_allreduce`, `mwms_mlp` and `overlap` do.
 void in_step_member(const ClusterSpec& spec, int index, const std::string& workload);
 // What the client of `startup` does.
 void first_result(const ClusterSpec& spec);

@@ -14,6 +14,7 @@ constexpr std::array<int64_t, 5> kTried{int64_t{8} << 10, int64_t{32} << 10, int
                                         int64_t{2} << 20};
 // So much two measurements of the same thing differ by; then the way with fewer hops is taken.
 constexpr double kAsGood = 1.1;
+constexpr int kLost = 2;  // sizes at which a way was slower, until no larger one is tried
 
 std::string bytes_in_words(int64_t bytes) {
   if (bytes >= 1 << 20) return str_cat(bytes >> 20, " MiB");
@@ -44,16 +45,18 @@ std::string AllReduceSizes::to_string() const {
 
 MeasuredSizes measure_sizes(const TimeOfSum& time_of) {
   MeasuredSizes made{.least_bytes = kTried.front()};
-  bool first_message_pays = true;
+  int first_message_lost = 0, whole_lost = 0;  // sizes; one may be an accident
   for (const int64_t bytes : kTried) {
     const auto [in_first_message, whole, in_parts] = time_of(bytes);
     made.most_bytes = bytes;
     made.most_seconds = std::min({in_first_message, whole, in_parts});
     if (bytes == made.least_bytes) made.least_seconds = made.most_seconds;
-    first_message_pays = first_message_pays && in_first_message <= kAsGood * std::min(whole, in_parts);
-    if (first_message_pays) made.sizes.in_first_message = bytes;
-    if (std::min(in_first_message, whole) > kAsGood * in_parts) break;
-    made.sizes.whole = bytes;
+    const bool first_message_pays = in_first_message <= kAsGood * std::min(whole, in_parts);
+    first_message_lost = first_message_pays ? first_message_lost : first_message_lost + 1;
+    if (first_message_pays && first_message_lost < kLost) made.sizes.in_first_message = bytes;
+    whole_lost = std::min(in_first_message, whole) <= kAsGood * in_parts ? 0 : whole_lost + 1;
+    if (whole_lost == 0) made.sizes.whole = bytes;
+    if (whole_lost == kLost) break;
   }
   // What is smaller than anything that was tried is told in one hop anywhere.
   made.sizes.in_first_message = std::max(made.sizes.in_first_message, kTried.front());

@@ -58,7 +58,15 @@ TEST(AllReduceSizes, TryNoLargerSumThanIsNeeded) {
     return std::array{1.0, 1.0, bytes >= 100'000 ? 0.5 : 2.0};
   });
 
-  EXPECT_THAT(tried, ElementsAre(8 << 10, 32 << 10, 128 << 10));
+  EXPECT_THAT(tried, ElementsAre(8 << 10, 32 << 10, 128 << 10, 512 << 10)) << "one may be an accident";
+}
+
+TEST(AllReduceSizes, AreNotChosenByOneAccident) {
+  const MeasuredSizes measured = measure_sizes([](int64_t bytes) {
+    return bytes == 32 << 10 ? std::array{3.0, 2.0, 1.0} : std::array{2.0, 1.0, 3.0};
+  });
+
+  EXPECT_EQ(measured.sizes.whole, 2 << 20);
 }
 
 // Over a slow network with many ranks nothing but what is tiny pays.

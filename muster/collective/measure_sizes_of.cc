@@ -14,13 +14,14 @@ namespace muster {
 std::string measure_sizes_of(Collectives& group, AllReduceSizes& in_use) {
   using Clock = std::chrono::steady_clock;
   constexpr std::array kWays{AllReduceWay::kInFirstMessage, AllReduceWay::kWhole, AllReduceWay::kInParts};
-  constexpr int kTimes = 3;  // the best of which counts: what disturbs one makes it slower
+  constexpr int64_t kShort = int64_t{128} << 10;  // bytes, that take so little that they may be tried more often
   const MeasuredSizes measured = measure_sizes([&](int64_t bytes) {
     const at::Tensor values = at::zeros({bytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
     std::array<double, kWays.size()> seconds{};
-    for (size_t way = 0; way < kWays.size(); ++way) {
-      in_use = AllReduceSizes::always(kWays[way]);
-      for (int time = 0; time < kTimes; ++time) {
+    const int times = bytes <= kShort ? 10 : 4;  // the best of which counts: what disturbs one makes it slower
+    for (int time = 0; time < times; ++time) {
+      for (size_t way = 0; way < kWays.size(); ++way) {  // in turn, so that it disturbs all of them alike
+        in_use = AllReduceSizes::always(kWays[way]);
         const auto began = Clock::now();
         group.run({.purpose = "measuring"}, {values});
         const double took = std::chrono::duration<double>(Clock::now() - began).count();
