@@ -62,9 +62,8 @@ TEST(AllReduceSizes, TryNoLargerSumThanIsNeeded) {
 }
 
 TEST(AllReduceSizes, AreNotChosenByOneAccident) {
-  const MeasuredSizes measured = measure_sizes([](int64_t bytes) {
-    return bytes == 32 << 10 ? std::array{3.0, 2.0, 1.0} : std::array{2.0, 1.0, 3.0};
-  });
+  const MeasuredSizes measured = measure_sizes(
+      [](int64_t bytes) { return bytes == 32 << 10 ? std::array{3.0, 2.0, 1.0} : std::array{2.0, 1.0, 3.0}; });
 
   EXPECT_EQ(measured.sizes.whole, 2 << 20);
 }
