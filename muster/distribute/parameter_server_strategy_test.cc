@@ -514,7 +514,7 @@ TEST_F(Strategies, ComputeWithoutACoordinatorAndReadNothing) {
   const at::Tensor all = strategy.gather(PerReplica<at::Tensor>{{torch::ones({2})}});
   const at::Tensor sum = strategy.reduce(ReduceOp::kSum, strategy.run(twice, all));
 
-  EXPECT_TRUE(sum.equal(torch::full({2}, 2.0F)));
+  EXPECT_TRUE(sum.cpu().equal(torch::full({2}, 2.0F)));
   EXPECT_TRUE(log.contains("ParameterServerStrategy::gather is invoked without ClusterCoordinator::schedule"));
   EXPECT_FALSE(log.contains("ParameterServerStrategy::run")) << "it warns once";
   for (const Status& refused : {caught([&] { strategy.distribute(numbers); }),

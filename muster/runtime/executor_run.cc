@@ -287,11 +287,8 @@ void Executor::Run::copy(const Step& step, const Step::Copy& copy) {
   at::Tensor source = needed(step, step.slots[0].value, 0);
   if (!step.unordered.empty()) source = in_usual_order(source);
   at::Tensor& target = frame_.values[step.results[0][0]];
-  if (copy.share) {
-    target = source;
-  } else {
-    target = source.device() == step.device ? source.clone() : source.to(step.device);
-  }
+  target = copy.share || source.device() != step.device ? source : source.clone();
+  bring_to(step.device, target);
 }
 
 void Executor::Run::element(const Step& step) {

@@ -86,15 +86,6 @@ StackFrame frame_at(uintptr_t address) {
   return frame;
 }
 
-// From the innermost function outwards.
-std::vector<uintptr_t> stack_addresses() {
-  std::array<void*, 256> addresses;
-  const int depth = backtrace(addresses.data(), static_cast<int>(addresses.size()));
-  std::vector<uintptr_t> result;
-  for (int i = 0; i < depth; ++i) result.push_back(reinterpret_cast<uintptr_t>(addresses[i]));
-  return result;
-}
-
 // Inline functions of libraries are instantiated by the program. Their names begin with a name space, also where
 // something local (Z) or const (K) is meant.
 bool is_of_a_library(const StackFrame& frame) {
@@ -121,6 +112,14 @@ std::string first_outside(const std::vector<uintptr_t>& addresses) {
 
 }  // namespace
 
+std::vector<uintptr_t> stack_addresses() {
+  std::array<void*, 256> addresses;
+  const int depth = backtrace(addresses.data(), static_cast<int>(addresses.size()));
+  std::vector<uintptr_t> result;
+  for (int i = 0; i < depth; ++i) result.push_back(reinterpret_cast<uintptr_t>(addresses[i]));
+  return result;
+}
+
 std::string caller_outside_libraries() { return first_outside(stack_addresses()); }
 
 std::string caller_outside_libraries(std::string_view backtrace) {
@@ -138,8 +137,8 @@ std::string caller_outside_libraries(std::string_view backtrace) {
   return first_outside(addresses);
 }
 
-std::string libtorch_function(std::string_view name) {
-  for (const uintptr_t address : stack_addresses()) {
+std::string libtorch_function(std::string_view name, const std::vector<uintptr_t>& stack) {
+  for (const uintptr_t address : stack) {
     const StackFrame frame = frame_at(address);
     if (!frame.file.starts_with("libtorch")) continue;
     const std::string function = readable(frame.symbol);

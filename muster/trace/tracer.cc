@@ -255,7 +255,7 @@ void Tracer::before_write(const std::string& op, const at::Tensor& tensor) {
   }
   if (!tensor.has_storage() || copy_with_memory(tensor)) return;
   if (auto variable = Variable::State::find(tensor)) {
-    if (before_.empty()) optimizer_ = libtorch_function("torch::optim::");
+    if (before_.empty()) first_write_ = stack_addresses();
     at::Tensor& before = before_[variable.get()];
     if (!before.defined()) {
       Untraced untraced;
@@ -285,7 +285,8 @@ std::string Tracer::kept_outside() {
                         [&](const auto& entry) { return ValueTable::storage_of(entry.second) == storage; });
   });
   if (!held) return "";
-  const std::string who = optimizer_.empty() ? "" : str_cat(" (the state of ", optimizer_, ")");
+  const std::string optimizer = libtorch_function("torch::optim::", first_write_);
+  const std::string who = optimizer.empty() ? "" : str_cat(" (the state of ", optimizer, ")");
   return str_cat("a tensor (", held->to_string(), ") that it made is still held by somebody", who);
 }
 

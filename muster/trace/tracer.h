@@ -137,7 +137,7 @@ class Tracer {
   std::vector<const void*> argument_storages_, argument_handles_;  // of the outermost trace
   std::vector<size_t> compact_arguments_;
   std::vector<CapturedTensor> captured_;
-  std::string optimizer_;  // of libtorch that wrote to a variable: "torch::optim::Adam::step"
+  std::vector<uintptr_t> first_write_;  // the stack of the first op that wrote to a variable: an optimizer of libtorch?
   absl::flat_hash_map<c10::OperatorName, KnownOp> known_ops_;
   absl::flat_hash_map<std::string, ValueId> numbers_;
   std::vector<std::shared_ptr<Variable::State>> variables_;
