@@ -8,6 +8,7 @@
 #include "muster/base/blocking.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
+#include "muster/runtime/small_product.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -248,6 +249,7 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
     op.guard->check(stack);
   }
   if (trial_ != nullptr && op.second_factor >= 0) trial_->note(op, stack, frame_.values);
+  if (op.second_factor >= 0) untranspose_small(stack[op.second_factor - 1].toTensor(), stack[op.second_factor]);
   if (op.moves && move_into(stack[0].toTensor(), stack[1])) {
     stack.resize(1);  // what copy_ returns
   } else if (op.in_place && nobody_else_sees(stack[0])) {
