@@ -1,11 +1,11 @@
 #include "muster/io/output_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <system_error>
@@ -22,11 +22,9 @@ void sync(int descriptor, const std::string& path) {
   if (disk::fsync(descriptor, path) != 0 && errno != EINVAL) throw file_error(path, "fsync", errno);
 }
 
-constexpr size_t kBlock = 4096;  // what goes past the cache begins and ends at multiples, in memory and in the file
-
 }  // namespace
 
-void OutputFile::Free::operator()(std::byte* buffer) const { std::free(buffer); }
+void OutputFile::Free::operator()(std::byte* buffer) const { ::munmap(buffer, kBufferBytes); }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   descriptor_ = disk::repeated({}, [&] { return disk::open(path_, O_WRONLY | O_CREAT | O_EXCL, 0666); });
@@ -44,8 +42,11 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     auto& buffer = buffers_[current_];
     if (!buffer) {
-      buffer.reset(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBufferBytes)));
-      if (!buffer) throw std::bad_alloc();
+      // Whole pages, of which none stays behind: a heap would keep them, at another place for every thread that saves.
+      void* const made =
+          ::mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+      if (made == MAP_FAILED) throw std::bad_alloc();
+      buffer.reset(static_cast<std::byte*>(made));
     }
     const size_t count = std::min(bytes.size(), kBufferBytes - filled_);
     std::memcpy(buffer.get() + filled_, bytes.data(), count);
@@ -69,7 +70,8 @@ void OutputFile::wait_for_thread() {
 }
 
 void OutputFile::store(std::span<const std::byte> bytes) {
-  // What is less than a buffer is the end of the file, which need not be that of a block.
+  // What goes past the cache begins and ends at multiples of a block, in memory and in the file. What is less than a
+  // buffer is the end of the file, which need not be one.
   bool direct = bytes.size() == kBufferBytes && disk::set_direct(descriptor_, true);
   while (!bytes.empty()) {
     const ssize_t written = disk::write(descriptor_, bytes.data(), bytes.size(), path_);

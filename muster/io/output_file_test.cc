@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <cerrno>
 #include <string_view>
@@ -34,6 +37,21 @@ TEST(OutputFile, HoldsWhatWasWrittenOnceItIsFinished) {
 
   EXPECT_EQ(read_file(directory.path("a")), "one two");
 }
+
+#ifdef __GLIBC__
+// A heap that keeps what is freed (as that of a server does) keeps another two buffers for every thread that has saved.
+TEST(OutputFile, TakesItsBuffersFromTheSystemAndNotFromTheHeap) {
+  ScopedDirectory directory;
+  const std::string text(2 * OutputFile::kBufferBytes, 'x');
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  const size_t before = ::mallinfo2().arena;
+
+  OutputFile file(directory.path("a"));
+  file.write(file_bytes(text));
+
+  EXPECT_LT(::mallinfo2().arena, before + OutputFile::kBufferBytes);
+}
+#endif
 
 TEST(OutputFile, HoldsWhatIsLargerThanItsBuffers) {
   ScopedDirectory directory;
