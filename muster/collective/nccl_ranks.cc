@@ -184,7 +184,8 @@ class NcclRanks : public GpuRanks {
 
   bool takes(const CollectiveCall&, const std::vector<at::Tensor>& values) const override {
     return !values.empty() && std::all_of(values.begin(), values.end(), [&](const at::Tensor& value) {
-      return value.defined() && value.device() == device_ && !value.is_complex() && known(value.scalar_type());
+      return value.defined() && value.device() == device_ && value.layout() == at::kStrided &&
+             known(value.scalar_type());
     });
   }
 
@@ -194,7 +195,7 @@ class NcclRanks : public GpuRanks {
     if (call.kind == CollectiveKind::kAllReduce) return all_reduce(call, values, look);
     std::vector<at::Tensor> results;
     for (const at::Tensor& value : values) {
-      const at::Tensor given = value.contiguous();
+      const at::Tensor given = value.resolve_neg().contiguous();
       switch (call.kind) {
         case CollectiveKind::kBroadcast: results.push_back(broadcast(call, given, look)); break;
         case CollectiveKind::kAllGather: results.push_back(all_gather(given, look)); break;
@@ -253,7 +254,7 @@ class NcclRanks : public GpuRanks {
     std::vector<at::Tensor> results(values.size());
     for (const auto& [type, members] : of_type) {
       std::vector<at::Tensor> parts;
-      for (const size_t member : members) parts.push_back(values[member].reshape({-1}));
+      for (const size_t member : members) parts.push_back(values[member].resolve_neg().reshape({-1}));
       at::Tensor flat = at::cat(parts);
       const bool rounds = is_half(flat) && call.reduction == Reduction::kSum;
       if (rounds) flat = flat.to(at::kFloat);

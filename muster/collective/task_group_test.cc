@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <set>
@@ -385,6 +386,46 @@ TEST_P(TaskGroups, AreFormedAnewBySameProcesses) {
       generations.insert(group.generation());
     });
     EXPECT_EQ(generations.size(), round) << "one of both, and another one each time";
+  }
+}
+
+TEST_P(TaskGroups, SayOnceHowTheySum) {
+  start_tasks(3);
+  LogCapture log;
+
+  expect_all_well(3, [](TaskGroup&) {});
+
+  EXPECT_TRUE(log.contains("all 3 are here; sums of up to "));
+  const auto says = [](const LogLine& line) { return line.text.find("(measured: ") != std::string::npos; };
+  EXPECT_EQ(std::ranges::count_if(log.lines(), says), 1);
+}
+
+TEST_P(TaskGroups, MeasureNothingIfTold) {
+  start_tasks(2);
+  LogCapture log;
+  const auto usual = [&](int rank) {
+    TaskGroupOptions made = options(rank, 2);
+    made.measure = false;
+    return made;
+  };
+
+  for (const Status& failure : Tasks::together(2, usual, [](TaskGroup&) {})) EXPECT_TRUE(failure.ok()) << failure;
+
+  EXPECT_TRUE(log.contains("sums of up to 32 KiB go with the first message, of up to 4 MiB whole"));
+  EXPECT_FALSE(log.contains("measured"));
+}
+
+TEST_P(TaskGroups, AreNotFormedOfRanksThatSumInDifferentWays) {
+  start_tasks(2);
+  const auto one_measures = [&](int rank) {
+    TaskGroupOptions made = options(rank, 2);
+    made.measure = rank == 1;
+    return made;
+  };
+
+  for (const Status& failure : Tasks::together(2, one_measures, [](TaskGroup&) {})) {
+    EXPECT_EQ(failure.code(), StatusCode::kInvalidArgument) << failure;
+    EXPECT_THAT(failure.message(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("that measures")));
   }
 }
 
