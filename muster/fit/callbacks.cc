@@ -4,6 +4,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -36,10 +38,17 @@ void remove_backups(const std::string& directory) {
 
 bool larger_is_better(const std::string& monitor, Better better) {
   if (better != Better::kAuto) return better == Better::kLarger;
+  if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
   for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
     if (monitor.find(word) != std::string::npos) return true;
   }
   return false;
+}
+
+// As few digits as tell it from every other number.
+std::string in_all_digits(double value) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
 }
 
 double value_of(const Logs& logs, const std::string& name) {
@@ -69,11 +78,23 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 void EarlyStopping::on_train_begin(Training&) { *this = EarlyStopping(options_); }
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
+  if (training.epoch < options_.start_from_epoch) return;
   if (best_.improves(logs)) {
     waited_ = 0;
+    if (!options_.restore_best_weights) return;
+    best_weights_.clear();
+    for (const Variable& variable : training.model.variables().all()) {
+      best_weights_.push_back(variable.value().detach().clone());
+    }
   } else if (++waited_ >= options_.patience) {
     training.stop = true;
   }
+}
+
+void EarlyStopping::on_train_end(Training& training, const Logs&) {
+  std::vector<Variable> variables = training.model.variables().all();
+  for (size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
+  best_weights_.clear();
 }
 
 ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
@@ -136,7 +157,7 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   }
   begun_ = true;
   out << training.epoch;
-  for (const auto& [name, value] : logs) out << "," << absl::StrCat(value);
+  for (const auto& [name, value] : logs) out << "," << in_all_digits(value);
   out << "\n" << std::flush;
   if (!out) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
 }

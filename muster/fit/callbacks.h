@@ -22,7 +22,7 @@ class Checkpoints;
 class SummaryWriter;
 
 // Whether smaller or larger numbers are better. kAuto: larger for those whose names say accuracy, auc, precision,
-// recall, f1, r2 or iou; smaller for others.
+// recall, f1, r2 or iou; smaller for others, and for all that end in loss or error.
 enum class Better { kAuto, kSmaller, kLarger };
 
 // Remembers the best of a number. Throws Error{kNotFound} that lists the names if an epoch has no such number.
@@ -42,19 +42,23 @@ class BestSoFar {
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;
-  double min_delta = 0;  // what counts as better
-  int patience = 0;      // epochs that may be no better before the last one
+  double min_delta = 0;               // what counts as better
+  int patience = 0;                   // epochs that may be no better before the last one
+  int start_from_epoch = 0;           // those before it may be as they like
+  bool restore_best_weights = false;  // when the training ends; they are kept in this process meanwhile
 };
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_train_end(Training& training, const Logs& logs) override;
 
  private:
   EarlyStoppingOptions options_;
   BestSoFar best_;
   int waited_ = 0;
+  std::vector<at::Tensor> best_weights_{};
 };
 
 struct ModelCheckpointOptions {

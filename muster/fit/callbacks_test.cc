@@ -220,5 +220,39 @@ TEST_F(FitCallbacks, SayWhichNumbersThereAre) {
   }
 }
 
+TEST_F(FitCallbacks, EarlyStoppingBringsTheBestWeightsBack) {
+  Model trained = model();
+  const at::Tensor x = torch::ones({8, 2});
+  std::vector<double> weights;
+  const LambdaCallback look(
+      {.on_epoch_end = [&](Training& training, const Logs&) { weights.push_back(weight_of(training.model)); }});
+  // A rising number is worse: the first epoch that counts is the best.
+  EarlyStopping stop({.monitor = "score", .patience = 2, .start_from_epoch = 1, .restore_best_weights = true});
+  Training training{.model = trained, .epochs = 10};
+  stop.on_train_begin(training);
+  for (; !training.stop; ++training.epoch) {
+    trained.fit({x, x.sum(1, true)}, {.callbacks = {look}, .verbose = 0});
+    stop.on_epoch_end(training, {{"score", training.epoch}});
+  }
+  stop.on_train_end(training, {});
+
+  EXPECT_THAT(weights, SizeIs(4));
+  EXPECT_EQ(weight_of(trained), weights[1]);
+}
+
+TEST_F(FitCallbacks, ANumberThatEndsInLossIsBetterIfSmaller) {
+  BestSoFar best("val_recall_loss", Better::kAuto);
+  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.5}}));
+  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.4}}));
+  EXPECT_FALSE(best.improves({{"val_recall_loss", 0.45}}));
+}
+
+TEST_F(FitCallbacks, CsvHasAllDigits) {
+  Model trained = model();
+  Training training{.model = trained, .epochs = 1};
+  CsvLogger(in("all.csv")).on_epoch_end(training, {{"loss", 12345.678901}});
+  EXPECT_EQ(read_file(in("all.csv")), "epoch,loss\n0,12345.678901\n");
+}
+
 }  // namespace
 }  // namespace muster::callbacks_test

@@ -59,6 +59,10 @@ std::vector<const T*> given_for(const std::vector<std::string>& outputs, const c
 at::Tensor weights_of(const Expected& expected, const at::Tensor& by_class, const at::Tensor& output) {
   const at::Tensor& target = expected.target;
   const int64_t examples = target.dim() == 0 ? 1 : target.size(0);
+  if (expected.weights.defined() && expected.weights.numel() != examples) {
+    throw invalid_argument("sample_weight: it is ", spec_of(expected.weights).to_string(),
+                           ", expected one for each of ", examples, " examples");
+  }
   at::Tensor weights = expected.weights.defined() ? expected.weights.reshape({examples}).to(output.scalar_type())
                                                   : at::ones({examples}, output.options().requires_grad(false));
   if (!by_class.defined()) return weights;
@@ -67,6 +71,7 @@ at::Tensor weights_of(const Expected& expected, const at::Tensor& by_class, cons
     throw invalid_argument("class_weight: the target is ", spec_of(target).to_string(),
                            ", expected the number of a class for each example");
   }
+  if (classes.is_floating_point()) classes = classes.round();
   classes = classes.to(at::kLong).clamp(0, by_class.size(0) - 1);
   return weights * by_class.to(output.options()).index_select(0, classes);
 }
@@ -160,12 +165,17 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
       }
       examples = own;
       if (!criterion.loss) return;
-      const at::Tensor each = criterion.loss(output, expected[i].target);
+      at::Tensor each = criterion.loss(output, expected[i].target);
       if (each.dim() > 0 && each.size(0) != weights[i].size(0)) {
         throw invalid_argument("loss ", criterion.loss.name(), ": it is ", spec_of(each).to_string(),
                                ", expected a number for each of ", weights[i].size(0), " examples, or one");
       }
       const bool weighted = expected[i].weights.defined() || by_class.defined();
+      if (weighted && each.dim() == 0) {
+        throw invalid_argument("loss ", criterion.loss.name(), ": it is one number for the batch, so that weights of ",
+                               "examples would be lost; expected a number for each example");
+      }
+      if (each.dim() > 1) each = each.flatten(1).mean(1);
       const at::Tensor sum = each.dim() == 0 ? each * examples : (weighted ? each * weights[i] : each).sum();
       const at::Tensor mean = each.dim() == 0 ? each : sum / std::max(examples, 1.0);
       const at::Tensor part = criterion.weight == 1 ? mean : mean * criterion.weight;

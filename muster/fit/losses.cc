@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "muster/base/status.h"
 #include "muster/fit/one_shape.h"
@@ -122,7 +123,7 @@ Loss huber(double delta) {
           }};
 }
 
-Loss binary_focal_cross_entropy(double gamma, double alpha) {
+Loss binary_focal_cross_entropy(double gamma, std::optional<double> alpha) {
   return {"binary_focal_cross_entropy",
           [gamma, alpha](const at::Tensor& output, const at::Tensor& target) {
             const auto [logits, wanted] = alike("binary_focal_cross_entropy", output, target);
@@ -130,7 +131,8 @@ Loss binary_focal_cross_entropy(double gamma, double alpha) {
                 at::binary_cross_entropy_with_logits(logits, wanted, {}, {}, at::Reduction::None);
             const at::Tensor p = at::sigmoid(logits);
             const at::Tensor missed = wanted * (1 - p) + (1 - wanted) * p;
-            return per_example(missed.pow(gamma) * (wanted * alpha + (1 - wanted) * (1 - alpha)) * entropy);
+            const at::Tensor focal = missed.pow(gamma) * entropy;
+            return per_example(alpha ? focal * (wanted * *alpha + (1 - wanted) * (1 - *alpha)) : focal);
           },
           Outputs::kLogits};
 }
@@ -158,8 +160,8 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
                                      spec_of(output).to_string(), " and the target ", spec_of(target).to_string(),
                                      ", expected the number of a class for each row of scores");
             }
-            if (options.from_logits && output.dim() == 2) {  // one op forth, and one back
-              constexpr int64_t kNone = -100;
+            if (options.from_logits && output.dim() == 2) {                   // one op forth, and one back
+              constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
               return at::cross_entropy_loss(output, classes.to(at::kLong), {}, at::Reduction::None, kNone,
                                             options.label_smoothing);
             }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -51,7 +52,7 @@ Loss huber(double delta = 1);
 
 // Of targets 0 and 1, and probabilities or logits.
 extern const Loss binary_cross_entropy, binary_cross_entropy_with_logits;
-Loss binary_focal_cross_entropy(double gamma = 2, double alpha = 0.25);  // of logits
+Loss binary_focal_cross_entropy(double gamma = 2, std::optional<double> alpha = {});  // of logits; alpha: weighs ones
 
 // One of several classes, whose logits are the last dimension of the output. The target is a distribution of that
 // shape, or, sparse, the number of the class.

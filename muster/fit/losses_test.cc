@@ -41,7 +41,10 @@ TEST(Losses, OfDistributionsAreThoseOfKeras) {
 TEST(Losses, OfProbabilitiesAndLogitsAreThoseOfKeras) {
   expect(binary_cross_entropy, kOutput, kTarget, {0.2899092F, 0.5108256F, 0.5108257F});
   expect(binary_cross_entropy_with_logits, kOutput * 4 - 2, kTarget, {0.3171916F, 0.548458F, 0.548458F});
-  expect(binary_focal_cross_entropy(), kOutput * 4 - 2, kTarget, {0.009748659F, 0.04155482F, 0.1246645F});
+  // Twice that of alpha = 0.5.
+  const at::Tensor halved = binary_focal_cross_entropy(2, 0.5)(kOutput * 4 - 2, kTarget);
+  EXPECT_TRUE(torch::allclose(binary_focal_cross_entropy()(kOutput * 4 - 2, kTarget), halved * 2));
+  expect(binary_focal_cross_entropy(2, 0.25), kOutput * 4 - 2, kTarget, {0.009748659F, 0.04155482F, 0.1246645F});
 }
 
 TEST(Losses, OfClassesAreThoseOfKeras) {

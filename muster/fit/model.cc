@@ -197,6 +197,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                            options.steps_per_epoch.value_or(0), ", expected no negative ones, and at least one step");
   }
   std::variant<Dataset, ModelInput::Make> data = input.batched(options.batch_size, options.shuffle);
+  if (options.steps_per_epoch && input.is_tensors()) data = std::get<Dataset>(data).repeat();
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
   Callbacks callbacks = options.callbacks;
   bool step_by_step = false;
@@ -244,7 +245,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
     });
     if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
-      throw out_of_range("fit: there are no batches in the data");
+      throw out_of_range("fit: there are no batches in the data",
+                         state.options.accumulate > 1 ? str_cat(", or fewer than the ", state.options.accumulate,
+                                                                " that are one step (accumulate)")
+                                                      : "");
     }
     if (options.steps_per_epoch && taken < *options.steps_per_epoch) {
       MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch

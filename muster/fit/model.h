@@ -121,10 +121,18 @@ Model compile(Module module, CompileOptions options) {
     return variables_of_module();
   };
   ModuleVariables variables = options.strategy ? in_scope() : variables_of_module();
-  auto set_training = [module](bool training) mutable {
+  // Parts that are in eval() while the module is in training stay so: their statistics are frozen.
+  auto set_training = [module, frozen = std::vector<std::shared_ptr<torch::nn::Module>>()](bool training) mutable {
     auto& of = forward_internal::module_in(module);
     const bool before = of.is_training();
+    if (before == training) return before;
+    if (!training) {
+      frozen = of.modules(/*include_self=*/false);
+      std::erase_if(frozen, [](const auto& part) { return part->is_training(); });
+    }
     of.train(training);
+    if (!training) return before;
+    for (const auto& part : frozen) part->eval();
     return before;
   };
   std::vector<std::string> outputs = output_names_of(module);

@@ -32,6 +32,7 @@ class ModelInput {
 
   // With tensors in batches, in another order each time if they are shuffled.
   std::variant<Dataset, Make> batched(int64_t batch_size, bool shuffle) const;
+  bool is_tensors() const { return std::holds_alternative<Tensors>(what_); }
   // With tensors as one batch.
   std::variant<Dataset, Make> as_one_batch() const;
 

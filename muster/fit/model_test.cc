@@ -472,5 +472,62 @@ TEST_F(FitOnParameterServers, ThrowsWhatAStepThrows) {
   EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("16x3 and 4x1"));
 }
 
+// ---- As a user of Keras or PyTorch expects it
+
+TEST(Fit, TakesTheMeanOfALossThatGivesSeveralNumbersForAnExample) {
+  const Line line;
+  const at::Tensor weights = torch::linspace(0, 2, line.x.size(0));
+  const auto loss_of = [&](const Loss& loss) {
+    Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0}), .loss = loss});
+    return model.evaluate({line.x, line.y, weights}).at("loss");
+  };
+  const double usual = loss_of(mean_squared_error);
+
+  const auto in_columns = [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square(); };
+  EXPECT_NEAR(loss_of(Loss(in_columns)), usual, 1e-6);
+  const auto twice = [](const at::Tensor& output, const at::Tensor& target) {
+    return (output - target).square().expand({-1, 2});
+  };
+  EXPECT_NEAR(loss_of(Loss(twice)), usual, 1e-6);
+  const auto one = [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); };
+  EXPECT_THAT(message_of([&] { loss_of(Loss(one)); }), HasSubstr("weights of examples would be lost"));
+}
+
+TEST(Fit, SaysHowManyWeightsItExpects) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  EXPECT_THAT(message_of([&] { model.evaluate({line.x, line.y, torch::ones({70, 2})}); }),
+              HasSubstr("sample_weight: it is float32[32, 2], expected one for each of 32 examples"));
+}
+
+TEST(Fit, BeginsAgainWithTensorsThatEndWithinAnEpoch) {
+  const Line line;  // 5 batches
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  const History history =
+      model.fit({line.x, line.y}, {.epochs = 4, .steps_per_epoch = 3, .batch_size = 16, .verbose = kQuiet});
+  EXPECT_THAT(history["loss"], SizeIs(4));
+}
+
+TEST(Fit, LeavesPartsInEvalThatWereInItBefore) {
+  const Line line;
+  torch::nn::BatchNorm1d frozen(3), trained(3);
+  torch::nn::Sequential net(frozen, trained, torch::nn::Linear(3, 1));
+  frozen->eval();
+  Model model = compile(net, {.loss = mean_squared_error});
+  model.fit(line.batches(), {.epochs = 2, .validation_data = line.batches(), .verbose = kQuiet});
+
+  EXPECT_FALSE(frozen->is_training());
+  EXPECT_TRUE(trained->is_training());
+  adopted(*net).write_back();
+  EXPECT_TRUE(torch::equal(frozen->running_mean, torch::zeros({3})));
+  EXPECT_FALSE(torch::equal(trained->running_mean, torch::zeros({3})));
+}
+
+TEST(Fit, SaysThatAStepTakesSeveralBatchesIfThereAreFewer) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error, .accumulate = 40});
+  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("(accumulate)"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -7,10 +7,22 @@
 #include "muster/fit/model.h"
 
 namespace muster {
+namespace {
+
+// The rate that is seen is that of the schedule, the one that is set is that which it begins with.
+void refuse_schedule(const Training& training, const char* callback) {
+  if (!training.model.optimizer().has_schedule()) return;
+  throw invalid_argument(callback, ": the optimizer's learning rate follows a schedule; expected a number, or no ",
+                         callback);
+}
+
+}  // namespace
 
 LearningRateScheduler::LearningRateScheduler(Rule rule) : rule_(std::move(rule)) {
   if (!rule_) throw invalid_argument("LearningRateScheduler: no function, expected one from an epoch to a rate");
 }
+
+void LearningRateScheduler::on_train_begin(Training& training) { refuse_schedule(training, "LearningRateScheduler"); }
 
 void LearningRateScheduler::on_epoch_begin(Training& training) {
   const Optimizer& optimizer = training.model.optimizer();
@@ -24,7 +36,10 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
   }
 }
 
-void ReduceLrOnPlateau::on_train_begin(Training&) { *this = ReduceLrOnPlateau(options_); }
+void ReduceLrOnPlateau::on_train_begin(Training& training) {
+  refuse_schedule(training, "ReduceLrOnPlateau");
+  *this = ReduceLrOnPlateau(options_);
+}
 
 void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
   const bool cools = cooling_ > 0;

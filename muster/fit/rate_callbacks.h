@@ -9,18 +9,20 @@
 namespace muster {
 
 // Sets the rate of each epoch (from 0) to what a function makes of the number and the rate so far. For rates that
-// change from step to step an optimizer takes a Schedule.
+// change from step to step an optimizer takes a Schedule; one that has one is refused when the training begins.
 class LearningRateScheduler : public Callback {
  public:
   using Rule = std::function<double(int epoch, double rate)>;
   // Throws Error{kInvalidArgument} for no function.
   explicit LearningRateScheduler(Rule rule);
+  void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
 
  private:
   Rule rule_;
 };
 
+// An epoch is in the cooldown if it ends in it, as in PyTorch; Keras counts the one that the rate was reduced in.
 struct ReduceLrOnPlateauOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;

@@ -77,5 +77,12 @@ TEST(ReduceLrOnPlateau, CoolsDownAndStopsAtTheLeast) {
 
 TEST(ReduceLrOnPlateau, ReducesNothingByAFactorOfOne) { EXPECT_THROW(ReduceLrOnPlateau({.factor = 1}), Error); }
 
+TEST(RateCallbacks, RefuseARateThatFollowsASchedule) {
+  Model model = small_model(Sgd({.learning_rate = cosine_decay(0.1, 100)}));
+  const LearningRateScheduler same([](int, double rate) { return rate; });
+  EXPECT_THROW(model.fit(some_data(), {.callbacks = {same}, .verbose = 0}), Error);
+  EXPECT_THROW(model.fit(some_data(), {.callbacks = {ReduceLrOnPlateau()}, .verbose = 0}), Error);
+}
+
 }  // namespace
 }  // namespace muster::rate_callbacks_test

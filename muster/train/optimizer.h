@@ -95,6 +95,7 @@ class Optimizer {
   // traced functions; in each process of those that train in step.
   double learning_rate() const;
   void set_learning_rate(double rate) const;
+  bool has_schedule() const { return !rule_.learning_rate.is_constant(); }
   int64_t iterations() const;  // steps that were taken
   // In the place of UpdateOptions::clipping, before the first step: a function keeps what it was traced with.
   void set_clipping(const Clipping& clipping);
