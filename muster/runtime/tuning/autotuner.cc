@@ -93,6 +93,7 @@ size_t Autotuner::measure(const TuningQuestion& question) const {
   auto faster = [](const Candidate& a, const Candidate& b) { return a.best < b.best; };
   const bool same_bits = question.goal != TuningGoal::kFastest;
   std::vector<std::vector<at::Tensor>> results(candidates.size());
+  if (question.prepare) question.prepare();
   wait_for(question.device);
   const Clock::time_point begin = now_();
   // In turn, so that what else happens on the machine happens to all of them.

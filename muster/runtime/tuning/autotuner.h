@@ -33,7 +33,8 @@ struct TuningQuestion {
   c10::Device device;
   std::vector<Alternative> alternatives;  // as recorded is the first
   TuningGoal goal = TuningGoal::kFastest;
-  int percent = 0;  // by which one has to be faster than the first to be preferred to it
+  std::function<void()> prepare{};  // called before the first run, if there is one: the clock does not run yet
+  int percent = 0;                  // by which one has to be faster than the first to be preferred to it
 };
 
 // Everything that is chosen by measuring is chosen here: the alternatives run in turn, and what was fastest is

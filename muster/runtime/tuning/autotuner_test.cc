@@ -70,6 +70,22 @@ TEST_F(TunedAlternatives, AreNotTriedAgainIfTheFirstCallIsHopeless) {
   EXPECT_EQ(runs_, 2);
 }
 
+TEST_F(TunedAlternatives, ArePreparedBeforeTheClockRuns) {
+  TuningQuestion asked = question({taking("rows", 10), taking("columns", 12)});
+  int prepared = 0;
+  asked.prepare = [&] {
+    EXPECT_EQ(runs_, 0);
+    ++prepared;
+    time_ += Microseconds(1'000'000);
+  };
+  Autotuner tuner = this->tuner();
+
+  EXPECT_EQ(tuner.choose(asked), 0u);
+  EXPECT_EQ(tuner.choose(asked), 0u);
+
+  EXPECT_EQ(prepared, 1);
+}
+
 TEST_F(TunedAlternatives, HaveToBeBetterByAsMuchAsIsAskedFor) {
   TuningQuestion asked = question({taking("rows", 1000), taking("columns", 980)});
   EXPECT_EQ(tuner().choose(asked), 1u);

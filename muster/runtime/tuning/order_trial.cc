@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 
 #include "muster/runtime/tensors.h"
@@ -89,12 +90,16 @@ bool OrderTrial::columns_will_do(size_t variable, std::vector<Product> products)
       str_cat(written ? "weight " : "weight that is read ", plan_.program.variables[variable].spec.to_string());
   for (const Product& product : products) str_append(what, "; ", product.text);
   std::vector<Call> calls;  // made when they are needed: what is known already is not called
+  auto prepare = [&] { std::transform(products.begin(), products.end(), std::back_inserter(calls), &call_of); };
   auto run = [&](bool columns) {
-    if (calls.empty()) std::transform(products.begin(), products.end(), std::back_inserter(calls), &call_of);
     std::vector<at::Tensor> results;
     for (const Call& call : calls) {
       std::vector<c10::IValue> stack = columns ? call.columns : call.rows;
-      columns&& call.is_update ? multiply_into_columns(stack) : call.op.callBoxed(stack);
+      if (columns && call.is_update) {
+        multiply_into_columns(stack);
+      } else {
+        call.op.callBoxed(stack);
+      }
       results.push_back(stack[0].toTensor());
     }
     return results;
@@ -103,6 +108,7 @@ bool OrderTrial::columns_will_do(size_t variable, std::vector<Product> products)
                           .device = at::kCPU,
                           .alternatives = {{"rows", [&] { return run(false); }}},
                           .goal = written ? TuningGoal::kFastestOfSameBits : TuningGoal::kAnyOfSameBits,
+                          .prepare = prepare,
                           .percent = 3};
   question.alternatives.push_back({written ? "columns" : "either", [&] { return run(true); }});
   return tuner_.choose(question) == 1;
