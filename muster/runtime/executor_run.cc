@@ -237,7 +237,13 @@ void Executor::Run::perform(const Step& step, std::vector<c10::IValue>& stack) {
 void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack) {
   stack.assign(op.stack.begin(), op.stack.end());
   for (const Step::Slot& slot : step.slots) {
-    stack[slot.position] = slot.needed ? needed(step, slot.value, slot.position) : frame_.values[slot.value];
+    at::Tensor& value = frame_.values[slot.value];
+    if (slot.needed && !value.defined()) fail_undefined(step, slot.position);
+    if (slot.last) {
+      stack[slot.position] = std::move(value);
+    } else {
+      stack[slot.position] = value;
+    }
   }
   for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list_operand(slot, frame_.values);
   if (op.generator >= 0) stack[op.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
@@ -250,9 +256,9 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
   }
   if (trial_ != nullptr && op.second_factor >= 0) trial_->note(op, stack, frame_.values);
   if (op.second_factor >= 0) untranspose_small(stack[op.second_factor - 1].toTensor(), stack[op.second_factor]);
-  if (op.moves && move_into(stack[0].toTensor(), stack[1])) {
+  if (op.moves && move_into(stack[0].toTensor(), stack[1], step.slots[1].last)) {
     stack.resize(1);  // what copy_ returns
-  } else if (op.in_place && nobody_else_sees(stack[0])) {
+  } else if (op.in_place && nobody_else_sees(stack[0], step.slots[0].last)) {
     // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
     if (op.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
     op.in_place->callBoxed(stack);

@@ -99,6 +99,29 @@ TEST(Executor, LeavesWhatAReaderHoldsAsItWas) {
   EXPECT_TRUE(torch::equal(second, torch::full({2, 2}, 3.0F)));
 }
 
+TEST(Executor, DoesNotOverwriteALastOperandThatGoesByTwoNames) {
+  Bench bench;
+  Builder builder;
+  const ValueId sum = builder.add(builder.argument(), builder.argument());
+  const ValueId same = builder.op("aten::mul_.Scalar", {ref(sum), integer(-1)});
+  const ValueId positive = builder.relu(sum);
+  auto executor = bench.make(builder.finish({same, positive}));
+
+  const auto outputs = executor->run({torch::ones({2, 2}), torch::ones({2, 2})});
+
+  EXPECT_TRUE(torch::equal(outputs.at(0), torch::full({2, 2}, -2.0F)));
+  EXPECT_TRUE(torch::equal(outputs.at(1), torch::zeros({2, 2})));
+}
+
+TEST(Executor, TakesAnOperandTwiceThatIsNotUsedAgain) {
+  Bench bench;
+  Builder builder;
+  const ValueId sum = builder.add(builder.argument(), builder.argument());
+  auto executor = bench.make(builder.finish({builder.add(sum, sum)}));
+
+  EXPECT_TRUE(torch::equal(executor->run({torch::ones({2, 2}), torch::ones({2, 2})}).at(0), torch::full({2, 2}, 4.0F)));
+}
+
 TEST(Executor, NamesAVariableThatWasNeverInitialized) {
   Bench bench;
   Builder builder;

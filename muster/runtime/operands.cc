@@ -63,16 +63,17 @@ void put_in_usual_order(c10::IValue& operand) {
   }
 }
 
-bool nobody_else_sees(const c10::IValue& operand) {
+bool nobody_else_sees(const c10::IValue& operand, bool handed_over) {
   const at::Tensor& tensor = operand.toTensor();
-  return tensor.use_count() <= 2 && tensor.storage().use_count() == 1 && tensor.is_non_overlapping_and_dense();
+  return tensor.use_count() <= (handed_over ? 1 : 2) && tensor.storage().use_count() == 1 &&
+         tensor.is_non_overlapping_and_dense();
 }
 
-bool move_into(const at::Tensor& variable, const c10::IValue& given) {
+bool move_into(const at::Tensor& variable, const c10::IValue& given, bool handed_over) {
   const at::Tensor& value = given.toTensor();
   if (value.sizes() != variable.sizes() || value.scalar_type() != variable.scalar_type() ||
       value.device() != variable.device() || !fills_its_memory(value) || !fills_its_memory(variable) ||
-      !nobody_else_sees(given)) {
+      !nobody_else_sees(given, handed_over)) {
     return false;
   }
   // Memory that was not allocated by libtorch is somebody else's.

@@ -18,12 +18,12 @@ void use_one_order(const Step& step, std::vector<c10::IValue>& stack);
 // Of a tensor or a list of them.
 void put_in_usual_order(c10::IValue& operand);
 
-// Besides the stack and the value that is about to be dropped.
-bool nobody_else_sees(const c10::IValue& operand);
+// Besides the stack and, unless that was handed over to it, the value that is about to be dropped.
+bool nobody_else_sees(const c10::IValue& operand, bool handed_over);
 
 // Instead of a copy the variable gets the memory of the value that it is given, which gets the variable's. False: it is
 // of another kind, or somebody else has it, too. REQUIRES: nobody else sees the variable.
-bool move_into(const at::Tensor& variable, const c10::IValue& given);
+bool move_into(const at::Tensor& variable, const c10::IValue& given, bool handed_over);
 
 // Throws Error{kInvalidArgument} for tensors that are not as the program wants them.
 void check_arguments(const Program& program, const std::vector<at::Tensor>& arguments);

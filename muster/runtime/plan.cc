@@ -445,6 +445,7 @@ class Planner {
     }
     for (auto& lane : plan_.lanes) {
       for (Step& step : lane) {
+        hand_over_last_operands(step);
         overwrite_last_operand(step);
         auto* call = step.as<Step::Op>();
         if (call == nullptr || step.slots.size() != 2) continue;
@@ -470,6 +471,20 @@ class Planner {
       if (program_.variables[i].value == value) return plan_.variable_uses[i].touched_once;
     }
     return false;
+  }
+
+  static void hand_over_last_operands(Step& step) {
+    const auto* call = step.as<Step::Op>();
+    // On a GPU what is checked beside a step (gpu/device_flags.h) may still need them.
+    if (call == nullptr || !step.device.is_cpu()) return;
+    for (Step::Slot& slot : step.slots) {
+      // Of what an op has written to it may return references, which libtorch reads after it has cleared the stack.
+      const c10::AliasInfo* alias = call->op.schema().arguments()[slot.position].alias_info();
+      if (alias != nullptr && alias->isWrite()) continue;
+      int uses = 0;
+      for_each_operand(step, [&](ValueId value) { uses += value == slot.value; });
+      slot.last = uses == 1 && std::find(step.kills.begin(), step.kills.end(), slot.value) != step.kills.end();
+    }
   }
 
   // An operand that nobody reads afterwards is a place for the result that is already in the cache.

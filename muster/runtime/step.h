@@ -30,6 +30,7 @@ struct Step {
     int32_t position;
     ValueId value;
     bool needed = false;  // the op is not to be called without it
+    bool last = false;    // of an op: nobody uses the value afterwards, nor does the op twice, so it may have it
   };
   struct ListSlot {
     int32_t position;
