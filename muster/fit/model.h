@@ -122,7 +122,8 @@ Model compile(Module module, CompileOptions options) {
   };
   ModuleVariables variables = options.strategy ? in_scope() : variables_of_module();
   // Parts that are in eval() while the module is in training stay so: their statistics are frozen.
-  auto set_training = [module, frozen = std::vector<std::shared_ptr<torch::nn::Module>>()](bool training) mutable {
+  using Parts = decltype(forward_internal::module_in(module).modules());
+  auto set_training = [module, frozen = Parts()](bool training) mutable {
     auto& of = forward_internal::module_in(module);
     const bool before = of.is_training();
     if (before == training) return before;
