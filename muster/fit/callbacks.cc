@@ -88,6 +88,9 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
     }
   } else if (++waited_ >= options_.patience) {
     training.stop = true;
+    if (!training.model.strategy().is_chief()) return;
+    MUSTER_LOG(info) << "fit ends with epoch " << training.epoch + 1 << ": " << best_.monitor() << " is no better for "
+                     << waited_ << (waited_ == 1 ? " epoch" : " epochs");
   }
 }
 
@@ -147,8 +150,19 @@ void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   if (training.model.strategy().is_chief()) remove_backups(options_.directory);
 }
 
+void CsvLogger::on_train_begin(Training& training) {
+  if (!training.model.strategy().is_chief()) return;
+  const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
+  std::error_code refused;
+  if (!directory.empty()) std::filesystem::create_directories(directory, refused);
+  if (!std::ofstream(path_, std::ios::app)) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
+}
+
 void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   if (!training.model.strategy().is_chief()) return;
+  // A training that goes on after a backup adds to what it had written before.
+  std::error_code none;
+  begun_ = begun_ || (training.epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none);
   std::ofstream out(path_, begun_ ? std::ios::app : std::ios::trunc);
   if (!begun_) {
     out << "epoch";

@@ -106,10 +106,12 @@ class BackupAndRestore : public Callback {
   std::shared_ptr<Checkpoints> checkpoints_;
 };
 
-// A line for each epoch, the names in the first one. Throws Error{kUnavailable} for a file that cannot be written.
+// A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch.
+// Makes the directory. Throws Error{kUnavailable} for a file that cannot be written.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
 
  private:

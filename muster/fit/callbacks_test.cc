@@ -137,7 +137,7 @@ TEST_F(FitCallbacks, CsvLoggerWritesALineForEachEpoch) {
 
   EXPECT_THAT(read_file(path), StartsWith("epoch,loss,val_loss\n0,"));
   EXPECT_THAT(read_file(path), HasSubstr("\n1,"));
-  EXPECT_THROW(trained.fit(data_, {.callbacks = {CsvLogger("/nowhere/log.csv")}, .verbose = 0}), Error);
+  EXPECT_THROW(trained.fit(data_, {.callbacks = {CsvLogger("/proc/no/log.csv")}, .verbose = 0}), Error);
 }
 
 TEST_F(FitCallbacks, TensorBoardHasAFileForEachKindOfData) {
@@ -252,6 +252,19 @@ TEST_F(FitCallbacks, CsvHasAllDigits) {
   Training training{.model = trained, .epochs = 1};
   CsvLogger(in("all.csv")).on_epoch_end(training, {{"loss", 12345.678901}});
   EXPECT_EQ(read_file(in("all.csv")), "epoch,loss\n0,12345.678901\n");
+}
+
+TEST_F(FitCallbacks, CsvMakesItsDirectoryAndGoesOnWhereATrainingDoes) {
+  Model trained = model();
+  Training training{.model = trained, .epochs = 4};
+  for (const int first : {0, 2}) {
+    CsvLogger logger(in("new/directory/log.csv"));
+    training.epoch = first;
+    logger.on_train_begin(training);
+    logger.on_epoch_end(training, {{"loss", first}});
+  }
+  EXPECT_EQ(read_file(in("new/directory/log.csv")), "epoch,loss\n0,0\n2,2\n");
+  EXPECT_THROW(CsvLogger("/proc/no/log.csv").on_train_begin(training), Error);
 }
 
 }  // namespace

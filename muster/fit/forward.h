@@ -121,6 +121,16 @@ auto& module_in(Module& module) {
   }
 }
 
+// Tensors that it takes by place; 1 if it takes them by name.
+template <class Module>
+consteval size_t input_count() {
+  if constexpr (kHasOneForward<Module>) {
+    return std::tuple_size_v<typename Signature<decltype(&Module::forward)>::Types>;
+  } else {
+    return 1;
+  }
+}
+
 }  // namespace forward_internal
 
 // `module` is a module or what holds one.
@@ -136,6 +146,11 @@ template <TorchModule Module>
 std::vector<std::string> output_names_of(Module& module) {
   using Plain = std::remove_reference_t<decltype(forward_internal::module_in(module))>;
   return names_by_place("output", forward_internal::output_count<Plain>());
+}
+
+template <TorchModule Module>
+size_t input_count_of(Module& module) {
+  return forward_internal::input_count<std::remove_reference_t<decltype(forward_internal::module_in(module))>>();
 }
 
 }  // namespace muster

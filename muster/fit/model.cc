@@ -83,7 +83,7 @@ struct Model::State {
   }
 
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
-    const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true);
+    const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
     c10::AutoGradMode gradients(trains);
     try {
       const Features outputs = forward(batch.inputs);
@@ -290,7 +290,8 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
   std::vector<std::string> names;
   auto forward = function([this, &pattern, &names](const std::vector<at::Tensor>& tensors) {
     c10::AutoGradMode no_gradients(false);
-    const Features outputs = state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false).inputs);
+    const Features outputs =
+        state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false, state_->parts.inputs).inputs);
     names = outputs.names();
     return outputs.tensors();
   });

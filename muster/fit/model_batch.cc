@@ -13,19 +13,20 @@ namespace {
 constexpr std::string_view kWeights = "sample_weight", kWeightsOfOutput = "sample_weight_";
 
 // Of an element without names: targets, and weights for all outputs or for each.
-std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Criteria& criteria) {
+std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Criteria& criteria, size_t inputs) {
   const size_t count = criteria.all().size();
   if (given.size() != count && given.size() != count + 1 && given.size() != 2 * count) {
     if (count == 1) {
       throw invalid_argument(
           "a model is trained with elements (inputs, target) or (inputs, target, weights), but one has ",
-          given.size() + 1,
-          " tensors without names; with names, as files and Dataset::named give them, label() says which is the "
+          given.size() + inputs, " tensors without names, of which the first ",
+          inputs == 1 ? "is" : str_cat(inputs, " are"),
+          " what forward() takes; with names, as files and Dataset::named give them, label() says which is the "
           "target");
     }
     throw invalid_argument("a model with the outputs ", criteria.names(), " is trained with elements (inputs, ", count,
                            " targets), and perhaps weights after them, 1 or ", count, ", but one has ",
-                           given.size() + 1, " tensors without names");
+                           given.size() + inputs, " tensors without names");
   }
   std::vector<Expected> expected(count);
   for (size_t i = 0; i < count; ++i) {
@@ -37,10 +38,11 @@ std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Crite
 
 }  // namespace
 
-ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled) {
+ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, size_t input_count) {
   if (it.names.empty()) {
-    inputs = Features({""}, {tensors[0]});
-    targets = Features({}, {tensors.begin() + 1, tensors.end()});
+    const auto end = tensors.begin() + static_cast<ptrdiff_t>(std::min(input_count, tensors.size()));
+    inputs = Features(std::vector<std::string>(static_cast<size_t>(end - tensors.begin())), {tensors.begin(), end});
+    targets = Features({}, {end, tensors.end()});
     return;
   }
   // The last column is the target, unless label() has named others.
@@ -64,7 +66,7 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
 }
 
 std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
-  if (targets.names().empty()) return in_order(targets.tensors(), criteria);
+  if (targets.names().empty()) return in_order(targets.tensors(), criteria, inputs.tensors().size());
   const std::vector<std::string>& outputs = criteria.outputs();
   auto is_output = [&](const std::string& name) { return std::ranges::find(outputs, name) != outputs.end(); };
   const auto known = static_cast<size_t>(std::ranges::count_if(targets.names(), is_output));

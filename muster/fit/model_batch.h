@@ -10,8 +10,9 @@
 namespace muster {
 
 struct ModelBatch {
-  // `labelled`: it has a target. Throws Error{kInvalidArgument} if it cannot.
-  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled);
+  // `labelled`: it has a target. Of tensors without names the first `input_count` are inputs. Throws
+  // Error{kInvalidArgument} if they cannot be.
+  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, size_t input_count);
 
   // A target for each criterion, by the names of the outputs or in their order, and weights of examples: those of the
   // output, or else those of all. Throws Error{kInvalidArgument} for others.

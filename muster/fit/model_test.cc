@@ -529,5 +529,20 @@ TEST(Fit, SaysThatAStepTakesSeveralBatchesIfThereAreFewer) {
   EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.verbose = kQuiet}); }), HasSubstr("(accumulate)"));
 }
 
+struct SumOfTwoImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& a, const at::Tensor& b) { return layer(a) + layer(b); }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(3, 1))};
+};
+TORCH_MODULE(SumOfTwo);
+
+TEST(Fit, TakesAsManyTensorsForInputsAsForwardDoes) {
+  const Line line;
+  Model model = compile(SumOfTwo(), {.loss = mean_squared_error});
+  model.fit({line.x, line.x, line.y}, {.verbose = kQuiet});
+  EXPECT_GT(model.evaluate({line.x, line.x, line.y, torch::ones({70})}).at("loss"), 0);
+  EXPECT_EQ(model.predict({line.x, line.x}).size(0), 70);
+  EXPECT_THAT(message_of([&] { model.evaluate({line.x, line.x}); }), HasSubstr("the first 2 are what forward() takes"));
+}
+
 }  // namespace
 }  // namespace muster

@@ -59,10 +59,24 @@ bool has_room(const at::Tensor& before, const at::Tensor& after) {
   return after.isfinite().equal(before.isfinite());
 }
 
+// The variable that a tensor of a module stands for, or that it only shows, as nn::Embedding does: then it has no
+// values of its own.
+struct StandsFor {
+  std::shared_ptr<Variable::State> state{};
+  bool only_shows = false;
+};
+StandsFor variable_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return {};
+  if (auto state = Variable::State::find(tensor)) return {std::move(state)};
+  auto state = Variable::State::find_shown(tensor);
+  const bool shows = state != nullptr;
+  return {std::move(state), shows};
+}
+
 struct Target {
-  at::Tensor tensor;                       // of the module
-  std::shared_ptr<Variable::State> state;  // that it stands for, if it does
-  std::string name;                        // its last one that the file has; else its first
+  at::Tensor tensor;   // of the module
+  StandsFor variable;  // if it does
+  std::string name;    // its last one that the file has; else its first
   std::optional<std::string> in_file{};
 };
 
@@ -74,8 +88,7 @@ std::vector<Target> targets_of(const std::vector<NamedTensor>& tensors,
     auto target =
         std::find_if(targets.begin(), targets.end(), [&](const Target& each) { return each.tensor.is_same(tensor); });
     if (target == targets.end()) {
-      auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
-      target = targets.insert(targets.end(), {tensor, std::move(state), name});
+      target = targets.insert(targets.end(), {tensor, variable_of(tensor), name});
     }
     if (const auto found = names.find(name); found != names.end()) {
       target->name = name;
@@ -112,7 +125,7 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
     }
     report.loaded.push_back(target.name);
     const TensorSpec& there = file.spec(*target.in_file);
-    const TensorSpec here = target.state ? target.state->spec : spec_of(target.tensor);
+    const TensorSpec here = target.variable.state ? target.variable.state->spec : spec_of(target.tensor);
     const std::string about = str_cat("\"", target.name, "\" is ", there.to_string(), ", expected ", here.to_string());
     if (there.sizes != here.sizes) {
       wrong.push_back(about);
@@ -143,10 +156,12 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
   for (size_t i = 0; i < targets.size(); ++i) {
     if (!values[i].defined()) continue;
     at::Tensor tensor = targets[i].tensor;
-    if (targets[i].state) Variable(targets[i].state).assign(values[i]);
+    const auto& [state, only_shows] = targets[i].variable;
+    if (state) Variable(state).assign(values[i]);
+    if (only_shows) continue;
     PlainTensors plain;
     tensor.copy_(values[i]);
-    if (targets[i].state) targets[i].state->note_adopted_version();
+    if (state) state->note_adopted_version();
   }
   return report;
 }
@@ -158,7 +173,7 @@ void save(const std::vector<NamedTensor>& tensors, const std::string& file, cons
   }
   NamedTensors values;
   for (const auto& [name, tensor] : tensors) {
-    const auto state = tensor.has_storage() ? Variable::State::find(tensor) : nullptr;
+    const auto state = variable_of(tensor).state;
     at::Tensor value = state ? Variable(state).value() : tensor;
     PlainTensors plain;
     value = value.detach();

@@ -9,6 +9,7 @@
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/train/embedding.h"
 #include "muster/train/weights_file.h"
 
 namespace muster::module_weights_test {
@@ -260,6 +261,17 @@ TEST_F(ModuleWeights, OfFilesThatAreDamagedOrMissingAreAnErrorThatNamesTheFile) 
   EXPECT_EQ(caught([&] { load_safetensors(net, path("none")); }).code(), StatusCode::kNotFound);
   EXPECT_FALSE(caught([&] { save_safetensors(net, path("none/file")); }).ok());
   EXPECT_FALSE(caught([&] { save_safetensors(net, folder_.path()); }).ok());
+}
+
+TEST_F(ModuleWeights, OfAnEmbeddingAreThoseOfItsTable) {
+  nn::Embedding first({.rows = 5, .dim = 2, .name = "first", .seed = 1}),
+      second({.rows = 5, .dim = 2, .name = "second", .seed = 2});
+  const torch::nn::Sequential net(first, torch::nn::Linear(2, 1)), other(second, torch::nn::Linear(2, 1));
+  ASSERT_FALSE(torch::equal(first->table().value(), second->table().value()));
+
+  save_safetensors(net, file_);
+  load_safetensors(other, file_);
+  EXPECT_TRUE(torch::equal(first->table().value(), second->table().value()));
 }
 
 }  // namespace
