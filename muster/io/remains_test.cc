@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <thread>
@@ -56,7 +57,7 @@ TEST(BackgroundRemoval, HoldsUpNobodyWhoKeepsTheNewest) {
   CheckpointDirectory directory(scratch.path());
   for (int64_t step = 1; step <= 3; ++step) save(directory, step);
   absl::Notification returned;
-  bool waited_in_vain = false;
+  std::atomic<bool> waited_in_vain = false;
   disk::ScopedFaults slow([&](std::string_view call, const std::string&) {
     if (call == "remove") waited_in_vain = !returned.WaitForNotificationWithTimeout(absl::Seconds(60));
     return 0;

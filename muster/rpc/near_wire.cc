@@ -146,7 +146,8 @@ bool NearWireAnswers::start(const std::shared_ptr<NearWire>& wire, const std::st
 // For one event: whoever has the wire next may wait for its answer by itself.
 bool NearWireAnswers::watch(NearWire& wire) const {
   epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = wire.number()}};
-  const int what = std::exchange(wire.watched_, true) ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  const int what = wire.watched_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  if (!wire.watched_) wire.watched_ = true;  // once: the event that hands the wire on comes after it was added
   return ::epoll_ctl(watched_.number(), what, wire.socket().number(), &event) == 0;
 }
 
