@@ -1,7 +1,10 @@
 #include "muster/runtime/tuning/cudnn.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
 
 namespace muster {
 namespace {
@@ -23,7 +26,23 @@ std::vector<c10::IValue> results_of(const char* name, std::vector<c10::IValue> s
   return stack;
 }
 
+absl::Mutex switch_mu(absl::kConstInit);
+int measuring ABSL_GUARDED_BY(switch_mu) = 0;
+bool found_switch ABSL_GUARDED_BY(switch_mu) = false;
+
 }  // namespace
+
+MeasuredConvolutions::MeasuredConvolutions() {
+  absl::MutexLock lock(&switch_mu);
+  if (measuring++ > 0) return;
+  found_switch = at::globalContext().benchmarkCuDNN();
+  at::globalContext().setBenchmarkCuDNN(true);
+}
+
+MeasuredConvolutions::~MeasuredConvolutions() {
+  absl::MutexLock lock(&switch_mu);
+  if (--measuring == 0) at::globalContext().setBenchmarkCuDNN(found_switch);
+}
 
 bool normalize_by_cudnn(std::string_view op, std::vector<c10::IValue>& stack) {
   if (!at::globalContext().userEnabledCuDNN() || !at::globalContext().hasCuDNN()) return false;

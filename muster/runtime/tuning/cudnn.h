@@ -1,7 +1,6 @@
 // What cuDNN can do for ops that were recorded on a CPU.
 #pragma once
 
-#include <ATen/Context.h>
 #include <ATen/core/ivalue.h>
 
 #include <string_view>
@@ -11,17 +10,13 @@ namespace muster {
 
 // While it lives, cuDNN measures its algorithms for each convolution that a thread comes to first, and keeps the
 // fastest. Programs have fixed shapes, so that it is done once. libtorch has one switch for the process: eager code of
-// other threads may measure meanwhile, too.
+// other threads may measure meanwhile, too. The last one that goes leaves the switch as the first has found it.
 class [[nodiscard]] MeasuredConvolutions {
  public:
-  MeasuredConvolutions() { context_.setBenchmarkCuDNN(true); }
-  ~MeasuredConvolutions() { context_.setBenchmarkCuDNN(before_); }
+  MeasuredConvolutions();
+  ~MeasuredConvolutions();
   MeasuredConvolutions(const MeasuredConvolutions&) = delete;
   MeasuredConvolutions& operator=(const MeasuredConvolutions&) = delete;
-
- private:
-  at::Context& context_ = at::globalContext();
-  const bool before_ = context_.benchmarkCuDNN();
 };
 
 // Calls cuDNN's batch norm, or its backward, in place of libtorch's own, as eager libtorch does for images in the usual

@@ -7,6 +7,7 @@
 #include "muster/graph/placer.h"
 #include "muster/runtime/executor.h"
 #include "muster/runtime/tensors.h"
+#include "muster/runtime/tuning/cudnn.h"
 
 namespace muster {
 namespace {
@@ -229,6 +230,15 @@ TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   choice->call(stack);
 
   EXPECT_TRUE(stack[0].toTensor().is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST(MeasuredConvolutions, LeaveTheSwitchAsTheyFoundItWhoeverGoesFirst) {
+  ASSERT_FALSE(at::globalContext().benchmarkCuDNN());
+  auto first = std::make_unique<MeasuredConvolutions>(), second = std::make_unique<MeasuredConvolutions>();
+  first.reset();
+  EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
+  second.reset();
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
 }
 
 }  // namespace
