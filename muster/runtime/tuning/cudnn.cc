@@ -1,10 +1,11 @@
 #include "muster/runtime/tuning/cudnn.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
+
+#include "muster/runtime/op_catalog.h"
 
 namespace muster {
 namespace {
@@ -19,11 +20,6 @@ bool usual_image(const c10::IValue& value) {
   const at::Tensor& image = value.toTensor();
   return image.is_cuda() && image.dim() == 4 && image.scalar_type() == at::kFloat && image.numel() > 0 &&
          image.is_contiguous();
-}
-
-std::vector<c10::IValue> results_of(const char* name, std::vector<c10::IValue> stack) {
-  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&stack);
-  return stack;
 }
 
 absl::Mutex switch_mu(absl::kConstInit);
@@ -52,7 +48,8 @@ bool normalize_by_cudnn(std::string_view op, std::vector<c10::IValue>& stack) {
                       float_vector(stack[3]) && float_vector(stack[4]) && stack[5].toBool() &&
                       stack[7].toDouble() >= kLeastEpsilon;
     if (!fits) return false;
-    stack = results_of("aten::cudnn_batch_norm", std::move(stack));
+    static const c10::OperatorHandle forward = known_op("aten::cudnn_batch_norm");
+    forward.callBoxed(&stack);
     stack.resize(3);  // what it keeps besides is empty in this order
     return true;
   }
@@ -63,8 +60,9 @@ bool normalize_by_cudnn(std::string_view op, std::vector<c10::IValue>& stack) {
                     float_vector(stack[6]) && stack[7].toBool() && stack[8].toDouble() >= kLeastEpsilon;
   if (!fits) return false;
   const at::Tensor kept = at::empty({0}, stack[0].toTensor().options().dtype(at::kByte));
-  stack = results_of("aten::cudnn_batch_norm_backward",
-                     {stack[1], stack[0], stack[2], stack[3], stack[4], stack[5], stack[6], stack[8], kept});
+  static const c10::OperatorHandle backward = known_op("aten::cudnn_batch_norm_backward");
+  stack = {stack[1], stack[0], stack[2], stack[3], stack[4], stack[5], stack[6], stack[8], kept};
+  backward.callBoxed(&stack);
   return true;
 }
 
