@@ -40,6 +40,7 @@ struct Executor::Frame {
     if (plan.lanes.size() > 1) {
       team.emplace(static_cast<int>(plan.lanes.size()));
     }
+    factors.resize(plan.num_factors);
     events = std::vector<std::atomic<uint64_t>>(plan.num_events);
     flags.resize(plan.lanes.size());
     in_stretch.resize(plan.lanes.size());
@@ -78,8 +79,13 @@ struct Executor::Frame {
     }
   }
 
+  struct Factors {
+    at::Tensor first, second;  // undefined: the product was made
+  };
+
   const Plan& plan;
   std::vector<at::Tensor> values;
+  std::vector<Factors> factors{};                // by Step::Op::factors
   TakenElements* taken = nullptr;                // what this run takes
   std::vector<Element> first_elements{};         // of Plan::first_elements, until their steps come
   std::vector<std::vector<c10::IValue>> stacks;  // one per lane

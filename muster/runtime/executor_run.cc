@@ -4,11 +4,12 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/blocking.h"
+#include "muster/runtime/matrix_product.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
-#include "muster/runtime/small_product.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -234,7 +235,56 @@ void Executor::Run::perform(const Step& step, std::vector<c10::IValue>& stack) {
              step.action);
 }
 
+namespace {
+
+// Without the elements at these places.
+Step::ListSlot without(const Step::ListSlot& slot, const std::vector<int32_t>& places) {
+  Step::ListSlot rest{slot.position, slot.optional, {}};
+  for (size_t i = 0; i < slot.values.size(); ++i) {
+    if (!std::binary_search(places.begin(), places.end(), static_cast<int32_t>(i)))
+      rest.values.push_back(slot.values[i]);
+  }
+  return rest;
+}
+
+double rate_in(const at::Tensor& rate) {
+  if (rate.numel() != 1) throw invalid_argument("the rate is ", spec_of(rate).to_string(), ", expected one number");
+  return rate.item().toDouble();
+}
+
+}  // namespace
+
+bool Executor::Run::leaves_factors(const Step::Op& op, std::vector<c10::IValue>& stack) {
+  if (!adds_here(frame_.values[op.target], stack[0].toTensor(), stack[1].toTensor())) return false;
+  frame_.factors[op.factors] = {std::move(stack[0]).toTensor(), std::move(stack[1]).toTensor()};
+  stack.clear();
+  return true;
+}
+
+std::vector<int32_t> Executor::Run::add_products(const Step& step, const Step::Op& op) {
+  std::vector<int32_t> added;
+  std::optional<double> rate;
+  for (const Step::Term& term : op.terms) {
+    const Frame::Factors factors = std::exchange(frame_.factors[term.factors], {});
+    if (!factors.first.defined()) continue;
+    if (!rate) {
+      const auto tensor =
+          std::find_if(step.slots.begin(), step.slots.end(), [](auto& slot) { return slot.position == 2; });
+      rate = tensor == step.slots.end() ? op.stack[2].toScalar().toDouble() : rate_in(needed(step, tensor->value, 2));
+    }
+    add_product(frame_.values[term.target], factors.first, factors.second, op.subtracts ? -*rate : *rate);
+    added.push_back(term.index);
+  }
+  return added;
+}
+
 void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack) {
+  std::vector<int32_t> added;
+  if (!op.terms.empty()) added = add_products(step, op);
+  if (!added.empty() && added.size() == (step.lists.empty() ? 1 : step.lists[0].values.size())) {
+    if (step.lists.empty()) store_result(step.results[0], frame_.values[op.terms[0].target], frame_.values);
+    return;
+  }
   stack.assign(op.stack.begin(), op.stack.end());
   for (const Step::Slot& slot : step.slots) {
     at::Tensor& value = frame_.values[slot.value];
@@ -245,7 +295,9 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
       stack[slot.position] = value;
     }
   }
-  for (const Step::ListSlot& slot : step.lists) stack[slot.position] = list_operand(slot, frame_.values);
+  for (const Step::ListSlot& slot : step.lists) {
+    stack[slot.position] = list_operand(added.empty() ? slot : without(slot, added), frame_.values);
+  }
   if (op.generator >= 0) stack[op.generator] = generators_[std::min<size_t>(step.lane, generators_.size() - 1)];
   for (int32_t position : step.unordered) put_in_usual_order(stack[position]);
   if (op.one_order) use_one_order(step, stack);
@@ -255,7 +307,7 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
     op.guard->check(stack);
   }
   if (trial_ != nullptr && op.second_factor >= 0) trial_->note(op, stack, frame_.values);
-  if (op.second_factor >= 0) untranspose_small(stack[op.second_factor - 1].toTensor(), stack[op.second_factor]);
+  if (op.factors >= 0 && leaves_factors(op, stack)) return;
   if (op.moves && move_into(stack[0].toTensor(), stack[1], step.slots[1].last)) {
     stack.resize(1);  // what copy_ returns
   } else if (op.in_place && nobody_else_sees(stack[0], step.slots[0].last)) {
@@ -266,6 +318,8 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
     op.choice->call(stack);
   } else if (op.target >= 0 && in_columns(frame_.values[op.target])) {
     multiply_into_columns(stack);
+  } else if (op.second_factor >= 0 && multiply_here(op.second_factor, stack)) {
+    // the result is on the stack
   } else if (op.gradients) {
     c10::AutoGradMode gradients(true);
     op.op.callBoxed(stack);

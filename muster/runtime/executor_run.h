@@ -14,6 +14,7 @@
 #include "muster/runtime/executor.h"
 #include "muster/runtime/executor_frame.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/profile.h"
 #include "muster/runtime/tuning/order_trial.h"
 
 namespace muster {
@@ -58,6 +59,10 @@ class Executor::Run {
   [[noreturn]] void rethrow_with_place(const Step& step) const;
   void perform(const Step& step, std::vector<c10::IValue>& stack);
   void call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack);
+  // Whether the factors of a product wait for the update now.
+  bool leaves_factors(const Step::Op& op, std::vector<c10::IValue>& stack);
+  // Adds the products whose factors wait, and returns their places in the update, in ascending order.
+  std::vector<int32_t> add_products(const Step& step, const Step::Op& op);
 
   // Not null while the steps of a lane are recorded.
   DeviceFlags*& flags_of(int lane) { return frame_.flags[lane]; }
@@ -83,9 +88,13 @@ class Executor::Run {
   void store_arrived(const Step& step, std::vector<at::Tensor> tensors);
   // The same for whoever has nobody to throw to.
   Status arrived(const Step& step, std::vector<at::Tensor> tensors);
-  void begin_call();
+  // When a call to other tasks begins, if there is a profile, and that it is over.
+  Profile::Clock::time_point profile_time() const;
+  void profile_call(const Step& step, Profile::Clock::time_point began) const;
+  // Of a call that no thread waits for; when it began.
+  Profile::Clock::time_point begin_call();
   // The last thing that touches the run: it may be gone as soon as the lock is.
-  void end_call(const Step& step, const Status& status);
+  void end_call(const Step& step, Profile::Clock::time_point began, const Status& status);
   void begin_remote(const Step& step, const Step::Remote& remote);
   void begin_collective(const Step& step, const Step::Collective& collective);
   void begin_receive(const Step& step, const Step::Receive& receive);

@@ -219,6 +219,7 @@ class Planner {
     for (int32_t event : std::exchange(visitors_[step.lane], {})) step.awaits.push_back(event);
     choose_kernel(step, facts);
     note_product(step, facts.product);
+    if (facts.adds) note_update(step, op_name);
     const bool begins = step.is_answered_later();
     plan_.communicates = plan_.communicates || begins || step.as<Step::Send>();
     if (begins) {
@@ -308,7 +309,33 @@ class Planner {
     auto* call = step.as<Step::Op>();
     if (tuner_ == nullptr || product == MatrixProduct::kNone || !step.device.is_cpu()) return;
     call->second_factor = second_factor(product);
-    if (product == MatrixProduct::kProduct && step.results[0][0] >= 0) call->target = targets_[step.results[0][0]];
+    if (product != MatrixProduct::kProduct || step.results[0][0] < 0) return;
+    call->target = targets_[step.results[0][0]];
+    // What its factors are when the update comes is what they are now.
+    const bool may_wait = std::none_of(step.slots.begin(), step.slots.end(), [&](const Step::Slot& slot) {
+      return aliases_.written(aliases_.group(slot.value));
+    });
+    if (call->target >= 0 && may_wait) waiting_[step.results[0][0]] = {step.lane, plan_.lanes[step.lane].size()};
+  }
+
+  // A product that is only added to a matrix is best added to it as it is made: nobody stores it.
+  void note_update(Step& step, const std::string& op_name) {
+    auto* call = step.as<Step::Op>();
+    if (call == nullptr) return;
+    auto note = [&](size_t index, ValueId target, ValueId value) {
+      const auto product = waiting_.find(value);
+      if (product == waiting_.end() || product->second.first != step.lane || targets_[value] != target) return;
+      const int32_t factors = plan_.num_factors++;
+      plan_.lanes[step.lane][product->second.second].as<Step::Op>()->factors = factors;
+      call->terms.push_back({static_cast<int32_t>(index), target, value, factors});
+    };
+    if (step.lists.size() == 2) {
+      const std::vector<ValueId>&targets = step.lists[0].values, &values = step.lists[1].values;
+      for (size_t i = 0; i < targets.size() && i < values.size(); ++i) note(i, targets[i], values[i]);
+    } else if (step.lists.empty() && step.slots.size() > 1 && step.slots[1].position == 1) {
+      note(0, step.slots[0].value, step.slots[1].value);
+    }
+    call->subtracts = op_name != "aten::add_.Tensor" && op_name != "aten::_foreach_add_.List";
   }
 
   bool keeps_no_order(int group) {
@@ -504,7 +531,8 @@ class Planner {
   const OpCatalog& catalog_;
   Autotuner* const tuner_;
   const Aliases aliases_;
-  const std::vector<ValueId> targets_;  // weight_order.h
+  const std::vector<ValueId> targets_;                                // weight_order.h
+  absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<OpFacts> facts_;                        // of the program's ops
   std::vector<int32_t> home_;                         // value -> index of its device

@@ -68,6 +68,7 @@ struct Plan {
   std::vector<const Step*> receives{};   // of all lanes, not counting bodies
   std::set<int64_t> groups{};            // that it computes with, bodies included
   int32_t num_events = 0;
+  int32_t num_factors = 0;    // pairs that wait for an update (Step::Op::factors)
   bool random = false;        // has a random op, bodies included
   bool communicates = false;  // has something to do with other tasks, not counting bodies
 };

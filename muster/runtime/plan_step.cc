@@ -107,7 +107,8 @@ void prepare_own(Step& step, const Instruction& instruction) {
         }
         if constexpr (std::is_same_v<Kind, Step::Remote>) kind.part = number(0);
         if constexpr (std::is_same_v<Kind, Step::Send>) kind.edge = number(0);
-        if constexpr (std::is_same_v<Kind, Step::Receive>) kind = {number(0), text};
+        if constexpr (std::is_same_v<Kind, Step::Receive>)
+          kind = {number(0), text, WireForm::from_number(number(1)).value_or(WireForm{})};
         if constexpr (std::is_same_v<Kind, Step::Collective>) {
           kind.group = number(0);
           kind.call = CollectiveCall::from_numbers(number(1), number(2), number(3), text);

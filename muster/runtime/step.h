@@ -38,6 +38,13 @@ struct Step {
     std::vector<ValueId> values;
   };
 
+  // Of an update: what is added to what, and where its factors are if it is a product that nobody has made yet.
+  struct Term {
+    int32_t index;  // in the lists of the update, if it has lists
+    ValueId target, value;
+    int32_t factors;
+  };
+
   // An op of libtorch.
   struct Op {
     c10::OperatorHandle op;
@@ -51,6 +58,9 @@ struct Step {
     bool gradients = false;      // what it returns for its backward pass is wanted
     int32_t second_factor = -1;  // a product of matrices: the position of the second one
     ValueId target = kNoValue;   // what the product is added to, and nothing else: it gets the order of that
+    int32_t factors = -1;        // Frame::factors: where those of the product may wait for the update that adds it
+    std::vector<Term> terms{};   // of an update: those that may wait as factors
+    bool subtracts = false;      // of an update with such terms
   };
   struct Copy {
     bool share = false;  // nobody writes to either side and both are on one device
@@ -84,6 +94,7 @@ struct Step {
   struct Receive {
     int64_t edge = 0;
     std::string task{};  // who has it
+    WireForm form{};     // in which it comes
   };
   struct Collective {
     int64_t group = 0;

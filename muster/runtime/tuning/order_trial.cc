@@ -1,13 +1,12 @@
 #include "muster/runtime/tuning/order_trial.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <iterator>
 #include <sstream>
 
+#include "muster/runtime/matrix_product.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -66,7 +65,7 @@ void OrderTrial::note(const Step::Op& step, const std::vector<c10::IValue>& stac
 // Numbers that no order of additions rounds alike, where those of the run may be all zeros so far, in memory that lies
 // as that of the run does.
 OrderTrial::Call OrderTrial::call_of(const Product& product) {
-  Call call{product.op, product.others, {}, product.is_update};
+  Call call{product.op, product.others, {}, product.second_factor, product.is_update};
   for (const Operand& operand : product.operands) {
     int64_t elements = 1;
     for (size_t i = 0; i < operand.sizes.size(); ++i) elements += (operand.sizes[i] - 1) * operand.strides[i];
@@ -97,7 +96,7 @@ bool OrderTrial::columns_will_do(size_t variable, std::vector<Product> products)
       std::vector<c10::IValue> stack = columns ? call.columns : call.rows;
       if (columns && call.is_update) {
         multiply_into_columns(stack);
-      } else {
+      } else if (!multiply_here(static_cast<int>(call.second_factor), stack)) {
         call.op.callBoxed(stack);
       }
       results.push_back(stack[0].toTensor());
@@ -122,13 +121,6 @@ MatrixOrder OrderTrial::order(size_t variable) const {
 void OrderTrial::decide(std::vector<std::atomic<MatrixOrder>>& orders) const {
   absl::MutexLock lock(&mu_);
   for (size_t i = 0; i < orders.size(); ++i) orders[i].store(order(i), std::memory_order_relaxed);
-}
-
-void multiply_into_columns(std::vector<c10::IValue>& stack) {
-  const at::Tensor a = stack[0].toTensor(), b = stack[1].toTensor();
-  at::Tensor product = at::empty_strided({a.size(0), b.size(1)}, {1, a.size(0)}, a.options());
-  at::mm_out(product, a, b);
-  stack.assign({std::move(product)});
 }
 
 }  // namespace muster

@@ -62,6 +62,7 @@ class OrderTrial {
   struct Call {
     c10::OperatorHandle op;
     std::vector<c10::IValue> rows, columns;
+    size_t second_factor;
     bool is_update;
   };
 
@@ -78,8 +79,5 @@ class OrderTrial {
   std::vector<Weight> found_ ABSL_GUARDED_BY(mu_);  // by variable
   absl::flat_hash_set<const Step::Op*> noted_ ABSL_GUARDED_BY(mu_);
 };
-
-// Calls aten::mm so that the product is in columns.
-void multiply_into_columns(std::vector<c10::IValue>& stack);
 
 }  // namespace muster
