@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -178,8 +179,50 @@ std::optional<std::vector<at::Tensor>> batch_norm_backward(at::ArrayRef<c10::IVa
            wanted[2] ? untouched_like(weight) : at::Tensor()}};
 }
 
+// aten::relu(input)
+std::optional<std::vector<at::Tensor>> relu(at::ArrayRef<c10::IValue> operands) {
+  return {{untouched_like(operands[0].toTensor())}};
+}
+
+std::optional<std::vector<at::Tensor>> relu_in_place(at::ArrayRef<c10::IValue> operands) {
+  return {{operands[0].toTensor()}};
+}
+
+// aten::native_layer_norm(input, int[] normalized_shape, weight?, bias?, float eps)
+std::optional<std::vector<at::Tensor>> layer_norm(at::ArrayRef<c10::IValue> operands) {
+  const at::Tensor& input = operands[0].toTensor();
+  const std::vector<int64_t> normalized = operands[1].toIntVector();
+  const int64_t kept = input.dim() - static_cast<int64_t>(normalized.size());
+  if (kept < 0 || input.scalar_type() != at::kFloat || input.sizes().slice(kept) != at::IntArrayRef(normalized)) {
+    return std::nullopt;
+  }
+  for (int parameter : {2, 3}) {
+    const at::Tensor& given = operands[parameter].toTensor();
+    if (given.defined() && given.sizes() != at::IntArrayRef(normalized)) return std::nullopt;
+  }
+  std::vector<int64_t> sizes = input.sizes().vec();
+  std::fill(sizes.begin() + kept, sizes.end(), 1);
+  const at::Tensor mean = untouched(sizes, c10::contiguous_strides(sizes), at::kFloat);
+  return {{untouched_like(input), mean, untouched_like(mean)}};
+}
+
+// aten::native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, bool[3] output_mask)
+std::optional<std::vector<at::Tensor>> layer_norm_backward(at::ArrayRef<c10::IValue> operands) {
+  const auto wanted = operands[7].toBoolList();
+  std::vector<at::Tensor> results;
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor& of = operands[std::array{1, 5, 6}[i]].toTensor();
+    results.push_back(wanted[i] && of.defined() ? untouched_like(of) : at::Tensor());
+  }
+  return results;
+}
+
 using Rule = std::optional<std::vector<at::Tensor>> (*)(at::ArrayRef<c10::IValue>);
 Rule rule_of(const std::string& op) {
+  if (op == "aten::relu") return &relu;
+  if (op == "aten::relu_") return &relu_in_place;
+  if (op == "aten::native_layer_norm") return &layer_norm;
+  if (op == "aten::native_layer_norm_backward") return &layer_norm_backward;
   if (op == "aten::convolution") return &convolution;
   if (op == "aten::convolution_backward") return &convolution_backward;
   if (op == "aten::native_batch_norm") return &batch_norm;

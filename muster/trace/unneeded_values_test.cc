@@ -24,6 +24,17 @@ TEST(UnneededValues, AStepOfALargeNetIsTracedWithoutItsProducts) {
   EXPECT_GE(traced.program.instructions.size(), 5u);
 }
 
+TEST(UnneededValues, LayersThatLibtorchHasNoShapesForTakeNoMemory) {
+  constexpr int64_t kWide = 1 << 18;  // a product has 256 GiB, which nobody has
+  auto layers = [](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const at::Tensor wide = in[0].expand({kWide, kWide});
+    const at::Tensor weight = in[0].view({kWide}).detach().requires_grad_();
+    const at::Tensor normal = torch::layer_norm(wide.mm(wide).relu(), {kWide}, weight, weight);
+    return torch::autograd::grad({normal.relu_().sum()}, {weight});
+  };
+  EXPECT_GE(trace(layers, {torch::ones({1, kWide})}, {}).program.instructions.size(), 8u);
+}
+
 TEST(UnneededValues, AFunctionThatReadsAValueGetsTheTrueOne) {
   const at::Tensor many = torch::ones({1 << 18});
   float read = 0;
