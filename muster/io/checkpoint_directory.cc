@@ -224,10 +224,11 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
   const std::string file = file_of(task);
   std::vector<const Slice*> sorted;
   for (const Slice& slice : slices) sorted.push_back(&slice);
-  // Falling element sizes keep every tensor aligned in the file.
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Slice* a, const Slice* b) {
-    return bytes_per_element(a->spec.dtype) > bytes_per_element(b->spec.dtype);
-  });
+  // Falling element sizes keep every tensor aligned in the file, and of those whole blocks first keep them so.
+  const auto order = [](const Slice* slice) {
+    return std::pair(-bytes_per_element(slice->spec.dtype), slice->spec.bytes() % disk::kBlock != 0);
+  };
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Slice* a, const Slice* b) { return order(a) < order(b); });
   std::vector<ShardEntry> entries;
   std::vector<NamedSpec> tensors;
   for (const Slice* slice : sorted) {

@@ -3,11 +3,15 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/crc32c.h"
+#include "muster/io/disk.h"
 #include "muster/io/row_names.h"
 
 namespace muster {
@@ -152,20 +156,21 @@ void CheckpointReader::read_slice(const ShardEntry& entry, int64_t begin, std::s
     return;
   }
   // Without the lock: two threads may both sum, which is better than that one waits for a slice that it does not want.
-  constexpr int64_t kPieceBytes = 4 << 20;  // enough for a disk at its full speed
+  constexpr size_t kPieceBytes = 4 << 20;  // enough for a disk at its full speed
   const int64_t size = entry.spec.bytes(), end = begin + static_cast<int64_t>(out.size());
-  std::vector<std::byte> unwanted;
+  const std::unique_ptr<void, decltype(&std::free)> unwanted(
+      out.size() == static_cast<size_t>(size) ? nullptr : std::aligned_alloc(disk::kBlock, kPieceBytes), &std::free);
+  if (out.size() != static_cast<size_t>(size) && !unwanted) throw std::bad_alloc();
   uint32_t crc = 0;
   for (int64_t at = 0; at < size;) {
     const bool wanted = at >= begin && at < end;
     const int64_t until = wanted ? end : at < begin ? begin : size;
-    const auto bytes = static_cast<size_t>(std::min(kPieceBytes, until - at));
+    const size_t bytes = std::min(kPieceBytes, static_cast<size_t>(until - at));
     std::span<std::byte> piece;
     if (wanted) {
       piece = out.subspan(static_cast<size_t>(at - begin), bytes);
     } else {
-      unwanted.resize(bytes);
-      piece = unwanted;
+      piece = {static_cast<std::byte*>(unwanted.get()), bytes};
     }
     file->read(name, at, piece);
     crc = crc32c(piece, crc);

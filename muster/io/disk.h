@@ -8,11 +8,15 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace muster::disk {
+
+// Bytes. What begins at a multiple of it, in a file and in memory, can be read from the disk straight to its place.
+inline constexpr int64_t kBlock = 4096;
 
 // As the system's. `path` names in errors and faults what the descriptor is of.
 int open(const std::string& path, int flags, mode_t mode = 0);

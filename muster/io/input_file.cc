@@ -73,14 +73,26 @@ int64_t InputFile::size_of(int descriptor) const {
 InputFile::~InputFile() { disk::close(descriptor_, path_); }
 
 size_t InputFile::read_direct(int64_t offset, std::span<std::byte> out) const {
-  constexpr int64_t kBlock = 4096, kBufferBytes = (4 << 20) + 2 * kBlock;  // 4 MiB from anywhere at once
+  using disk::kBlock;
+  constexpr int64_t kBufferBytes = (4 << 20) + 2 * kBlock;  // 4 MiB from anywhere at once
   // Of what is open, and not of the path, where another file may be by now.
   const int direct = ::open(str_cat("/proc/self/fd/", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   const OpenDescriptor opened(direct, path_);
   if (direct < 0) return 0;
-  const std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kBlock, kBufferBytes), &std::free);
-  if (!buffer) return 0;
   size_t done = 0;
+  // Whole blocks go where they belong, if that is at the edge of a block, too.
+  if (offset % kBlock == 0 && reinterpret_cast<uintptr_t>(out.data()) % kBlock == 0) {
+    const size_t whole = out.size() / kBlock * kBlock;
+    while (done < whole) {
+      const ssize_t got =
+          disk::pread(direct, out.data() + done, whole - done, offset + static_cast<int64_t>(done), path_);
+      if (got <= 0 || got % kBlock != 0) return done;
+      done += static_cast<size_t>(got);
+    }
+    if (done == out.size()) return done;
+  }
+  const std::unique_ptr<void, decltype(&std::free)> buffer(std::aligned_alloc(kBlock, kBufferBytes), &std::free);
+  if (!buffer) return done;
   while (done < out.size()) {
     const int64_t at = offset + static_cast<int64_t>(done), begin = at / kBlock * kBlock;
     const int64_t wanted = at - begin + static_cast<int64_t>(out.size() - done);

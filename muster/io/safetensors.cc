@@ -12,6 +12,7 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/io/crc32c.h"
+#include "muster/io/disk.h"
 
 namespace muster {
 namespace {
@@ -39,7 +40,8 @@ std::string in_quotes(const std::string& text) {
   }
 }
 
-// The length and the header, filled up with spaces so that the data begins at a multiple of 8.
+// The length and the header, filled up with spaces so that the data begins at a multiple of 8, or of a block if there
+// is much of it (disk.h).
 std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text(kLengthBytes, '\0');
   text += '{';
@@ -72,7 +74,9 @@ std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std:
     offset = end;
   }
   text += '}';
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  constexpr int64_t kMuch = 1 << 20;
+  const size_t unit = offset < kMuch ? 8 : disk::kBlock;
+  text.resize((text.size() + unit - 1) / unit * unit, ' ');
   const uint64_t length = text.size() - kLengthBytes;
   if (length > SafetensorsFile::kMaxHeaderBytes) {
     throw invalid_argument("safetensors: the header of ", tensors.size(), " tensors has ", length,

@@ -1,16 +1,19 @@
 #include "muster/runtime/variable_files.h"
 
 #include <ATen/ops/empty.h>
-#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_directory.h"
@@ -19,6 +22,7 @@
 #include "muster/io/safetensors.h"
 #include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/row_table.h"
+#include "muster/runtime/spare_memory.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/variable_pieces.h"
 
@@ -30,12 +34,9 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
 }
 
 at::Tensor empty_of(const TensorSpec& spec) {
-  constexpr int64_t kLarge = 16 << 20;
+  constexpr int64_t kLarge = 1 << 20;
   if (spec.bytes() < kLarge) return at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
-  // All of it is about to be written: in large pages, where the system has them, that takes half the time.
-  at::Tensor memory = RowTable::zeros(spec);
-  ::madvise(memory.mutable_data_ptr(), memory.nbytes(), MADV_HUGEPAGE);
-  return memory;
+  return SpareMemory::instance().empty(spec);
 }
 
 // ---- Tables whose rows are made on demand: only those that were written are stored, with their numbers in the whole
@@ -349,6 +350,33 @@ at::Tensor stored_value(const CheckpointReader& reader, const std::string& check
   return value;
 }
 
+// Calls `use(i)` for every i below `count`, some at a time: one waits for the disk while another one sums or is given
+// new memory. Throws what the first one threw that did; none begins after that.
+void at_once(size_t count, const std::function<void(size_t)>& use) {
+  constexpr size_t kMost = 4;
+  std::atomic<size_t> next{0};
+  std::vector<std::exception_ptr> failures(count);
+  const auto work = [&] {
+    PlainTensors plain;
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        use(i);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    while (others.size() + 1 < std::min(count, kMost)) others.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
 std::string staged_name(const StoredVariable& variable) {
   return str_cat(variable.name, "@", variable.first_row, " of ", variable.whole);
 }
@@ -399,19 +427,25 @@ void restore_variables(VariableStore& store, const LocalDevices& devices, const 
                              ", but checkpoint ", checkpoint, " has rows on demand, which need rows on a CPU");
     }
   }
+  if (stage == RestoreStage::kCheck) {
+    // Rows on demand may be many or few; what is known to fit is kept.
+    std::vector<at::Tensor*> kept(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const StoredVariable& variable = variables[i];
+      if (staged == nullptr || !reader.has(variable.whole) || variable.spec.bytes() > staged->room) continue;
+      staged->room -= variable.spec.bytes();
+      kept[i] = &staged->values[staged_name(variable)];
+    }
+    return at_once(variables.size(), [&](size_t i) {
+      at::Tensor value =
+          stored_value(reader, checkpoint, variables[i], kept[i] ? RestoreStage::kApply : RestoreStage::kCheck);
+      if (kept[i]) *kept[i] = std::move(value);
+    });
+  }
   size_t applied = 0;
   try {
     for (const StoredVariable& variable : variables) {
       at::Tensor value;
-      if (stage == RestoreStage::kCheck) {
-        // Rows on demand may be many or few; what is known to fit is kept.
-        const bool keep = staged != nullptr && reader.has(variable.whole) && variable.spec.bytes() <= staged->room;
-        value = stored_value(reader, checkpoint, variable, keep ? RestoreStage::kApply : RestoreStage::kCheck);
-        if (!keep) continue;
-        staged->room -= variable.spec.bytes();
-        staged->values[staged_name(variable)] = std::move(value);
-        continue;
-      }
       if (staged != nullptr && staged->checkpoint == checkpoint) {
         if (auto known = staged->values.extract(staged_name(variable))) value = std::move(known.mapped());
       }

@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "muster/base/status.h"
@@ -15,6 +16,7 @@
 #include "muster/io/checkpoint_directory.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/run_options.h"
+#include "muster/runtime/spare_memory.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -131,6 +133,58 @@ TEST_F(VariableFiles, ChangeNothingWhenTheyAreOnlyChecked) {
 
   EXPECT_TRUE(torch::equal(cell->read(), torch::zeros({2})));
   EXPECT_EQ(store_.find("v"), nullptr);
+}
+
+// ---- Large ones
+class LargeVariableFiles : public VariableFiles {
+ protected:
+  static constexpr int64_t kElements = (4 << 20) / 4;
+
+  LargeVariableFiles() {
+    SpareMemory::instance().let_go();
+    for (const char* name : {"v", "w"}) {
+      store_.declare(name, {DType::kFloat, {kElements}}, at::kCPU)->assign(torch::ones({kElements}));
+    }
+  }
+  void check_and_apply(const std::string& path) {
+    StagedValues staged;
+    for (const RestoreStage stage : {RestoreStage::kCheck, RestoreStage::kApply}) {
+      restore_variables(store_, devices_, path, {stored("v", {kElements}), stored("w", {kElements})}, stage, &staged);
+    }
+  }
+
+  const at::Tensor values_ = torch::arange(kElements).to(torch::kFloat);
+};
+
+TEST_F(LargeVariableFiles, ComeIntoMemoryOfThoseThatWereReplacedBefore) {
+  const std::string path = checkpoint({{"v", values_}, {"w", values_ + 1}});
+  std::set<const void*> memory;
+  for (int times = 0; times < 6; ++times) {
+    for (const char* name : {"v", "w"}) store_.find(name)->assign(torch::zeros({kElements}));
+    check_and_apply(path);
+    EXPECT_TRUE(torch::equal(store_.find("v")->read(), values_));
+    EXPECT_TRUE(torch::equal(store_.find("w")->read(), values_ + 1));
+    for (const char* name : {"v", "w"}) memory.insert(store_.find(name)->read().const_data_ptr());
+  }
+
+  EXPECT_LE(memory.size(), 4U);
+}
+
+TEST_F(LargeVariableFiles, LeaveEverythingAsItWasWhenOneIsDamaged) {
+  const std::string path = checkpoint({{"v", values_}, {"w", values_}});
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
+
+  const Status status = caught([&] { check_and_apply(path); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
+  for (const char* name : {"v", "w"}) {
+    EXPECT_TRUE(torch::equal(store_.find(name)->read(), torch::ones({kElements}))) << name;
+  }
 }
 
 // ---- Requests
