@@ -1,7 +1,6 @@
 // Processes that compute in step: what a sum over all costs, and a training step. The first one measures; the others do
 // what the first is about to do.
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -117,43 +116,6 @@ struct Trained {
 };
 
 // ---- Sums beside the backward pass
-constexpr const char* kSums = "sums over workers";
-
-// A group whose calls have a row of their own in a profile, from the moment that they begin until they are over.
-class WatchedGroup : public Collectives {
- public:
-  WatchedGroup(std::shared_ptr<Collectives> group, std::shared_ptr<std::atomic<Profile*>> profile)
-      : group_(std::move(group)), profile_(std::move(profile)) {}
-
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
-                              const Cancellation* cancellation) override {
-    const auto begin = Profile::Clock::now();
-    std::vector<at::Tensor> results = group_->run(call, std::move(values), cancellation);
-    note(call, begin);
-    return results;
-  }
-  void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
-             CollectiveDone done) override {
-    const auto begin = Profile::Clock::now();
-    group_->start(call, std::move(values), cancellation,
-                  [=, this, done = std::move(done)](const Status& status, std::vector<at::Tensor> results) {
-                    note(call, begin);
-                    done(status, std::move(results));
-                  });
-  }
-  void fail(const Status& why) override { group_->fail(why); }
-
- private:
-  void note(const CollectiveCall& call, Profile::Clock::time_point begin) const {
-    if (Profile* profile = profile_->load()) profile->add({call.purpose, kSums, begin, Profile::Clock::now()});
-  }
-
-  const std::shared_ptr<Collectives> group_;
-  const std::shared_ptr<std::atomic<Profile*>> profile_;
-};
-
 // A net whose gradients are several packs, each of which takes a while to make.
 struct DeepNet {
   static constexpr int64_t kWidth = 1024;
@@ -185,11 +147,12 @@ struct DeepNet {
 double share_beside_ops(const std::vector<Profile::Event>& events) {
   std::vector<std::pair<Profile::Clock::time_point, Profile::Clock::time_point>> ops;  // after each other
   for (const Profile::Event& event : events) {
-    if (event.device != kSums && event.op.starts_with("aten::")) ops.emplace_back(event.begin, event.end);
+    if (event.device != Profile::kOtherTasks && event.op.starts_with("aten::"))
+      ops.emplace_back(event.begin, event.end);
   }
   std::chrono::nanoseconds all{}, beside{};
   for (const Profile::Event& sum : events) {
-    if (sum.device != kSums) continue;
+    if (sum.device != Profile::kOtherTasks) continue;
     all += sum.end - sum.begin;
     for (const auto& [begin, end] : ops) {
       const auto both = std::min(end, sum.end) - std::max(begin, sum.begin);
@@ -305,20 +268,13 @@ void mwms_mlp(const Part&, Bench& bench) {
 // How much of the sums of a step is hidden by its backward pass. MUSTER_TRACE=FILE gets the profile of the best one.
 void overlap(const Part&, Bench& bench) {
   const Group group(2, "overlap");
-  const auto profile = std::make_shared<std::atomic<Profile*>>(nullptr);
-  const uint64_t number = group.strategy.across().group;
-  auto watched = std::make_shared<WatchedGroup>(local_worker().group(number), profile);
-  local_worker().remove_group(number);
-  local_worker().add_group(number, watched);
   DeepNet net(group.strategy);
   const auto step = net.step();
   double best = 0;
   const auto profiled = [&] {
     Profile of_step;
     tell(group.strategy, 1);
-    profile->store(&of_step);
     step(&of_step);
-    profile->store(nullptr);
     const double share = 100 * share_beside_ops(of_step.events());
     const char* file = std::getenv("MUSTER_TRACE");
     if (file != nullptr && share > best) std::ofstream(file) << of_step.chrome_trace();

@@ -20,12 +20,25 @@ Status Executor::Run::arrived(const Step& step, std::vector<at::Tensor> tensors)
   }
 }
 
-void Executor::Run::begin_call() {
-  absl::MutexLock lock(&calls_mu_);
-  ++calls_;
+Profile::Clock::time_point Executor::Run::profile_time() const {
+  return options_.profile == nullptr ? Profile::Clock::time_point{} : Profile::Clock::now();
 }
 
-void Executor::Run::end_call(const Step& step, const Status& status) {
+void Executor::Run::profile_call(const Step& step, Profile::Clock::time_point began) const {
+  if (options_.profile == nullptr) return;
+  const auto* collective = step.as<Step::Collective>();
+  options_.profile->add({collective != nullptr ? collective->call.to_string() : op_name(step), Profile::kOtherTasks,
+                         began, Profile::Clock::now()});
+}
+
+Profile::Clock::time_point Executor::Run::begin_call() {
+  absl::MutexLock lock(&calls_mu_);
+  ++calls_;
+  return profile_time();
+}
+
+void Executor::Run::end_call(const Step& step, Profile::Clock::time_point began, const Status& status) {
+  profile_call(step, began);
   if (!status.ok()) fail(std::make_exception_ptr(Error(status)));
   signal(step.signals);
   absl::MutexLock lock(&calls_mu_);
@@ -36,13 +49,15 @@ void Executor::Run::begin_remote(const Step& step, const Step::Remote& remote) {
   if (remote.waits) {
     // An answer that is read by the thread that waits for it comes without a change of threads.
     const AddTime waited(peers_time());
+    const auto began = profile_time();
     store_arrived(step, links_.parts->run(remote.part, tensors_at(step, 1), remote_options_));
+    profile_call(step, began);
     return signal(step.signals);
   }
-  begin_call();
-  links_.parts->start(remote.part, tensors_at(step, 1), remote_options_,
-                      [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
-                        end_call(step, status.ok() ? arrived(step, std::move(outputs)) : status);
+  std::vector<at::Tensor> inputs = tensors_at(step, 1);
+  links_.parts->start(remote.part, std::move(inputs), remote_options_,
+                      [this, &step, began = begin_call()](const Status& status, std::vector<at::Tensor> outputs) {
+                        end_call(step, began, status.ok() ? arrived(step, std::move(outputs)) : status);
                       });
 }
 
@@ -52,20 +67,21 @@ void Executor::Run::begin_collective(const Step& step, const Step::Collective& c
   if (collective.waits) {
     const Waiting waiting;
     const AddTime waited(peers_time());
+    const auto began = profile_time();
     store_arrived(step, group->run(collective.call, tensors_at(step, 0), remote_options_.cancellation));
+    profile_call(step, began);
     return signal(step.signals);
   }
-  begin_call();
-  group->start(collective.call, tensors_at(step, 0), remote_options_.cancellation,
-               [this, &step](const Status& status, std::vector<at::Tensor> outputs) {
-                 end_call(step, status.ok() ? arrived(step, std::move(outputs)) : status);
+  std::vector<at::Tensor> values = tensors_at(step, 0);
+  group->start(collective.call, std::move(values), remote_options_.cancellation,
+               [this, &step, began = begin_call()](const Status& status, std::vector<at::Tensor> outputs) {
+                 end_call(step, began, status.ok() ? arrived(step, std::move(outputs)) : status);
                });
 }
 
 void Executor::Run::begin_receive(const Step& step, const Step::Receive& receive) {
-  begin_call();
-  auto done = [this, &step](const Status& status, at::Tensor value) {
-    end_call(step, status.ok() ? arrived(step, {std::move(value)}) : status);
+  auto done = [this, &step, began = begin_call()](const Status& status, at::Tensor value) {
+    end_call(step, began, status.ok() ? arrived(step, {std::move(value)}) : status);
   };
   if (receive.task == task_) {
     // Left here by an earlier part; if it is not there yet, only a failed step keeps us waiting.
@@ -73,7 +89,9 @@ void Executor::Run::begin_receive(const Step& step, const Step::Receive& receive
   } else if (!links_.parts) {
     done(Status(StatusCode::kFailedPrecondition, str_cat("there is no cluster to receive from ", receive.task)), {});
   } else {
-    links_.parts->receive(receive.task, remote_options_.meeting, receive.edge, remote_options_, std::move(done));
+    RunOptions options = remote_options_;
+    options.form = receive.form;
+    links_.parts->receive(receive.task, options.meeting, receive.edge, options, std::move(done));
   }
 }
 

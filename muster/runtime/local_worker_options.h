@@ -21,9 +21,10 @@ struct LocalWorkerOptions {
   PassOptions passes{};
   Limits limits{};
   std::vector<std::string> extra_ops{};  // see OpCatalog
-  // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use the implementation that is
-  // fastest on this machine, measured once per shape, whose results may differ in the last bits, and large weights of
-  // linear layers are kept in the order that is fastest (tuning/order_trial.h).
+  // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use what is fastest on this
+  // machine, measured once per shape, and on arm64 products of matrices our own kernels (float_product.h), whose
+  // results may differ in the last bits, and large weights of linear layers are in the order that is fastest
+  // (tuning/order_trial.h).
   bool exact = false;
   // Where what was measured is remembered, and whether anything is measured at all.
   TuningOptions tuning{};

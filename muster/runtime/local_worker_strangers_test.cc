@@ -255,7 +255,7 @@ TEST(Strangers, CannotReceiveWhereThereIsNoCluster) {
   Builder builder;
   Program& program = builder.program;
   program.instructions = {{.op = program.intern_op(kReceive.name, kReceive.schema),
-                           .arguments = {integer(1), {std::string("/job:ps/replica:0/task:0")}},
+                           .arguments = {integer(1), {std::string("/job:ps/replica:0/task:0")}, integer(0)},
                            .results = {{program.new_value()}}}};
   program.outputs = {0};
 

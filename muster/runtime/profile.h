@@ -17,6 +17,9 @@ class Profile {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // The device of calls to other tasks, from their begin until their answer is here: what runs meanwhile hides them.
+  static constexpr const char* kOtherTasks = "other tasks";
+
   struct Event {
     std::string op;
     std::string device;
@@ -30,10 +33,11 @@ class Profile {
   void add_input(const InputTiming& during) ABSL_LOCKS_EXCLUDED(mu_);
   InputTiming input() const ABSL_LOCKS_EXCLUDED(mu_);  // the sum of them
 
-  // The Chrome trace format, which Perfetto and chrome://tracing open: one row per device.
+  // The Chrome trace format, which Perfetto and chrome://tracing open: one row per device, and as many for other tasks
+  // as there are calls at the same time.
   std::string chrome_trace() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Time by op, most expensive first, and what was waited for when there was no element yet: for a look in the
-  // terminal.
+  // Time by op, most expensive first, the same for calls to other tasks, and what was waited for when there was no
+  // element yet: for a look in the terminal.
   std::string summary() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -31,6 +31,28 @@ TEST(Profile, WritesAChromeTraceWithARowPerDevice) {
   EXPECT_EQ(spans["aten::relu"]["tid"], 1);
 }
 
+TEST(Profile, ShowsCallsToOtherTasksBesideTheOps) {
+  Profile profile;
+  profile.add(event("aten::mm", "CPU:0", 0, 30));
+  profile.add(event("second", Profile::kOtherTasks, 10, 25));  // over before the first one, so it comes first
+  profile.add(event("first", Profile::kOtherTasks, 5, 40));
+  profile.add(event("third", Profile::kOtherTasks, 25, 45));
+
+  std::map<int, std::string> rows;
+  std::map<std::string, std::string> row_of;
+  const auto trace = nlohmann::json::parse(profile.chrome_trace());
+  for (const auto& entry : trace["traceEvents"]) {
+    if (entry["ph"] == "M") rows[entry["tid"]] = entry["args"]["name"];
+    if (entry["ph"] == "X") row_of[entry["name"]] = rows[entry["tid"]];
+  }
+  EXPECT_EQ(row_of["first"], "other tasks");
+  EXPECT_EQ(row_of["second"], "other tasks (2)");
+  EXPECT_EQ(row_of["third"], "other tasks (2)");
+  const std::string summary = profile.summary();
+  EXPECT_NE(summary.find("100.0%       1  aten::mm"), std::string::npos) << summary;
+  EXPECT_LT(summary.find("until other tasks had answered"), summary.find("first")) << summary;
+}
+
 TEST(Profile, SumsTimeByOpMostExpensiveFirst) {
   Profile profile;
   profile.add(event("aten::relu", "CPU:0", 0, 10));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "muster/base/cancellation.h"
+#include "muster/graph/wire_form.h"
 #include "muster/runtime/profile.h"
 #include "muster/runtime/run_times.h"
 
@@ -28,6 +29,7 @@ struct RunOptions {
   uint64_t then = 0;
   ReadAhead* ahead = nullptr;  // what the run before has read for this one, and this one for the next
   RunTimes* times = nullptr;   // of the worker that runs it
+  WireForm form{};             // of what receive() fetches
   uint64_t owner = 0;          // of the program, and of what it leaves for other parts; the worker knows it
 };
 
