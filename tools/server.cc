@@ -14,7 +14,7 @@ struct ServerFlags {
   int task_index = 0;
   int threads = 0;
   double lease = std::chrono::duration<double>(kUsualLease).count();
-  uint64_t memory = 0, gpu_memory = 0;
+  uint64_t memory = 0, gpu_memory = 0, under_way = 0;
   bool insecure = false;
   std::vector<std::string> storage, data;
 };
@@ -38,6 +38,7 @@ int serve(const ServerFlags& flags) {
   options.worker.storage = flags.storage;
   options.worker.data = flags.data;
   if (flags.memory > 0) options.worker.run_memory = static_cast<int64_t>(flags.memory);
+  if (flags.under_way > 0) options.max_bytes_under_way = static_cast<int64_t>(flags.under_way);
   options.lease = std::chrono::milliseconds(static_cast<int64_t>(flags.lease * 1'000));
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
@@ -69,6 +70,12 @@ void add_server(CLI::App& muster) {
                    "machine or its container has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
+  command
+      ->add_option(
+          "--under-way", flags->under_way,
+          "Bytes that all calls may take at once, what they bring and what they are answered (1GiB); more wait")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50));
   command
       ->add_option("--gpu-memory", flags->gpu_memory, "Bytes that its tensors may have on each GPU; else all there is")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))

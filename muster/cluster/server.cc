@@ -125,7 +125,6 @@ Server::Server(ServerOptions options)
                                                                          .lease = options.lease})) {
   std::string address = options.address;
   if (address.empty()) address = options.cluster.task_address(options.task);
-  if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");
   // Calls are answered before the constructor of the RPC server has returned.
   auto listening = std::make_shared<std::atomic<RpcServer*>>(nullptr);
   auto complete = [this, listening](WorkerStatus& status) {
@@ -141,9 +140,12 @@ Server::Server(ServerOptions options)
                                                       .insecure = options.insecure,
                                                       .max_message_bytes = options.max_message_bytes,
                                                       .max_calls_per_peer = options.max_calls_per_connection,
+                                                      .max_bytes_under_way = options.max_bytes_under_way,
                                                       .on_thread_start = [this] { worker_->prepare_thread(); }},
                                      std::move(methods));
   listening->store(rpc_.get());
+  // Last, since nobody would close it if the constructor failed.
+  if (::pipe2(stop_pipe_, O_CLOEXEC) != 0) throw internal("no pipe to stop a server with");
 }
 
 Server::~Server() {

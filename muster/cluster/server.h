@@ -27,7 +27,9 @@ struct ServerOptions {
   std::chrono::milliseconds connect_timeout{60'000};  // until a task that does not answer is given up
   int64_t max_message_bytes = int64_t{4} << 30;
   int max_calls_per_connection = 1024;  // under way at the same time
-  size_t max_sessions = 10'000;         // open at the same time
+  // Bytes that all calls take at the same time, what they bring and what they are answered; more of them wait.
+  int64_t max_bytes_under_way = int64_t{1} << 30;
+  size_t max_sessions = 10'000;  // open at the same time
   // A client, or another task, that was not heard of for so long is gone. What it has left here goes: its sessions and
   // programs, sequences of examples, values for parts of steps, the variables of its strategy. They tell each other.
   std::chrono::milliseconds lease = kUsualLease;

@@ -139,7 +139,8 @@ std::shared_ptr<ParameterServerTasks> ParameterServerStrategy::tasks_of(const Cl
                                                                      .other_tasks = tasks.workers,
                                                                      .peers = tasks.peers,
                                                                      .partitioner = std::move(options.partitioner),
-                                                                     .placement = options.placement});
+                                                                     .placement = options.placement,
+                                                                     .wire = std::move(options.wire)});
   const char* const placement = tasks.ps.size() == 1 ? ""  // there is no choice
                                 : options.placement == PsPlacement::kRoundRobin
                                     ? ", variables go round robin (PsPlacement::kBalancedByBytes evens out their sizes)"

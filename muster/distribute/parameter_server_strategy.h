@@ -21,6 +21,9 @@ struct ParameterServerOptions {
   // Cuts variables into parts; else large ones are, by spread_over(). fixed_size_partitioner(1) leaves all whole.
   Partitioner partitioner{};
   PsPlacement placement = PsPlacement::kRoundRobin;
+  // How pulls and pushes of a variable look between machines, unless VariableOptions::wire says so: none is changed
+  // without one. Asked about whole variables, those of a model and of its tables, too.
+  WireChoice wire{};
   // The devices of every worker that take a step together, a replica each: {"/device:GPU:0", "/device:GPU:1"}. None:
   // the GPUs that the resolver knows of, else one replica on the worker's default device.
   std::vector<std::string> replica_devices{};

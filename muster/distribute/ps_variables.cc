@@ -46,6 +46,7 @@ std::shared_ptr<Variable::State> PsVariables::create_on(const std::string& devic
 std::shared_ptr<Variable::State> PsVariables::create(const InitialValue& initial, VariableOptions options,
                                                      bool may_split) {
   const TensorSpec& spec = initial.spec();
+  if (options_.wire && options.wire == WireForm{}) options.wire = options_.wire(options.name, spec);
   const int64_t shards =
       may_split && options_.partitioner ? checked_shards(options_.partitioner, options.name, spec) : 1;
   if (shards == 1) {

@@ -25,6 +25,7 @@ struct PsVariablesOptions {
   std::shared_ptr<Peers> peers;          // reaches all of them
   Partitioner partitioner{};
   PsPlacement placement = PsPlacement::kRoundRobin;
+  WireChoice wire{};  // of variables that say nothing themselves
 };
 
 // Makes variables on the parameter servers, whole or in parts, and reads and writes them there. They have a container

@@ -192,6 +192,10 @@ class Checker {
       if (!names.insert(variable.name).second) fail(in_quotes(variable.name), " is there twice");
       check_device(variable.device);
       check_spec(variable.spec, limits_.tensor_bytes);
+      if (variable.wire.type != WireType::kAsIs && variable.spec.dtype != DType::kFloat) {
+        fail(in_quotes(variable.name), " is ", variable.spec.to_string(), ", of which nothing can be sent as ",
+             variable.wire.to_string());
+      }
       define(variable.value);
     }
   }
@@ -269,6 +273,7 @@ class Checker {
     if (own_op(schema.name) != nullptr) check_own(instruction, schema);
     check_control(instruction, schema.name);
     if (schema.name == kRemote.name) check_remote(instruction);
+    if (schema.name == kReceive.name) check_receive(instruction);
     if (schema.name == kCollective.name) check_length(instruction, 0, list_size(instruction.arguments[0]));
   }
 
@@ -284,6 +289,13 @@ class Checker {
     }
     const bool one_result = schema.name == kCopy.name || schema.name == kElement.name || schema.name == kReceive.name;
     if (one_result && instruction.results[0][0] == kNoValue) fail("its result has no value");
+  }
+
+  void check_receive(const Instruction& instruction) const {
+    const int64_t form = std::get<int64_t>(instruction.arguments[2].value);
+    if (form < 0 || form > UINT32_MAX || !WireForm::from_number(static_cast<uint32_t>(form))) {
+      fail("no form on the wire has the number ", form);
+    }
   }
 
   void check_remote(const Instruction& instruction) const {

@@ -20,7 +20,8 @@ void write(const Program& program, const std::string& indent, std::string& out) 
   }
   for (const VariableRef& variable : program.variables) {
     str_append(out, indent, "  %", variable.value, " = variable ", in_quotes(variable.name), " ",
-               variable.spec.to_string(), at(variable.device), "\n");
+               variable.spec.to_string(), at(variable.device),
+               variable.wire.plain() ? "" : str_cat("  on the wire: ", variable.wire.to_string()), "\n");
   }
   for (const Constant& constant : program.constants) {
     str_append(out, indent, "  %", constant.value, " = constant ", describe(constant), "\n");

@@ -47,7 +47,7 @@ class PartWriter {
   }
   void add_variable(ValueId value, const VariableRef& variable, const std::string& device) {
     if (knows(value)) return;
-    to_.variables.push_back({define(value), variable.name, variable.spec, to_.intern_device(device)});
+    to_.variables.push_back({define(value), variable.name, variable.spec, to_.intern_device(device), variable.wire});
   }
   void add_instruction(const Instruction& original) {
     Instruction copy = original;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/graph/dtype.h"
+#include "muster/graph/wire_form.h"
 
 namespace muster {
 
@@ -90,6 +91,7 @@ struct VariableRef {
   std::string name{};
   TensorSpec spec{};
   int32_t device = 0;  // where the variable lives; index into Program::devices
+  WireForm wire{};     // of its value and of what is written to it, between machines
 };
 
 struct ProgramArgument {
@@ -137,7 +139,8 @@ struct Program {
 //                  look like, per tensor: type, number of sizes, sizes.
 //   copy           brings a value to the device of the instruction.
 //   remote         has another task run a part of the program. Begins at once; whoever uses a result waits for it.
-//   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there.
+//   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there,
+//                  in the WireForm of that number.
 //   collective     makes the values of all tasks of a group one, together with them (runtime/collectives.h). Begins at
 //                  once, one after the other; whoever uses a result waits for it.
 struct ControlOp {
@@ -157,7 +160,7 @@ inline constexpr ControlOp kNext{"muster::next", "muster::next(Tensor iterator, 
 inline constexpr ControlOp kCopy{"muster::copy", "muster::copy(Tensor value) -> Tensor"};
 inline constexpr ControlOp kRemote{"muster::remote", "muster::remote(int part, Tensor[] inputs) -> Tensor[]"};
 inline constexpr ControlOp kSend{"muster::send", "muster::send(Tensor value, int edge) -> ()"};
-inline constexpr ControlOp kReceive{"muster::receive", "muster::receive(int edge, str task) -> Tensor"};
+inline constexpr ControlOp kReceive{"muster::receive", "muster::receive(int edge, str task, int form) -> Tensor"};
 inline constexpr ControlOp kCollective{
     "muster::collective",
     "muster::collective(Tensor[] values, int group, int kind, int reduction, int root, str purpose) -> Tensor[]"};

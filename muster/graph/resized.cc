@@ -52,7 +52,7 @@ class Resizing {
   }
 
   bool variable(VariableRef& a, const VariableRef& b) const {
-    return a.value == b.value && a.name == b.name && a.spec == b.spec && a.device == b.device;
+    return a.value == b.value && a.name == b.name && a.spec == b.spec && a.device == b.device && a.wire == b.wire;
   }
 
   bool constant(Constant& a, const Constant& b) const {

@@ -136,6 +136,7 @@ void write(const Program& program, proto::Program& out) {
     written->set_name(variable.name);
     write(variable.spec, *written->mutable_spec());
     written->set_device(variable.device);
+    written->set_wire(variable.wire.number());
   }
   for (const Constant& constant : program.constants) {
     auto* written = out.add_constants();
@@ -160,8 +161,11 @@ Program read(proto::Program& in) {
         {argument.value(), read(argument.spec(), "an argument"), argument.device(), argument.any()});
   }
   for (const auto& variable : in.variables()) {
+    const std::optional<WireForm> wire = WireForm::from_number(variable.wire());
+    if (!wire) throw data_loss("program: variable \"", variable.name(), "\" has no known form on the wire");
     program.variables.push_back({variable.value(), variable.name(),
-                                 read(variable.spec(), "variable \"" + variable.name() + "\""), variable.device()});
+                                 read(variable.spec(), "variable \"" + variable.name() + "\""), variable.device(),
+                                 *wire});
   }
   for (auto& constant : *in.mutable_constants()) {
     program.constants.push_back({constant.value(), read(constant.spec(), "a constant"),

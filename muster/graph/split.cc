@@ -10,6 +10,7 @@
 #include "muster/graph/homes.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/part_writer.h"
+#include "muster/graph/wire_forms.h"
 
 namespace muster {
 namespace {
@@ -404,7 +405,7 @@ class Splitter {
       const bool written = writes(segment.instructions, value);
       const std::string there = arrival(value, segment.task, here);
       const ValueId received = written ? part.program().new_value() : part.define(value);
-      part.add(kReceive, {{source.second}, {source.first}}, {{received}}, there);
+      part.add(kReceive, {{source.second}, {source.first}, {int64_t{0}}}, {{received}}, there);
       // Tasks of one process hand on the memory itself, which others may have got, too.
       if (written) part.add(kCopy, {{ValueRef{received}}}, {{part.define(value)}}, there);
     }
@@ -580,6 +581,7 @@ Program split(Program program, const std::string& driver) {
   Whole whole{.driver = driver};
   Program made = Splitter(program, whole, {}).run();
   made.parts = std::move(whole.parts);
+  give_forms_to_edges(made.parts);
   return made;
 }
 

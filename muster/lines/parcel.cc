@@ -106,6 +106,7 @@ bool Parcel::send_some() {
     }
   }
   tensors_.clear();  // whoever writes to them need not copy them any more
+  kept_.reset();
   return true;
 }
 

@@ -97,6 +97,9 @@ class Parcel {
   // What it sends; held until that is done. REQUIRES: contiguous, on the CPU.
   void fill(std::vector<at::Tensor> tensors);
 
+  // Held as long as the tensors.
+  void keep(std::shared_ptr<const void> more) { kept_ = std::move(more); }
+
   // Sends what there is room for. True: nothing more is to be done, be it that the line is broken.
   bool send_some();
   // The same, and waits for room until then.
@@ -108,6 +111,7 @@ class Parcel {
   const uint64_t number_;
   uint64_t header_[3] = {};
   std::vector<at::Tensor> tensors_;
+  std::shared_ptr<const void> kept_;
   std::vector<iovec> left_;
   size_t first_ = 0;  // of those that are left
 };

@@ -22,6 +22,15 @@ void CallGate::run(Work work) {
   --lent_;
 }
 
+void CallGate::run_later(Work work) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (working_ >= most_) return kept_back_.push_back({std::move(work), std::chrono::steady_clock::now()});
+    ++working_;
+  }
+  run_elsewhere(std::move(work));
+}
+
 void CallGate::run_elsewhere(Work work) {
   pool_.submit([this, work = std::move(work)]() mutable { run_all(std::move(work)); });
 }

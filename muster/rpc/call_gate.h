@@ -22,6 +22,8 @@ class CallGate {
   // Runs it on this thread, and then what was kept back meanwhile; or on a thread of its own, if as many as may work
   // are inside of this, working or waiting; or keeps it back.
   void run(Work work) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, never on this thread.
+  void run_later(Work work) ABSL_LOCKS_EXCLUDED(mu_);
   // To be called now and then: lets those in that were kept back for long.
   void look() ABSL_LOCKS_EXCLUDED(mu_);
 

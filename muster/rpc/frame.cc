@@ -10,6 +10,7 @@
 
 #include "muster/graph/dtype.h"
 #include "muster/graph/program.h"
+#include "muster/rpc/packed_tensor.h"
 #include "muster/runtime/memory_pool.h"
 #include "muster/runtime/tensors.h"
 
@@ -23,7 +24,8 @@ constexpr size_t kLent = 4 * 1024;
 // And so much by what needs a system call or two at either end, and another one to confirm it.
 constexpr size_t kWorthParcel = 128 * 1024;
 constexpr size_t kLength = sizeof(uint32_t);
-constexpr uint32_t kWithParcel = uint32_t{1} << 31;  // of the length, which is never that long
+constexpr uint32_t kWithParcel = uint32_t{1} << 31, kHeavy = uint32_t{1} << 30;  // of the length, never that long
+constexpr int64_t kHeavyBytes = 64 * 1024;
 constexpr int kUndefined = -1;
 constexpr int kMostDimensions = 64;
 
@@ -90,11 +92,20 @@ size_t bytes_to_lend(const Frame& frame) {
   return bytes;
 }
 
-// Fills the headers.
-void describe(Frame& frame, bool lend) {
+void give_form(at::Tensor& tensor, const WireForm& form, proto::TensorHeader& header) {
+  if (form.plain()) return;
+  PackedTensor packed = pack_tensor(tensor, form);
+  tensor = std::move(packed.tensor);
+  header.set_form(packed.form.number());
+  if (packed.form.deflate) header.set_deflated_bytes(static_cast<int64_t>(tensor.nbytes()));
+}
+
+// Fills the headers, and gives the tensors their forms.
+void describe(Frame& frame) {
   frame.envelope.clear_tensors();
   bring_to_host(frame.tensors);
-  for (at::Tensor& tensor : frame.tensors) {
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    at::Tensor& tensor = frame.tensors[i];
     proto::TensorHeader& header = *frame.envelope.add_tensors();
     if (!tensor.defined()) {
       header.set_dtype(kUndefined);
@@ -103,8 +114,31 @@ void describe(Frame& frame, bool lend) {
     tensor = tensor.contiguous();
     header.set_dtype(static_cast<int32_t>(spec_of(tensor).dtype));
     for (int64_t size : tensor.sizes()) header.add_sizes(size);
-    if (lend && can_be_lent(tensor)) header.set_lent(true);
+    if (i < frame.forms.size()) give_form(tensor, frame.forms[i], header);
   }
+}
+
+// Those that are not sent as part of the message.
+std::vector<at::Tensor> mark_lent(Frame& frame) {
+  std::vector<at::Tensor> lent;
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    if (!can_be_lent(frame.tensors[i])) continue;
+    frame.envelope.mutable_tensors(static_cast<int>(i))->set_lent(true);
+    lent.push_back(frame.tensors[i]);
+  }
+  return lent;
+}
+
+// What tensors and answer take where they arrive. Those that cannot exist are found when they are decoded.
+int64_t weight_of(const proto::Envelope& envelope) {
+  auto sum = static_cast<double>(envelope.answer_bytes());
+  for (const proto::TensorHeader& header : envelope.tensors()) {
+    const std::optional<DType> dtype = dtype_from_number(header.dtype());
+    double bytes = dtype ? static_cast<double>(bytes_per_element(*dtype)) : 0;
+    for (int64_t size : header.sizes()) bytes *= static_cast<double>(std::max<int64_t>(size, 0));
+    sum += bytes;
+  }
+  return static_cast<int64_t>(std::clamp(sum, 1.0, 1e15));
 }
 
 // The envelope as it is, and the tensors that are left.
@@ -119,7 +153,8 @@ grpc::ByteBuffer pack(const proto::Envelope& envelope, std::vector<at::Tensor> t
   std::vector<grpc::Slice> slices;
   grpc_slice head = grpc_slice_malloc(first);
   uint8_t* to = GRPC_SLICE_START_PTR(head);
-  const uint32_t prefix = static_cast<uint32_t>(length) | (envelope.has_parcel() ? kWithParcel : 0);
+  const uint32_t prefix = static_cast<uint32_t>(length) | (envelope.has_parcel() ? kWithParcel : 0) |
+                          (weight_of(envelope) >= kHeavyBytes ? kHeavy : 0);
   std::memcpy(to, &prefix, kLength);
   envelope.SerializeWithCachedSizesToArray(to + kLength);
   to += kLength + length;
@@ -164,17 +199,48 @@ void refuse_parcel(const proto::Envelope& envelope, const Borrowing& borrowing) 
   if (const std::shared_ptr<LineIn> line = borrowing.line(envelope.parcel().line())) line->break_off();
 }
 
+// What comes of a tensor. Throws before any memory is asked for.
+struct Coming {
+  TensorSpec spec{};  // to its users
+  WireForm form{};    // on the wire
+  TensorSpec sent{};  // what has that form
+
+  explicit Coming(const proto::TensorHeader& header) : spec(spec_of_header(header)), sent(spec) {
+    if (header.form() == 0) return;
+    const std::optional<WireForm> known = WireForm::from_number(header.form());
+    if (!known) throw invalid_argument("a message with a tensor of an unknown form");
+    form = *known;
+    sent = packed_spec(spec, form, header.deflated_bytes());
+  }
+};
+
+proto::Envelope read_envelope(Reader& reader) {
+  uint32_t length = 0;
+  reader.read(&length, kLength);
+  const bool with_parcel = (length & kWithParcel) != 0;
+  length &= ~(kWithParcel | kHeavy);
+  if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
+  std::string bytes(length, '\0');
+  reader.read(bytes.data(), length);
+  proto::Envelope envelope;
+  if (!envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
+  if (with_parcel != envelope.has_parcel()) throw data_loss("a message that says nothing of its parcel");
+  return envelope;
+}
+
 void read_tensors(Reader& reader, Frame& frame, const Borrowing& borrowing) {
   PlainTensors plain;
   MemoryPool::Use pool(true);
   std::vector<NearConnection::Place> borrowed;
-  int64_t borrowed_bytes = 0;
+  std::vector<std::pair<size_t, Coming>> packed;
+  int64_t borrowed_bytes = 0, packed_bytes = 0;
   for (const proto::TensorHeader& header : frame.envelope.tensors()) {
     if (header.dtype() == kUndefined) {
       frame.tensors.emplace_back();
       continue;
     }
-    const TensorSpec spec = spec_of_header(header);
+    Coming coming(header);
+    const TensorSpec& spec = coming.sent;
     // Before any memory is asked for.
     const bool lent = header.lent();
     if (lent && spec.bytes() > borrowing.most_bytes - borrowed_bytes) {
@@ -182,6 +248,9 @@ void read_tensors(Reader& reader, Frame& frame, const Borrowing& borrowing) {
     }
     if (!lent && spec.bytes() > static_cast<int64_t>(reader.left())) {
       throw data_loss("a message with ", reader.left(), " bytes left for ", spec.to_string());
+    }
+    if (!coming.form.plain() && coming.spec.bytes() > borrowing.most_bytes - packed_bytes) {
+      throw resource_exhausted("a message that has packed more than ", borrowing.most_bytes, " bytes");
     }
     at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions(scalar_type_of(spec.dtype)));
     if (lent) {
@@ -191,9 +260,15 @@ void read_tensors(Reader& reader, Frame& frame, const Borrowing& borrowing) {
       reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
     }
     frame.tensors.push_back(std::move(tensor));
+    if (coming.form.plain()) continue;
+    packed_bytes += coming.spec.bytes();
+    packed.emplace_back(frame.tensors.size() - 1, std::move(coming));
   }
   if (reader.left() > 0) throw data_loss("a message with ", reader.left(), " bytes after its last tensor");
   if (!borrowed.empty() || frame.envelope.has_parcel()) borrow(frame.envelope, borrowed, borrowing);
+  for (const auto& [place, coming] : packed) {
+    frame.tensors[place] = unpack_tensor({frame.tensors[place], coming.form}, coming.spec);
+  }
 }
 
 }  // namespace
@@ -202,7 +277,7 @@ grpc::ByteBuffer encode(Frame frame) {
   PlainTensors plain;
   frame.envelope.clear_loan();
   frame.envelope.clear_parcel();
-  describe(frame, /*lend=*/false);
+  describe(frame);
   return pack(frame.envelope, std::move(frame.tensors));
 }
 
@@ -222,46 +297,40 @@ LentFrame encode_for(const Ways& ways, Frame frame) {
     result.message = encode(std::move(frame));
     return result;
   }
-  describe(frame, /*lend=*/true);
-  std::vector<at::Tensor> lent;
-  for (at::Tensor& tensor : frame.tensors) {
-    if (can_be_lent(tensor)) lent.push_back(tensor);
-  }
+  bring_to_host(frame.tensors);
+  result.frame = frame;  // before its tensors have another form
+  describe(frame);
+  std::vector<at::Tensor> lent = mark_lent(frame);
   if (result.parcel) {
     frame.envelope.mutable_parcel()->set_line(result.parcel->name().line);
     frame.envelope.mutable_parcel()->set_number(result.parcel->name().number);
     result.parcel->fill(std::move(lent));
   } else {
     result.loan = ways.near->ledger().lend(std::move(lent));
-    if (result.loan.number == 0) return {.message = encode(std::move(frame))};
+    if (result.loan.number == 0) return {.message = encode(*std::move(result.frame))};
     frame.envelope.mutable_loan()->set_slip(result.loan.slip);
     frame.envelope.mutable_loan()->set_number(result.loan.number);
   }
-  result.frame = frame;
   std::erase_if(frame.tensors, can_be_lent);
   result.message = pack(frame.envelope, std::move(frame.tensors));
   return result;
 }
 
-bool comes_with_parcel(const grpc::ByteBuffer& message) {
-  if (message.Length() < kLength) return false;
+FrameSigns signs_of(const grpc::ByteBuffer& message) {
+  if (message.Length() < kLength) return {};
   uint32_t length = 0;
   Reader(message).read(&length, kLength);
-  return (length & kWithParcel) != 0;
+  return {(length & kWithParcel) != 0, (length & kHeavy) != 0};
+}
+
+int64_t weight_of(const grpc::ByteBuffer& message) {
+  Reader reader(message);
+  return weight_of(read_envelope(reader));
 }
 
 Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing) {
   Reader reader(message);
-  uint32_t length = 0;
-  reader.read(&length, kLength);
-  const bool with_parcel = (length & kWithParcel) != 0;
-  length &= ~kWithParcel;
-  if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
-  std::string bytes(length, '\0');
-  reader.read(bytes.data(), length);
-  Frame frame;
-  if (!frame.envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
-  if (with_parcel != frame.envelope.has_parcel()) throw data_loss("a message that says nothing of its parcel");
+  Frame frame{.envelope = read_envelope(reader)};
   try {
     read_tensors(reader, frame, borrowing);
   } catch (...) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/graph/wire_form.h"
 #include "muster/lines/parcel.h"
 #include "muster/near/near_connection.h"
 #include "muster/rpc/rpc.pb.h"
@@ -23,7 +24,8 @@ namespace muster {
 struct Frame {
   proto::Envelope envelope{};
   std::vector<at::Tensor> tensors{};
-  size_t fleeting = 0;  // of an answer: how many of the last ones are not kept for whoever asks again
+  std::vector<WireForm> forms{};  // that they have on their way; none, or too few: as they are
+  size_t fleeting = 0;            // of an answer: how many of the last ones are not kept for whoever asks again
 };
 
 // A large tensor is not copied: its memory is part of the message, and lives until the message is sent.
@@ -62,8 +64,15 @@ struct Borrowing {
 // sender's memory. Throws Error{kDataLoss} if the bytes are no frame, Error{kInvalidArgument} for a tensor that cannot
 // exist, LoanLost if what was lent or sent apart cannot be had.
 Frame decode(const grpc::ByteBuffer& message, const Borrowing& borrowing = {});
-// Whether that waits for a parcel.
-bool comes_with_parcel(const grpc::ByteBuffer& message);
+// What is known of a message before it is decoded.
+struct FrameSigns {
+  bool parcel = false;  // decoding waits for one
+  bool heavy = false;   // its tensors and its answer take more than a little memory here
+};
+FrameSigns signs_of(const grpc::ByteBuffer& message);
+inline bool comes_with_parcel(const grpc::ByteBuffer& message) { return signs_of(message).parcel; }
+// How much, of one that is heavy. Throws as decode().
+int64_t weight_of(const grpc::ByteBuffer& message);
 
 struct LoanLost : Error {
   using Error::Error;

@@ -30,6 +30,9 @@ void IncomingCall::answer(Frame frame) {
   }
   loan_ = message.loan;
   parcel_ = message.parcel;
+  if (message.parcel && hold_) {
+    message.parcel->keep(std::make_shared<ByteGate::Hold>(*std::exchange(hold_, std::nullopt)));
+  }
   write(message.message);
   if (message.parcel) send_in_background(std::move(message.parcel));
 }
@@ -49,8 +52,24 @@ void IncomingCall::handle(const std::string& method) {
   using Pace = RpcServer::Pace;
   const bool waits = entry->pace == Pace::kUsual || entry->pace == Pace::kRun;
   const bool takes_long = entry->pace == Pace::kUsual || entry->pace == Pace::kShort;
+  const FrameSigns signs = signs_of(message_);
+  if (signs.heavy && !hold_) {
+    // Nothing of what it sends apart, or lends, is taken before.
+    int64_t weight = 0;
+    try {
+      weight = weight_of(message_);
+    } catch (...) {
+      return fail(status_of(std::current_exception()));
+    }
+    auto at_once = server_.grpc_->bytes->take(weight, [this, entry](ByteGate::Hold hold) {
+      hold_ = std::move(hold);
+      server_.grpc_->gate.run_later([this, entry] { run(*entry); });
+    });
+    if (!at_once) return;  // another thread may be at it
+    hold_ = std::move(at_once);
+  }
   if (takes_long || message_.Length() > kLongCopy) about_to_block();
-  if (!waits && !comes_with_parcel(message_)) return run(*entry);
+  if (!waits && !signs.parcel) return run(*entry);
   server_.grpc_->gate.run([this, entry] { run(*entry); });
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/rpc/byte_gate.h"
 #include "muster/rpc/call_gate.h"
 #include "muster/rpc/near_wire_door.h"
 #include "muster/rpc/network_readers.h"
@@ -18,9 +19,12 @@
 namespace muster {
 
 struct RpcServer::Grpc {
-  explicit Grpc(int max_threads) : gate(std::max(1, max_threads)) {}
+  explicit Grpc(const RpcServerOptions& options)
+      : gate(std::max(1, options.max_threads)),
+        bytes(std::make_shared<ByteGate>(options.max_bytes_under_way, options.bytes_patience)) {}
 
   CallGate gate;
+  const std::shared_ptr<ByteGate> bytes;
   std::shared_ptr<grpc::ServerCredentials> credentials;  // before the server, which it outlives
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
@@ -56,6 +60,7 @@ class IncomingCall : public RpcCall {
   std::string peer_;
   std::chrono::steady_clock::time_point deadline_;
   std::shared_ptr<IncomingCall> self_;
+  std::optional<ByteGate::Hold> hold_;  // of what it takes here, if that is much
 
  private:
   void run(const RpcServer::MethodEntry& entry);

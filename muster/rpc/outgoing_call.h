@@ -21,7 +21,10 @@ inline std::chrono::milliseconds time_since_boot() {
 // A request as it is sent, and what it lends, until its call has ended.
 struct OutgoingCall {
   OutgoingCall(Frame request, RequestNumbers::Taken taken, std::shared_ptr<NearConnection> server, LinesOut* lines)
-      : near(std::move(server)), number(std::move(taken)), lent(encode_for({near.get(), lines}, std::move(request))) {}
+      : near(std::move(server)),
+        number(std::move(taken)),
+        answer_bytes(request.envelope.answer_bytes()),
+        lent(encode_for({near.get(), lines}, std::move(request))) {}
   explicit OutgoingCall(grpc::ByteBuffer packed) : lent{.message = std::move(packed)} {}
   ~OutgoingCall() { end_loan(); }
   OutgoingCall(const OutgoingCall&) = delete;
@@ -47,7 +50,11 @@ struct OutgoingCall {
   std::shared_ptr<NearConnection> near{};  // null: the task is not a process of this machine
   RequestNumbers::Taken number{};
   const std::chrono::milliseconds made = number.number() == 0 ? std::chrono::milliseconds(0) : time_since_boot();
+  const uint64_t answer_bytes = 0;  // as it is expected to be
   LentFrame lent{};
+
+  // That its task takes if nothing of it is sent apart.
+  size_t bytes() const { return lent.message.Length() + answer_bytes; }
 };
 
 }  // namespace muster

@@ -19,6 +19,14 @@ CallOptions call_options(const RunOptions& options, bool once) {
   return {.timeout = options.timeout, .cancellation = options.cancellation, .patient = true, .once = once};
 }
 
+// For the next request: whoever answers that is to have room for it.
+void note_bytes(const std::vector<at::Tensor>& outputs, std::atomic<int64_t>& bytes) {
+  constexpr int64_t kMany = 64 << 10;
+  int64_t sum = 0;
+  for (const at::Tensor& output : outputs) sum += output.defined() ? static_cast<int64_t>(output.nbytes()) : 0;
+  bytes.store(sum >= kMany ? sum : 0, std::memory_order_relaxed);
+}
+
 proto::StorageRequest storage_request(const std::string& path, const std::vector<StoredVariable>& variables) {
   proto::StorageRequest request;
   request.set_path(path);
@@ -91,7 +99,11 @@ ProgramHandle RemoteWorker::register_program(const Program& program, const Owner
   *request.mutable_owner() = to_proto(owner);
   const Frame frame = channel_->call(worker_rpc::kRegister, with_header(request), {.once = true});
   const auto answer = header_of<proto::RegisterAnswer>(frame.envelope);
-  remember(answer.handle(), {answer.incarnation(), !repeatable(program)});
+  WireForms forms = wire_forms(program);
+  remember(answer.handle(), {.incarnation = answer.incarnation(),
+                             .once = !repeatable(program),
+                             .outputs = program.outputs.size(),
+                             .forms = forms.plain() ? nullptr : std::make_shared<const WireForms>(std::move(forms))});
   return {answer.handle()};
 }
 
@@ -139,12 +151,19 @@ void RemoteWorker::deregister_program(ProgramHandle handle) {
 
 RemoteWorker::RunRequest RemoteWorker::run_request(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                                    const RunOptions& options) {
-  Registered known;
+  Registered known, next;
   {
     absl::MutexLock lock(&mu_);
     known = find(handle);
+    if (options.then != 0) next = find({options.then});
   }
   proto::RunRequest request;
+  for (const Registered* program : {&known, &next}) {
+    if (!known.forms && !next.forms) break;
+    for (size_t i = 0; i < program->outputs; ++i) {
+      request.add_answer_forms(program->forms ? form_here(program->forms->outputs[i]).number() : 0);
+    }
+  }
   request.set_handle(handle.id);
   if (options.step) request.set_step(*options.step);
   request.set_replica(options.replica);
@@ -153,21 +172,32 @@ RemoteWorker::RunRequest RemoteWorker::run_request(ProgramHandle handle, std::ve
   Frame frame = with_header(request);
   frame.envelope.set_incarnation(known.incarnation);
   frame.tensors = std::move(arguments);
-  return {std::move(frame), known.once};
+  if (known.forms) {
+    for (const WireForm& form : known.forms->arguments) frame.forms.push_back(form_here(form));
+  }
+  if (const int64_t bytes = known.answered->load(std::memory_order_relaxed); bytes > 0) {
+    frame.envelope.set_answer_bytes(static_cast<uint64_t>(bytes));
+  }
+  return {std::move(frame), known.once, known.answered};
 }
 
 std::vector<at::Tensor> RemoteWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                           const RunOptions& options) {
   RunRequest request = run_request(handle, std::move(arguments), options);
-  return channel_->call(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once)).tensors;
+  std::vector<at::Tensor> outputs =
+      channel_->call(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once)).tensors;
+  note_bytes(outputs, *request.answered);
+  return outputs;
 }
 
 void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
                          RunDone done) {
   RunRequest request = run_request(handle, std::move(arguments), options);
-  channel_->start(
-      worker_rpc::kRun, std::move(request.frame), call_options(options, request.once),
-      [done = std::move(done)](const Status& status, Frame answer) { done(status, std::move(answer.tensors)); });
+  channel_->start(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once),
+                  [done = std::move(done), answered = std::move(request.answered)](const Status& status, Frame answer) {
+                    if (status.ok()) note_bytes(answer.tensors, *answered);
+                    done(status, std::move(answer.tensors));
+                  });
 }
 
 void RemoteWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
@@ -275,6 +305,7 @@ void RemoteWorker::receive(uint64_t meeting, int64_t edge, const RunOptions& opt
   proto::ReceiveRequest request;
   request.set_meeting(meeting);
   request.set_edge(edge);
+  request.set_form(form_here(options.form).number());
   channel_->start(worker_rpc::kReceive, with_header(request), call_options(options, true),
                   [done = std::move(done)](const Status& status, Frame answer) {
                     if (status.ok() && answer.tensors.size() != 1) {

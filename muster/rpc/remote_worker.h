@@ -4,11 +4,13 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "muster/graph/wire_forms.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/runtime/worker.h"
 
@@ -47,14 +49,22 @@ class RemoteWorker : public Worker {
   struct Registered {
     uint64_t incarnation = 0;
     bool once = true;  // it writes variables, or leaves something for another part
+    size_t outputs = 0;
+    std::shared_ptr<const WireForms> forms{};  // null: all travels as it is
+    std::shared_ptr<std::atomic<int64_t>> answered = std::make_shared<std::atomic<int64_t>>(0);  // bytes, the last time
   };
 
   struct RunRequest {
     Frame frame{};
     bool once = false;
+    std::shared_ptr<std::atomic<int64_t>> answered{};
   };
   RunRequest run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Nothing is rounded or compressed on the way from memory to memory unless asked for.
+  WireForm form_here(const WireForm& form) const {
+    return form.same_machine || (!form.plain() && channel_->apart()) ? form : WireForm{};
+  }
   void remember(uint64_t handle, const Registered& registered) ABSL_LOCKS_EXCLUDED(mu_);
   // What the task is told of a program: if it is not known, nothing, and the task says what is wrong.
   Registered find(ProgramHandle handle) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

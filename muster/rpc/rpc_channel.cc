@@ -17,6 +17,7 @@ constexpr std::chrono::hours kPatient(24 * 365);
 constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
 constexpr auto kSilence = std::chrono::seconds(2);        // before somebody who waits is told for whom
 constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the caller has given up
+constexpr size_t kLargeMessage = 1 << 20;                 // bytes
 constexpr int64_t kLargeAnswer = 64 << 10;                // bytes, which the task need not keep until the next request
 
 int64_t bytes_of_tensors(const Frame& frame) {
@@ -34,6 +35,7 @@ RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptio
 RpcChannel::~RpcChannel() = default;
 const std::string& RpcChannel::address() const { return core_->address(); }
 const std::string& RpcChannel::task() const { return core_->task(); }
+bool RpcChannel::apart() const { return core_->apart(); }
 Frame RpcChannel::call(const std::string& method, Frame request, const CallOptions& options) {
   return core_->call(method, std::move(request), options);
 }
@@ -76,15 +78,19 @@ Status RpcChannel::Core::refusal_or(const Status& why) {
   return refusal ? explain(StatusCode::kUnauthenticated, *refusal) : why;
 }
 
-std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_point deadline,
-                                                                    const Outgoing* again) const {
+std::unique_ptr<grpc::ClientContext> RpcChannel::Core::make_context(Clock::time_point deadline, const Outgoing& request,
+                                                                    bool again) const {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(grpc_time(deadline));
   const std::string& token = options_.credentials.token;
   if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
-  if (again != nullptr && again->number.number() != 0) {
+  // What is not sent apart is not to be read before there is room for it.
+  if (request.lent.message.Length() > kLargeMessage) {
+    context->AddMetadata(kBytesOfRequest, std::to_string(request.bytes()));
+  }
+  if (again && request.number.number() != 0) {
     // At least a moment, since 0 says that it was not made before.
-    const auto age = std::max(time_since_boot() - again->made, std::chrono::milliseconds(1));
+    const auto age = std::max(time_since_boot() - request.made, std::chrono::milliseconds(1));
     context->AddMetadata(kAgeOfRequest, std::to_string(age.count()));
   }
   return context;
@@ -142,7 +148,7 @@ void RpcChannel::Core::meet_task(const Outgoing& answered) {
 
 void RpcChannel::Core::want_line(LineWay way) {
   // Where memory is read, nothing large is sent.
-  if (!lines_ || (options_.near_memory && !near_->apart())) return;
+  if (!lines_ || !apart()) return;
   lines_->want(
       way,
       {.ask =
@@ -164,7 +170,7 @@ void RpcChannel::Core::ask(const proto::MeetRequest& request,
   auto call = std::make_shared<Pending>();
   call->method = call_rpc::kMeet;
   call->request = std::make_shared<Outgoing>(encode(std::move(frame)));
-  call->context = make_context(Clock::now() + kMeetTimeout, nullptr);
+  call->context = make_context(Clock::now() + kMeetTimeout, *call->request, /*again=*/false);
   call->send(wire_.stub(), [self = shared_from_this(), call, answered = std::move(answered)] {
     Status status;
     proto::MeetAnswer answer;
@@ -276,7 +282,7 @@ std::optional<NearWire::Answer> RpcChannel::Core::call_on_wire(const std::string
 
 RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method, Outgoing& outgoing,
                                                        const CallOptions& options, const Attempt& attempt) {
-  auto context = make_context(attempt.deadline, attempt.again ? &outgoing : nullptr);
+  auto context = make_context(attempt.deadline, outgoing, attempt.again);
   Cancellation::Registration registration;
   if (options.cancellation != nullptr) {
     registration = options.cancellation->on_cancel([&](const Status&) {
@@ -343,7 +349,8 @@ void RpcChannel::Core::send_unattended(const std::string& method, const grpc::By
   auto call = std::make_shared<Pending>();
   call->method = method;
   call->request = std::make_shared<Outgoing>(message);
-  call->context = make_context(deadline, nullptr);  // holds gRPC's channel, also when this is gone
+  call->context =
+      make_context(deadline, *call->request, /*again=*/false);  // holds gRPC's channel, also when this is gone
   call->send(wire_.stub(), [call] {});
 }
 

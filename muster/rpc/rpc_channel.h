@@ -52,6 +52,8 @@ class RpcChannel {
 
   const std::string& address() const;
   const std::string& task() const;
+  // It is known that nothing goes from memory to memory.
+  bool apart() const;
 
   // Waits on this thread for the answer. Throws Error with the task where it began.
   Frame call(const std::string& method, Frame request, const CallOptions& options = {});

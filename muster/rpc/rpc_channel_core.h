@@ -46,6 +46,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
 
   const std::string& address() const { return address_; }
   const std::string& task() const { return task_; }
+  bool apart() const { return !options_.near_memory || near_->apart(); }
 
   Frame call(const std::string& method, Frame request, const CallOptions& options);
   void start(const std::string& method, Frame request, const CallOptions& options, Done done);
@@ -56,7 +57,8 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
 
   // Of a call that is made for the first time, or again.
   Clock::time_point deadline_of(const CallOptions& options) const;
-  std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Outgoing* again) const;
+  std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Outgoing& request,
+                                                    bool again) const;
   // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
   bool wait_until_connected(Clock::time_point deadline, bool again_when_refused,
                             const Cancellation* cancellation) const;

@@ -32,7 +32,7 @@ void RpcChannel::Core::begin(const std::shared_ptr<Pending>& pending) {
   call.answer.Clear();
   if (call.attempt == 1 && begin_on_wire(pending)) return;
   if (call.request->lent.parcel && call.attempt > 1) call.request->repack();
-  call.context = make_context(call.deadline, call.attempt > 1 ? call.request.get() : nullptr);
+  call.context = make_context(call.deadline, *call.request, call.attempt > 1);
   if (call.cancellation != nullptr) {
     call.registration = call.cancellation->on_cancel(
         [core = call.core, number = call.request->number.number(), context = call.context.get()](const Status&) {

@@ -114,10 +114,7 @@ class ServerCall final : public IncomingCall {
   }
 
   std::chrono::milliseconds age() const override {
-    const auto& metadata = context_.client_metadata();
-    const auto said = metadata.find(kAgeOfRequest);
-    int64_t age = 0;
-    if (said != metadata.end()) std::from_chars(said->second.data(), said->second.data() + said->second.size(), age);
+    const int64_t age = number_in_metadata(kAgeOfRequest);
     return std::chrono::milliseconds(std::clamp<int64_t>(age, 0, std::chrono::milliseconds(kLongestAge).count()));
   }
 
@@ -145,7 +142,23 @@ class ServerCall final : public IncomingCall {
       server_.under_way_[this] = self_;
     }
     ++tags_;
+    if (const int64_t bytes = number_in_metadata(kBytesOfRequest); bytes > 0) {
+      auto at_once = server_.grpc_->bytes->take(bytes, [this](ByteGate::Hold hold) {
+        hold_ = std::move(hold);
+        stream_.Read(&message_, read_.tag());
+      });
+      if (!at_once) return;  // another thread may be at it
+      hold_ = std::move(at_once);
+    }
     stream_.Read(&message_, read_.tag());
+  }
+
+  int64_t number_in_metadata(const char* name) const {
+    const auto& metadata = context_.client_metadata();
+    const auto said = metadata.find(name);
+    int64_t number = 0;
+    if (said != metadata.end()) std::from_chars(said->second.data(), said->second.data() + said->second.size(), number);
+    return number;
   }
 
   void read(bool ok) {
@@ -207,7 +220,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
           .grace = options_.grace, .most_bytes = options_.remembered_bytes, .keep_silent = options_.remembered_for})),
       door_(options_.task),
       lines_(host_for_lines(options_)),
-      grpc_(std::make_unique<Grpc>(options_.max_threads)) {
+      grpc_(std::make_unique<Grpc>(options_)) {
   auto meet = [this](const std::shared_ptr<RpcCall>& call) {
     const auto request = header_of<proto::MeetRequest>(call->request().envelope);
     proto::MeetAnswer answer;
@@ -297,6 +310,7 @@ RpcServer::RpcServer(RpcServerOptions options, std::vector<MethodEntry> methods)
                                                               .look =
                                                                   [this] {
                                                                     grpc_->gate.look();
+                                                                    grpc_->bytes->look();
                                                                     lines_.sweep();
                                                                     once_->look();
                                                                   },
@@ -374,6 +388,8 @@ void RpcServer::refuse_handshake(const std::string& host, const std::string& why
   }
 }
 
+int64_t RpcServer::bytes_under_way() const { return grpc_->bytes->held(); }
+size_t RpcServer::calls_kept_back() const { return grpc_->bytes->waiting(); }
 size_t RpcServer::remembered_requests() const { return once_->counts().requests; }
 
 bool RpcServer::enter() {

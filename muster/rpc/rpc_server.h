@@ -51,7 +51,12 @@ struct RpcServerOptions {
   Credentials credentials{};
   bool insecure = false;  // listen beyond loopback without credentials
   int64_t max_message_bytes = int64_t{4} << 30;
-  int max_calls_per_peer = 1024;            // under way at the same time, over one connection
+  int max_calls_per_peer = 1024;  // under way at the same time, over one connection
+  // That calls take at the same time: tensors of requests, and of answers by what the caller had of it the last time. A
+  // call that would be one too many waits until others have ended, one that is larger than all of it until it is alone;
+  // and, since calls may wait for each other, until nothing has ended for as long as that.
+  int64_t max_bytes_under_way = int64_t{1} << 30;
+  std::chrono::milliseconds bytes_patience{10'000};
   int max_threads = 128;                    // that work at the same time; threads that wait for others do not count
   std::function<void()> on_thread_start{};  // called by each of them first
   // Of answers that their clients have not acknowledged. A client of whom nothing is heard for so long is forgotten.
@@ -96,6 +101,8 @@ class RpcServer {
   void break_lines() { lines_.break_all(); }  // for tests; callers lay others
   size_t wires() const;                       // that callers of this machine have laid for small calls
   void break_wires();                         // for tests; callers lay others
+  int64_t bytes_under_way() const;            // that calls hold
+  size_t calls_kept_back() const;             // until others hold less
   size_t remembered_requests() const;         // of those that are applied once, for their clients to ask again
 
  private:

@@ -13,6 +13,8 @@ inline constexpr const char* kMeet = "/muster.Calls/Meet";
 
 // Metadata of a request that must be applied once and is made again: how many milliseconds ago it was first made.
 inline constexpr const char* kAgeOfRequest = "muster-age-ms";
+inline constexpr const char* kBytesOfRequest =
+    "muster-bytes";  // that its message, if that is large, and its answer take
 
 namespace worker_rpc {
 inline constexpr const char* kRegister = "/muster.Worker/Register";

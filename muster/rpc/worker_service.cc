@@ -14,6 +14,12 @@ Owner owner_of(const proto::Owner& owner, const RpcCall& call) {
   return {random_id(), str_cat("somebody at ", call.peer())};
 }
 
+WireForm form_from(uint32_t number) {
+  const std::optional<WireForm> form = WireForm::from_number(number);
+  if (!form) throw invalid_argument("form ", number, " of an answer is unknown");
+  return *form;
+}
+
 void renew(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
   const auto request = header_of<proto::LeaseRequest>(call->request().envelope);
   for (uint64_t meeting : request.aborted()) {
@@ -48,6 +54,7 @@ void run(LocalWorker& worker, RpcCall& call) {
   RunOptions options{.replica = request.replica(), .cancellation = &call.cancellation(), .meeting = request.meeting()};
   if (request.has_step()) options.step = request.step();
   Frame answer;
+  for (uint32_t number : request.answer_forms()) answer.forms.push_back(form_from(number));
   answer.tensors = worker.run({request.handle()}, std::move(call.request().tensors), options);
   if (request.then() != 0) {
     std::vector<at::Tensor> read = worker.run_along({request.then()}, options);
@@ -147,10 +154,11 @@ void hand_out(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
 void receive(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
   const auto request = header_of<proto::ReceiveRequest>(call->request().envelope);
   worker.receive(request.meeting(), request.edge(), {.cancellation = &call->cancellation()},
-                 [call](const Status& status, at::Tensor value) {
+                 [call, form = form_from(request.form())](const Status& status, at::Tensor value) {
                    if (!status.ok()) return call->fail(status);
                    Frame answer;
                    answer.tensors.push_back(std::move(value));
+                   answer.forms.push_back(form);
                    call->answer(std::move(answer));
                  });
 }

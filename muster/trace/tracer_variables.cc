@@ -21,8 +21,8 @@ bool shown_by_module(const std::shared_ptr<Variable::State>& whole, const Variab
 
 ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, const at::Tensor& stand_in) {
   const ValueId value = program_.new_value();
-  program_.variables.push_back(
-      {value, variable->options.name, variable->spec, program_.intern_device(variable->options.device)});
+  program_.variables.push_back({value, variable->options.name, variable->spec,
+                                program_.intern_device(variable->options.device), variable->options.wire});
   variables_.push_back(variable);
   values_.bind(stand_in, value);
   return value;

@@ -126,8 +126,16 @@ VariableScope::VariableScope(std::shared_ptr<VariableCreator> creator) : outer_(
 VariableScope::~VariableScope() { ThreadState::here().creator = outer_; }
 const std::shared_ptr<VariableCreator>& VariableScope::current() { return ThreadState::here().creator; }
 
+static void check_wire(const VariableOptions& options, const TensorSpec& spec) {
+  if (options.wire.type == WireType::kAsIs || spec.dtype == DType::kFloat) return;
+  throw invalid_argument("variable \"", options.name, "\" is ", spec.to_string(), ", which cannot be sent as ",
+                         options.wire.to_string(), "; expected float32");
+}
+
 Variable::State::State(TensorSpec s, VariableOptions given, std::shared_ptr<VariableHome> h)
-    : options(std::move(given)), spec(std::move(s)), home(std::move(h)) {}
+    : options(std::move(given)), spec(std::move(s)), home(std::move(h)) {
+  check_wire(options, spec);
+}
 
 Variable::State::State(std::vector<Variable> parts, VariableOptions given)
     : options(std::move(given)), shards(std::move(parts)) {
@@ -173,6 +181,7 @@ std::shared_ptr<Variable::State> Variable::State::mirrored(std::vector<Variable>
 Variable::State::State(const InitialValue& value, VariableOptions given, at::Tensor module_tensor)
     : options(std::move(given)), spec(value.spec()), adopted(std::move(module_tensor)) {
   refuse_while_tracing(options.name);
+  check_wire(options, spec);
   options.device = here_or_else(options);
   LocalWorker& worker = local_worker();
   const std::string& here = worker.devices().default_name();
@@ -523,8 +532,11 @@ void fill(const Variable& made) {
 Variable make_one_beside(const Variable& other, const std::string& name, const MakeInitial& initial) {
   VariableOptions options{.name = name, .trainable = false, .device = other.device()};
   const Variable::State& state = *other.state();
-  if (state.home) return Variable(state.home->create_beside(state, initial(state.spec.sizes), std::move(options)));
-  return Variable(std::make_shared<Variable::State>(initial(state.spec.sizes), std::move(options)));
+  const InitialValue value = initial(state.spec.sizes);
+  options.wire = state.options.wire;  // what is pushed to one is often pushed to both
+  if (value.spec().dtype != DType::kFloat) options.wire.type = WireType::kAsIs;
+  if (state.home) return Variable(state.home->create_beside(state, value, std::move(options)));
+  return Variable(std::make_shared<Variable::State>(value, std::move(options)));
 }
 
 // A whole with a part beside each of the places.

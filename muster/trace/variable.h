@@ -34,7 +34,10 @@ struct VariableOptions {
   bool trainable = true;
   std::string device{};  // partial or full; else the DeviceScope, else the default device
   Aggregation aggregation = Aggregation::kNone;
+  WireForm wire{};  // of what functions read and write when it lives on another machine; value() and assign() are exact
 };
+// The form of a variable that says nothing itself.
+using WireChoice = std::function<WireForm(const std::string& name, const TensorSpec&)>;
 
 // A handle, cheap to copy, like at::Tensor.
 // Inside a traced function it is a tensor of the step: reading it gives that tensor, assigning writes to it in place,

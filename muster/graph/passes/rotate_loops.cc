@@ -26,7 +26,8 @@ void append(Program& part, const Program& reading) {
     }
     if (here[variable.value] != kNoValue) continue;
     here[variable.value] = part.new_value();
-    part.variables.push_back({here[variable.value], variable.name, variable.spec, device(variable.device)});
+    part.variables.push_back(
+        {here[variable.value], variable.name, variable.spec, device(variable.device), variable.wire});
   }
   for (const Instruction& given : reading.instructions) {
     Instruction copy = given;
