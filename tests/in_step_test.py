@@ -133,13 +133,23 @@ class InStep(unittest.TestCase):
             self.assertLess(sent, 2.3 * gradients)
 
     def test_strategies_are_made_anew_in_the_same_processes(self):
-        for size, near in ((2, lambda _: True), (4, lambda _: True), (4, lambda index: index < 2)):
-            with Job("--rounds", "20", started=range(size), size=size, near=near) as job:
+        for size, rounds, near in ((2, "20", lambda _: True), (4, "6", lambda _: True), (4, "6", lambda index: index < 2)):
+            with Job("--rounds", rounds, started=range(size), size=size, near=near) as job:
                 job.expect_success()
 
     def test_gradients_in_many_packs_are_those_in_one(self):
         self.assertEqual(self.trained_together("--optimizer", "adam", "--bytes-per-pack", "1"),
                          self.trained_together("--optimizer", "adam"))
+
+    def test_workers_export_the_model_that_they_have_fitted(self):
+        for accumulate in ("1", "2"):  # of two, the last of three batches is left out
+            path = self.directory / f"model{accumulate}"
+            with Job("--export", path, "--accumulate", accumulate) as job:
+                job.expect_success()
+                losses = {worker.output().split("loss ")[1].split()[0] for worker in job.workers.values()}
+            self.assertEqual(len(losses), 1)
+            models = [pathlib.Path(f"{path}.{index}").read_bytes() for index in (0, 1)]
+            self.assertEqual(models[0], models[1])
 
     def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
         for number in (signal.SIGKILL, signal.SIGTERM):

@@ -59,6 +59,16 @@ void flatten_lists(const json& value, size_t depth, std::vector<int64_t>& sizes,
   }
 }
 
+// With the element type of the input. Throws for a number that is none of that type, such as 3.5 for integers.
+at::Tensor converted(const at::Tensor& given, const ModelTensor& input) {
+  at::Tensor tensor = given.to(scalar_type_of(input.spec.dtype));
+  if (!at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) || given.is_complex()) return tensor;
+  const at::Tensor changed = tensor.to(given.scalar_type()).ne(given).flatten();
+  if (!changed.any().item<bool>()) return tensor;
+  throw invalid_argument("input \"", input.name, "\": ", given.flatten()[changed.to(at::kLong).argmax()].item<double>(),
+                         " is no ", name_of(input.spec.dtype), ", which the model takes");
+}
+
 at::Tensor tensor_from(const json& lists, const ModelTensor& input) {
   std::vector<int64_t> sizes;
   std::vector<double> numbers;
@@ -68,7 +78,7 @@ at::Tensor tensor_from(const json& lists, const ModelTensor& input) {
     throw invalid_argument("input \"", input.name, "\": ", error.status().message());
   }
   // Integers above 2^53 would not come through.
-  return at::tensor(numbers, at::kDouble).reshape(sizes).to(scalar_type_of(input.spec.dtype));
+  return converted(at::tensor(numbers, at::kDouble).reshape(sizes), input);
 }
 
 json json_of_tensors(const std::vector<ModelTensor>& tensors) {
@@ -145,7 +155,7 @@ std::map<std::string, at::Tensor> read_inputs(const ModelSignature& signature, c
     const std::string name = named ? options.inputs[i].substr(0, equals) : signature.inputs[i].name;
     at::Tensor tensor = read_npy(named ? options.inputs[i].substr(equals + 1) : options.inputs[i]);
     for (const ModelTensor& input : signature.inputs) {
-      if (options.cast && input.name == name) tensor = tensor.to(scalar_type_of(input.spec.dtype));
+      if (options.cast && input.name == name) tensor = converted(tensor, input);
     }
     if (!inputs.emplace(name, tensor).second) throw invalid_argument("--input: there are two of input \"", name, "\"");
   }

@@ -59,6 +59,11 @@ std::string cut(std::string text, int columns) {
   return text;
 }
 
+int columns_of(std::string_view text) {
+  return static_cast<int>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
 std::string noted(std::string_view note) { return note.empty() ? std::string() : str_cat("  ", note); }
 
 }  // namespace
@@ -106,15 +111,23 @@ std::string ProgressBar::figures(Clock::time_point now) const {
 }
 
 void ProgressBar::draw(Clock::time_point now, std::string_view note) {
+  constexpr int kLeastBarColumns = 4;
   const double part = static_cast<double>(done_) / static_cast<double>(options_.total);
-  const int full = static_cast<int>(part * kBarColumns);
-  std::string bar(full, '=');
-  bar += '>';
-  bar.resize(kBarColumns, ' ');
-  std::string line = absl::StrFormat("%s %3d%% [%s] %s%s", options_.title, static_cast<int>(part * 100), bar,
-                                     figures(now), noted(note));
   // One column stays free: many terminals wrap when the last one is written.
-  out_ << "\r" << cut(std::move(line), options_.width.value_or(terminal_width()) - 1) << "\033[K" << std::flush;
+  const int width = options_.width.value_or(terminal_width()) - 1;
+  const std::string head = absl::StrFormat("%s %3d%% [", options_.title, static_cast<int>(part * 100));
+  const std::string tail = str_cat("] ", figures(now));
+  // Where there is too little room the bar gets shorter, and then the note: whole parts of it go, the last one first.
+  const auto room = [&] { return width - columns_of(head) - columns_of(tail) - columns_of(noted(note)); };
+  while (!note.empty() && room() < kLeastBarColumns) {
+    const size_t gap = note.rfind("  ");
+    note = gap == std::string_view::npos ? std::string_view() : note.substr(0, gap);
+  }
+  const int columns = std::clamp(room(), kLeastBarColumns, kBarColumns);
+  std::string bar(static_cast<size_t>(part * columns), '=');
+  bar += '>';
+  bar.resize(static_cast<size_t>(columns), ' ');
+  out_ << "\r" << cut(str_cat(head, bar, tail, noted(note)), width) << "\033[K" << std::flush;
   drawn_ = now;
 }
 

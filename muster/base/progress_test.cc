@@ -77,7 +77,19 @@ TEST_F(ProgressBarTest, FitsTheTerminal) {
 
   bar.update(1, "a note that does not fit");
 
-  EXPECT_EQ(out.str(), "\rtrain  25% [======>\033[K");
+  EXPECT_EQ(out.str(), "\rtrain  25% [=>  ] 1\033[K");
+}
+
+TEST_F(ProgressBarTest, ShortensTheBarBeforeTheNoteAndThenLeavesOutItsLastParts) {
+  const auto drawn = [&](int width) {
+    out.str("");
+    ProgressBar(options(true, 4, width)).update(1, "loss 0.5  accuracy 0.91");
+    return out.str().substr(1, out.str().find('\033') - 1);
+  };
+
+  EXPECT_EQ(drawn(51), "train  25% [==>     ] 1/4  loss 0.5  accuracy 0.91");
+  EXPECT_EQ(drawn(47), "train  25% [=>  ] 1/4  loss 0.5  accuracy 0.91");
+  EXPECT_EQ(drawn(46), "train  25% [====>             ] 1/4  loss 0.5");
 }
 
 TEST_F(ProgressBarTest, FinishesOnceWithItsOwnLine) {

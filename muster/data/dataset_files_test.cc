@@ -360,6 +360,20 @@ TEST_F(DatasetFiles, RefuseToZipTwoColumnsOfOneName) {
               ElementsAre("id", "clicked"));
 }
 
+TEST_F(DatasetFiles, SayThatATypeWasGuessedWhenAFieldIsNotOfIt) {
+  std::string lines = "id\n";
+  for (int i = 0; i < 150; ++i) lines += "1\n";
+  const std::string path = file("a.csv", lines + "one\n");
+
+  const std::string guessed = error_of([&] { numbers_of(Dataset::csv(path)); });
+  const std::string said =
+      error_of([&] { numbers_of(Dataset::csv(path, {.columns = {{.name = "id", .type = CsvColumn::Type::kInt64}}})); });
+
+  EXPECT_THAT(guessed, HasSubstr("\"one\" is no number, expected int64, which the first lines look like; "
+                                 "CsvOptions::columns can say another"));
+  EXPECT_THAT(said, Not(HasSubstr("look like")));
+}
+
 TEST_F(DatasetFiles, ReadNothingOfColumnsThatAreNotSelected) {
   const std::string path = file("a.csv", "id,age,city\n1,30,oslo\n2,old,turin\n");
   const Dataset rows = Dataset::csv(path, {.columns = {{.name = "id", .type = CsvColumn::Type::kInt64},

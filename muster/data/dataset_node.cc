@@ -7,6 +7,7 @@
 
 #include "muster/base/status.h"
 #include "muster/data/source.h"
+#include "muster/data/stage_times.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/dispatcher_hook.h"
@@ -151,7 +152,12 @@ std::vector<TensorSpec> DatasetNode::element_spec() const {
     if (spec_) return *spec_;
   }
   std::vector<Columns> first = examples(1);
-  if (first.empty()) throw out_of_range("element_spec: the dataset is empty, so there is no element to look at");
+  if (first.empty()) {
+    const std::string stages = stages_of(*this);
+    throw out_of_range("element_spec: the dataset ", stages.empty() ? "" : str_cat("(", stages, ") "),
+                       "is empty, so there is no element to look at; expected one at least: are its files or tensors "
+                       "empty, or is all left out by take(), skip(), shard() or batch(n, drop_remainder)?");
+  }
   std::vector<TensorSpec> specs = specs_of(tensors_of(std::move(first.front()), "a dataset", names_.names));
   absl::MutexLock lock(&mu_);
   spec_ = std::move(specs);

@@ -267,7 +267,11 @@ TEST(Dataset, RejectsTensorsThatCannotBeSlicedTogether) {
 
 TEST(Dataset, HasNoElementSpecWhenItIsEmpty) {
   EXPECT_EQ(error_of(StatusCode::kOutOfRange, [] { (void)Dataset::range(0).element_spec(); }),
-            "element_spec: the dataset is empty, so there is no element to look at");
+            "element_spec: the dataset is empty, so there is no element to look at; expected one at least: are its "
+            "files or tensors empty, or is all left out by take(), skip(), shard() or batch(n, drop_remainder)?");
+  EXPECT_THAT(error_of(StatusCode::kOutOfRange,
+                       [] { (void)Dataset::tensors({torch::ones({3})}).batch(4, true).element_spec(); }),
+              HasSubstr("the dataset (tensors, batch) is empty"));
 }
 
 TEST(Dataset, HasALimitOfItsSteps) {

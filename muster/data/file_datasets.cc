@@ -217,6 +217,7 @@ Dataset Dataset::csv(Files files, const CsvOptions& options, Parallel parallel) 
     if (format.columns.empty()) {
       if (!options.header) throw invalid_argument("csv: without a header, `columns` says what the fields are");
       format.columns = guessed_columns(*reader, format.header, options);
+      format.guessed = true;
     }
     in_file(paths[0], [&] { (void)parser_of(format); });  // throws for columns that it does not have
   }

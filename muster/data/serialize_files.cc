@@ -91,6 +91,7 @@ void write_csv(const CsvFormat& format, Wire::Csv& out) {
   out.set_separator(static_cast<unsigned char>(format.separator));
   out.set_quotes(format.quotes);
   out.set_na_value(format.na_value);
+  out.set_guessed(format.guessed);
 }
 
 CsvFormat read_csv(const Wire::Csv& in) {
@@ -98,7 +99,8 @@ CsvFormat read_csv(const Wire::Csv& in) {
                    .header = {in.header().begin(), in.header().end()},
                    .separator = static_cast<char>(in.separator()),
                    .quotes = in.quotes(),
-                   .na_value = in.na_value()};
+                   .na_value = in.na_value(),
+                   .guessed = in.guessed()};
   for (const Wire::CsvColumn& column : in.columns()) {
     format.columns.push_back(
         {.name = column.name(), .type = kind_from(column.type(), CsvColumn::Type::kString, "a column of type")});

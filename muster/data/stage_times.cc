@@ -70,6 +70,19 @@ std::optional<std::string> stage_name(const DatasetNode& node) {
   return std::nullopt;
 }
 
+}  // namespace
+
+std::string stages_of(const DatasetNode& node) {
+  std::string text;
+  for (const DatasetNode* step = &node;; step = step->inputs().front().get()) {
+    const std::optional<std::string> name = stage_name(*step);
+    if (name) text = text.empty() ? *name : str_cat(*name, ", ", text);
+    if (step->inputs().empty()) return text;
+  }
+}
+
+namespace {
+
 bool has_generator(const DatasetNode& node) {
   return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<GeneratorOp>(step.op()); });
 }

@@ -134,4 +134,7 @@ class StageTimes {
 std::vector<int> tuned_threads(const std::vector<StageTiming>& stages, const std::vector<bool>& automatic, double busy,
                                int cores);
 
+// What a dataset does, from its (first) source on: `read "a.csv", parse_csv, batch`. Steps without a name are left out.
+std::string stages_of(const DatasetNode& node);
+
 }  // namespace muster

@@ -15,6 +15,7 @@
 #include "muster/collective/task_group.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/runtime/local_worker.h"
+#include "muster/runtime/profile.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/rows.h"
 
@@ -209,6 +210,35 @@ TEST_F(TwoWorkers, GoOnWhileOthersAreWaitedFor) {
           group.run(kSum, {torch::full({3}, 20.0F)});
         }
       });
+}
+
+TEST_F(TwoWorkers, ShowInAProfileHowLongTheySumAndWhatRunsMeanwhile) {
+  Profile profile;
+  const auto event = [&](const std::string& op) {
+    std::optional<Profile::Event> found;
+    for (const Profile::Event& each : profile.events()) {
+      if (each.op == op) found = each;
+    }
+    return found;
+  };
+  train(
+      [&](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        auto step = function([&](at::Tensor x) {
+          const at::Tensor sum = strategy.reduce(ReduceOp::kSum, strategy.run(same, x));
+          return std::vector<at::Tensor>{sum, x.sin()};
+        });
+        step.run({.profile = &profile}, torch::ones({3}));
+      },
+      [&](TaskGroup& group) {
+        while (!event("aten::sin")) std::this_thread::yield();  // so the sum does not end before
+        group.run(kSum, {torch::ones({3})});
+      });
+  const auto sum = event(kSum.to_string()), op = event("aten::sin");
+  ASSERT_TRUE(sum && op);
+  EXPECT_EQ(sum->device, Profile::kOtherTasks);
+  EXPECT_LE(sum->begin, op->begin);
+  EXPECT_GE(sum->end, op->end);
 }
 
 TEST_F(TwoWorkers, FailWhenAnotherOneFailsAndSayWhy) {

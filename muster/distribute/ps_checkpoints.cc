@@ -72,6 +72,17 @@ std::vector<ShardEntry> PsCheckpoints::save(const std::string& directory, const 
   return entries;
 }
 
+void PsCheckpoints::check_directory(const std::string& directory) const {
+  StoredByTask nothing;
+  for (const auto& state : options_.all()) nothing[task_of_device(state->options.device)];
+  for (auto& answer :
+       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
+         return keeper.save(directory, none, {});  // looks at the path, and writes no file
+       })) {
+    answer.get();
+  }
+}
+
 void PsCheckpoints::restore(const std::string& checkpoint, const StoredByTask& by_task, RestoreStage stage) const {
   for (auto& answer :
        ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {

@@ -29,6 +29,7 @@ class PsCheckpoints : public SavedVariables {
   // Has every parameter server write its variables into this directory, all at once.
   std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override;
   bool saves_beside_steps() const override { return true; }
+  void check_directory(const std::string& directory) const override;
   // All or none: every parameter server first looks whether it can (RestoreStage). Waits for those that are being
   // restarted, and takes them for what they are from now on.
   void restore(Source source) override;

@@ -39,6 +39,8 @@ class SavedVariables {
   // Whether that makes sense while steps go on. Where steps are in step it does not: the variables would not belong
   // together.
   virtual bool saves_beside_steps() const { return false; }
+  // Throws now what save() into a directory below this one would throw because somebody may not use it.
+  virtual void check_directory([[maybe_unused]] const std::string& directory) const {}
   // Gives the variables the values that they have in a checkpoint, all of them or none, and those that are made from
   // now on, until end_filling(), too. Throws Error{kNotFound} by the rule of delayed_restore.h.
   virtual void restore(Source source) = 0;

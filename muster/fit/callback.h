@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,9 +25,14 @@ struct Training {
   int epoch = 0;         // this one, from 0; in on_train_begin: the first
   int64_t steps = 0;     // taken so far, by this call of fit()
   int64_t examples = 0;  // that they have seen; of this epoch, only what this process knows of
-  bool stop = false;     // set: this epoch is the last
+  // Set: this epoch is the last; by on_steps() of a training of one process: it ends here, too.
+  bool stop = false;
   // What a step does, as it was traced for the one before; nothing before the first.
   std::function<std::optional<Program>()> program = [] { return std::nullopt; };
+  // What callbacks remember, in their order. Whoever brings back an earlier training in on_train_begin gives what that
+  // one had to `remembered`, and all get it when the training begins.
+  std::function<std::vector<std::string>()> memories = [] { return std::vector<std::string>(); };
+  std::vector<std::string> remembered{};
 };
 
 // Called by fit(), on its thread. Under a strategy of several processes each of them calls its own, with the same
@@ -40,8 +46,17 @@ class Callback {
   // is an error on parameter servers, where nobody waits for a step.
   virtual void on_steps(Training&, const Logs&) {}
   virtual bool wants_steps() const { return false; }
+  // The same where steps are seen one by one, in one process, and no error elsewhere.
+  virtual bool uses_steps() const { return wants_steps(); }
+  // Its own numbers of an epoch, before everybody sees them.
+  virtual void add_logs(Training&, Logs&) {}
   virtual void on_epoch_end(Training&, const Logs&) {}
+  virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all
   virtual void on_train_end(Training&, const Logs&) {}
+  // What a training that goes on after a loss of the job needs of the one before; a text of another kind is passed
+  // over.
+  virtual std::string memory() const { return {}; }
+  virtual void remember(const std::string&) {}
 };
 
 // A list of them: {EarlyStopping({.patience = 3}), CsvLogger("log.csv")}.

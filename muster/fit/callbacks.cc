@@ -1,14 +1,17 @@
 #include "muster/fit/callbacks.h"
 
 #include <ATen/ops/scalar_tensor.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
 
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -20,7 +23,11 @@
 namespace muster {
 namespace {
 
-constexpr const char* kEpochs = "fit.epochs";  // in a backup: how many have ended
+// In a backup: how many have ended, and what the callback of a number remembers.
+constexpr const char* kEpochs = "fit.epochs";
+constexpr const char* kSteps = "fit.steps";
+constexpr const char* kMemory = "fit.callback.";
+constexpr const char* kBest = "fit.best.";  // in a checkpoint: the best of this number so far
 
 // Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
 void remove_backups(const std::string& directory) {
@@ -59,10 +66,43 @@ double value_of(const Logs& logs, const std::string& name) {
                   name.starts_with("val_") ? "; validation_data gives it" : "");
 }
 
+// The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
+double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
+  double best = std::numeric_limits<double>::quiet_NaN();
+  try {
+    if (const std::optional<Checkpoint> latest = directory.latest()) {
+      const CheckpointIndex index = directory.index(latest->step);
+      const auto known = index.metadata.find(kBest + monitor);
+      if (known != index.metadata.end() && absl::SimpleAtod(known->second, &best)) return best;
+    }
+  } catch (const Error& error) {
+    MUSTER_LOG(warning) << "ModelCheckpoint: what was the best is not known: " << error.what();
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string text_of(std::optional<double> number) { return number ? in_all_digits(*number) : "none"; }
+
 }  // namespace
 
 BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
     : monitor_(std::move(monitor)), larger_(larger_is_better(monitor_, better)), min_delta_(min_delta) {}
+
+std::string BestSoFar::memory(const std::string& whose, const std::vector<int64_t>& more) const {
+  return absl::StrJoin({whose + " " + monitor_, text_of(best_), absl::StrJoin(more, "\n")}, "\n");
+}
+
+std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::string& memory, size_t count) {
+  const std::vector<std::string> lines = absl::StrSplit(memory, '\n');
+  if (lines.size() != count + 2 || lines[0] != whose + " " + monitor_) return {};
+  std::vector<int64_t> more(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!absl::SimpleAtoi(lines[i + 2], &more[i])) return {};
+  }
+  double best = 0;
+  best_ = absl::SimpleAtod(lines[1], &best) ? std::optional(best) : std::nullopt;
+  return more;
+}
 
 bool BestSoFar::improves(const Logs& logs) {
   const double value = value_of(logs, monitor_);
@@ -100,6 +140,13 @@ void EarlyStopping::on_train_end(Training& training, const Logs&) {
   best_weights_.clear();
 }
 
+std::string EarlyStopping::memory() const { return best_.memory("EarlyStopping", {waited_}); }
+
+void EarlyStopping::remember(const std::string& memory) {
+  const std::vector<int64_t> waited = best_.remember("EarlyStopping", memory, 1);
+  if (!waited.empty()) waited_ = static_cast<int>(waited[0]);
+}
+
 ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
   if (options_.directory.empty()) throw invalid_argument("ModelCheckpoint: no directory");
   if (!options_.monitor.empty()) best_.emplace(options_.monitor, options_.better);
@@ -112,16 +159,49 @@ void ModelCheckpoint::on_train_begin(Training& training) {
   if (!options_.example_inputs.empty()) {
     metadata_[kExportedModelKey] = exported_text(training.model, options_.example_inputs);
   }
+  checkpoints_->check_directory();
+  went_on_ = false;
   // A job that goes on in a directory counts on, as the one who writes sees it.
-  const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();
+  const CheckpointDirectory directory(options_.directory);
+  const std::vector<Checkpoint> present = directory.present();
   const at::Tensor last = at::scalar_tensor(present.empty() ? 0 : present.back().step, at::kLong);
+  at::Tensor best = at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  if (best_) best.fill_(best_in(directory, best_->monitor()));
   const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "ModelCheckpoint"};
-  first_step_ = training.model.strategy().across().make_one(as_chief, {last})[0].item<int64_t>();
+  const std::vector<at::Tensor> agreed = training.model.strategy().across().make_one(as_chief, {last, best});
+  first_step_ = agreed[0].item<int64_t>();
+  best_before_ = agreed[1].item<double>();
+}
+
+void ModelCheckpoint::on_epoch_begin(Training& training) {
+  if (best_ && !best_->best() && training.epoch > 0 && !std::isnan(best_before_)) best_->set_best(best_before_);
 }
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
   if (best_ && !best_->improves(logs)) return;
-  checkpoints_->save_async(first_step_ + training.steps, metadata_);
+  const int64_t step = first_step_ + training.steps;
+  // What a job has saved that was lost before its backup is saved again.
+  if (went_on_ && training.model.strategy().is_chief()) {
+    CheckpointDirectory directory(options_.directory);
+    for (const Checkpoint& each : directory.present()) {
+      if (each.step == step) directory.remove(step);
+    }
+  }
+  if (best_) metadata_[kBest + best_->monitor()] = text_of(best_->best());
+  checkpoints_->save_async(step, metadata_);
+}
+
+std::string ModelCheckpoint::memory() const {
+  return best_.value_or(BestSoFar("", Better::kAuto)).memory("ModelCheckpoint", {first_step_});
+}
+
+void ModelCheckpoint::remember(const std::string& memory) {
+  BestSoFar best = best_.value_or(BestSoFar("", Better::kAuto));
+  const std::vector<int64_t> first_step = best.remember("ModelCheckpoint", memory, 1);
+  if (first_step.empty()) return;
+  if (best_) best_ = best;
+  first_step_ = first_step[0];
+  went_on_ = true;
 }
 
 void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
@@ -129,6 +209,7 @@ void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(
 void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
                                                CheckpointsOptions{.directory = options_.directory, .keep = 1});
+  checkpoints_->check_directory();
   if (!checkpoints_->restore()) return;
   checkpoints_->finish_restore();
   const std::string epochs = checkpoints_->metadata(kEpochs);
@@ -137,11 +218,22 @@ void BackupAndRestore::on_train_begin(Training& training) {
                               " is no backup of fit(); expected a directory of its own");
   }
   training.epoch = std::stoi(epochs);
+  int64_t steps = 0;
+  if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
+  for (size_t i = 0; i < training.memories().size(); ++i) {
+    training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
+  }
   MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
 }
 
-void BackupAndRestore::on_epoch_end(Training& training, const Logs&) {
-  checkpoints_->save_async(training.epoch + 1, {{kEpochs, std::to_string(training.epoch + 1)}});
+void BackupAndRestore::on_epoch_over(Training& training) {
+  std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
+                                              {kSteps, std::to_string(training.steps)}};
+  const std::vector<std::string> memories = training.memories();
+  for (size_t i = 0; i < memories.size(); ++i) {
+    if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
+  }
+  checkpoints_->save_async(training.epoch + 1, metadata);
 }
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
@@ -224,8 +316,15 @@ void TensorBoard::on_train_end(Training&, const Logs&) {
   session_->flush();
 }
 
-void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
+void TerminateOnNaN::on_steps(Training& training, const Logs& logs) {
   if (std::isfinite(value_of(logs, "loss"))) return;
+  MUSTER_LOG(warning) << "fit: the loss is " << value_of(logs, "loss") << " after step " << training.steps
+                      << ", so it ends";
+  training.stop = true;
+}
+
+void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
+  if (training.stop || std::isfinite(value_of(logs, "loss"))) return;
   MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << value_of(logs, "loss")
                       << ", so it ends";
   training.stop = true;

@@ -30,6 +30,12 @@ class BestSoFar {
  public:
   BestSoFar(std::string monitor, Better better, double min_delta = 0);
   bool improves(const Logs& logs);
+  std::optional<double> best() const { return best_; }
+  void set_best(double best) { best_ = best; }
+  // For Callback::memory(), with numbers of its own; remember() gives these back, none for a text that is not of the
+  // same kind of callback and number.
+  std::string memory(const std::string& whose, const std::vector<int64_t>& more) const;
+  std::vector<int64_t> remember(const std::string& whose, const std::string& memory, size_t count);
   const std::string& monitor() const { return monitor_; }
 
  private:
@@ -42,10 +48,12 @@ class BestSoFar {
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;
-  double min_delta = 0;               // what counts as better
-  int patience = 0;                   // epochs that may be no better before the last one
-  int start_from_epoch = 0;           // those before it may be as they like
-  bool restore_best_weights = false;  // when the training ends; they are kept in this process meanwhile
+  double min_delta = 0;      // what counts as better
+  int patience = 0;          // epochs that may be no better before the last one
+  int start_from_epoch = 0;  // those before it may be as they like
+  // When the training ends. They are kept in this process meanwhile: a job that is lost loses them, and what
+  // BackupAndRestore brings back is that of its own epochs.
+  bool restore_best_weights = false;
 };
 class EarlyStopping : public Callback {
  public:
@@ -53,6 +61,8 @@ class EarlyStopping : public Callback {
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
+  std::string memory() const override;
+  void remember(const std::string& memory) override;
 
  private:
   EarlyStoppingOptions options_;
@@ -73,32 +83,39 @@ struct ModelCheckpointOptions {
 };
 // Saves all variables of the model's strategy after an epoch, as Checkpoints::save_async does, so that parameter
 // servers save while the next epoch begins: the step is that of the training. A save that has failed is an error of the
-// epoch after it, or of the end.
+// epoch after it, or of the end; a directory that a server may not use is one of the beginning. A training that does
+// not begin with the first epoch goes on with the best number that the directory has.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   void on_train_begin(Training& training) override;
+  void on_epoch_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
+  std::string memory() const override;
+  void remember(const std::string& memory) override;
 
  private:
   ModelCheckpointOptions options_;
   std::optional<BestSoFar> best_;
   std::shared_ptr<Checkpoints> checkpoints_;
-  int64_t first_step_ = 0;  // steps of earlier jobs
+  int64_t first_step_ = 0;                                         // steps of earlier jobs
+  double best_before_ = std::numeric_limits<double>::quiet_NaN();  // theirs
+  bool went_on_ = false;
   std::map<std::string, std::string> metadata_{};
 };
 
 struct BackupAndRestoreOptions {
   std::string directory;
 };
-// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again. A
-// job that ends takes its backup away, and the directory if nothing else is in it.
+// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
+// callbacks know what they knew then, if they are the same in the same order. A job that ends takes its backup away,
+// and the directory if nothing else is in it.
 class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
   void on_train_begin(Training& training) override;
-  void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_epoch_over(Training& training) override;
   void on_train_end(Training& training, const Logs& logs) override;
 
  private:
@@ -145,9 +162,12 @@ class TensorBoard : public Callback {
   bool graph_written_ = false;
 };
 
-// Ends the training when the loss is no number any more.
+// Ends the training when the loss is no number any more: with the step where that happens, or with the epoch on
+// parameter servers and in several processes.
 class TerminateOnNaN : public Callback {
  public:
+  void on_steps(Training& training, const Logs& logs) override;
+  bool uses_steps() const override { return true; }
   void on_epoch_end(Training& training, const Logs& logs) override;
 };
 

@@ -5,8 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
@@ -91,6 +93,81 @@ TEST_F(FitCallbacks, BackupAndRestoreGoesOnWhereAJobWasLost) {
   EXPECT_NEAR(weight_of(trained), whole, 1e-6);
   EXPECT_FALSE(std::filesystem::exists(backup));
   EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitCallbacks, KnowAfterABackupWhatTheyKnewBefore) {
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{.epochs = 9,
+                      .callbacks = {BackupAndRestore({in("backup")}),
+                                    ModelCheckpoint({.directory = in("best"), .keep = 9, .monitor = "loss"}),
+                                    EarlyStopping({.monitor = "loss", .patience = 5}), also},
+                      .verbose = 0};
+  };
+  {
+    Model lost = model(/*learning_rate=*/0);
+    EXPECT_THROW(lost.fit(data_, options(dies_in(3))), Error);
+  }
+  std::vector<int64_t> steps;
+  const LambdaCallback look(
+      {.on_epoch_end = [&](Training& training, const Logs&) { steps.push_back(training.steps); }});
+  Model trained = model(/*learning_rate=*/0);
+
+  const History history = trained.fit(data_, options(look));
+
+  EXPECT_THAT(history.epochs(), ElementsAre(3, 4, 5)) << "two of five epochs without a better loss were before";
+  EXPECT_THAT(CheckpointDirectory(in("best")).all(), SizeIs(1)) << "none was better than that of the first";
+  EXPECT_THAT(steps, ElementsAre(16, 20, 24));
+}
+
+TEST_F(FitCallbacks, ModelCheckpointSavesAgainWhatALostJobHasSavedAfterItsBackup) {
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{
+        .epochs = 3,
+        .callbacks = {ModelCheckpoint({.directory = in("all"), .keep = 9}), also, BackupAndRestore({in("backup")})},
+        .verbose = 0};
+  };
+  const LambdaCallback dies_before_its_backup({.on_epoch_end = [](Training& training, const Logs&) {
+    if (training.epoch == 1) throw aborted("lost");
+  }});
+  {
+    Model lost = model();
+    EXPECT_THROW(lost.fit(data_, options(dies_before_its_backup)), Error);
+  }
+  Model trained = model();
+
+  trained.fit(data_, options(LambdaCallback({})));
+
+  std::vector<int64_t> steps;
+  for (const Checkpoint& each : CheckpointDirectory(in("all")).all()) steps.push_back(each.step);
+  EXPECT_THAT(steps, ElementsAre(4, 8, 12));
+}
+
+TEST_F(FitCallbacks, ModelCheckpointGoesOnWithTheBestOfItsDirectory) {
+  const ModelCheckpointOptions best{.directory = in("best"), .keep = 9, .monitor = "loss"};
+  Model trained = model(/*learning_rate=*/0);
+  trained.fit(data_, {.epochs = 1, .callbacks = {ModelCheckpoint(best)}, .verbose = 0});
+
+  trained.fit(data_, {.epochs = 3, .initial_epoch = 1, .callbacks = {ModelCheckpoint(best)}, .verbose = 0});
+
+  EXPECT_THAT(CheckpointDirectory(in("best")).all(), SizeIs(1));
+}
+
+TEST_F(FitCallbacks, SayBeforeTheFirstEpochThatAServerMayNotSave) {
+  const InProcessCluster cluster({.workers = 1, .ps = 1, .transport = Transport::kLocal});
+  const Strategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  Model trained = compile(strategy.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  int epochs = 0;
+  const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
+  const auto refused = [&](Callbacks::Any saves) {
+    return testing_support::caught([&] { trained.fit(data_, {.callbacks = {saves, count}, .verbose = 0}); });
+  };
+
+  for (const Status& status :
+       {refused(ModelCheckpoint({.directory = in("checkpoints")})), refused(BackupAndRestore({in("backup")}))}) {
+    EXPECT_EQ(status.code(), StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(status.message(), HasSubstr("--storage"));
+  }
+  EXPECT_EQ(epochs, 0);
 }
 
 TEST_F(FitCallbacks, BackupAndRestoreTakesAwayNothingButItsBackup) {
@@ -195,6 +272,20 @@ TEST_F(FitCallbacks, TerminateOnNaNEndsWhatHasExploded) {
 
   EXPECT_LT(history.epochs().size(), 50U);
   EXPECT_TRUE(log.contains("so it ends"));
+}
+
+TEST_F(FitCallbacks, TerminateOnNaNEndsWithTheStep) {
+  at::Tensor targets = y_.clone();
+  targets[8] = std::numeric_limits<double>::quiet_NaN();  // of the second batch
+  int64_t steps = 0;
+  const LambdaCallback look({.on_epoch_end = [&](Training& training, const Logs&) { steps = training.steps; }});
+  Model trained = model();
+
+  const History history = trained.fit(Dataset::tensors({x_, targets}).batch(8),
+                                      {.epochs = 5, .callbacks = {TerminateOnNaN(), look}, .verbose = 0});
+
+  EXPECT_EQ(steps, 2);
+  EXPECT_THAT(history.epochs(), ElementsAre(0));
 }
 
 TEST_F(FitCallbacks, SeeEachExecution) {

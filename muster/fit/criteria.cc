@@ -217,12 +217,12 @@ Logs Criteria::logs(const std::vector<double>& sums) const {
   for (const Criterion& criterion : all_) {
     if (!criterion.loss) continue;
     const double own = *next++ / examples;
-    if (!criterion.prefix.empty()) logs[criterion.prefix + "loss"] = own;
-    logs["loss"] += criterion.weight * own;
+    if (!criterion.prefix.empty()) logs.set(criterion.prefix + "loss", own);
+    logs.set("loss", logs["loss"] + criterion.weight * own);
   }
   for (const Criterion& criterion : all_) {
     for (const Metric& metric : criterion.metrics) {
-      logs[criterion.prefix + metric.name()] = metric.result({next, next + metric.length()});
+      logs.set(criterion.prefix + metric.name(), metric.result({next, next + metric.length()}));
       next += metric.length();
     }
   }

@@ -9,7 +9,14 @@ namespace muster {
 
 // The numbers of an epoch by name: "loss", the metrics, and the same of the validation data as "val_loss", …. Of a
 // model with several outputs there is "box_loss" for output "box", too, and its metrics are "box_accuracy" and so on.
-using Logs = std::map<std::string, double>;
+class Logs : public std::map<std::string, double> {
+ public:
+  using map::map;
+  // Throws Error{kNotFound} that lists the names.
+  double operator[](const std::string& name) const { return at(name); }
+  double at(const std::string& name) const;
+  void set(const std::string& name, double value) { insert_or_assign(name, value); }
+};
 
 class History {
  public:

@@ -128,6 +128,18 @@ TEST_F(Loaded, RefusesFilesThatAreDamagedMissingOrOfOthers) {
               AllOf(HasSubstr(other_), HasSubstr("is no exported model: it has tensors, but no program")));
 }
 
+TEST_F(Loaded, RefusesWeightsOfWhichABitIsAnother) {
+  std::ifstream in(file_, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(other_, std::ios::binary) << bytes;
+
+  const Status status = caught([&] { LoadedModel::load(other_); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(other_), HasSubstr("tensor \"layer."), HasSubstr("CRC-32C")));
+}
+
 TEST_F(Loaded, RefusesWeightsThatAreNotThoseOfTheProgram) {
   const SafetensorsFile file(file_);
   const at::Tensor weight = read_weight(file, "layer.weight"), bias = read_weight(file, "layer.bias");

@@ -48,7 +48,7 @@ void refuse_endless(const std::variant<Dataset, ModelInput::Make>& data, const c
 
 Logs named(const Logs& logs, const char* prefix) {
   Logs renamed;
-  for (const auto& [name, value] : logs) renamed[prefix + name] = value;
+  for (const auto& [name, value] : logs) renamed.set(prefix + name, value);
   return renamed;
 }
 
@@ -83,8 +83,8 @@ struct Model::State {
   }
 
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
-    const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
     c10::AutoGradMode gradients(trains);
+    const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
     try {
       const Features outputs = forward(batch.inputs);
       const auto judges = criteria_for(outputs.names());
@@ -149,7 +149,10 @@ struct Model::State {
       const auto loop = make_step_loop(strategy, data);
       const int64_t lost_before = loop->lost_workers();
       totals = Totals();
-      loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
+      loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) {
+        totals.add(sums);
+        return true;
+      });
       if (loop->lost_workers() == lost_before) break;
       // What is read twice counts once only if nothing of it counts.
       if (begun == kMostBeginnings) {
@@ -200,8 +203,11 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (options.steps_per_epoch && input.is_tensors()) data = std::get<Dataset>(data).repeat();
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
   Callbacks callbacks = options.callbacks;
+  // Of several processes each sees steps of its own: one alone must not end there.
+  const bool alone = !state.strategy.servers() && state.strategy.across().alone();
   bool step_by_step = false;
   for (const Callbacks::Any& callback : callbacks) {
+    step_by_step = step_by_step || (alone && callback->uses_steps());
     if (!callback->wants_steps()) continue;
     if (state.strategy.servers()) {
       throw invalid_argument(
@@ -228,7 +234,16 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     return one ? std::move(one) : steps.several.last_program();
   };
   state.parts.set_training(true);
+  training.memories = [&callbacks] {
+    std::vector<std::string> memories;
+    for (const Callbacks::Any& callback : callbacks) memories.push_back(callback->memory());
+    return memories;
+  };
   for (const Callbacks::Any& callback : callbacks) callback->on_train_begin(training);
+  auto remembered = training.remembered.begin();
+  for (const Callbacks::Any& callback : callbacks) {
+    if (remembered != training.remembered.end()) callback->remember(*remembered++);
+  }
   History history;
   Logs logs;
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
@@ -240,9 +255,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       totals.add(sums);
       training.steps += count;
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
-      if (!step_by_step) return;
+      if (!step_by_step) return true;
       const Logs so_far = totals.logs(*state.criteria());
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
+      return !(alone && training.stop);
     });
     if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
       throw out_of_range("fit: there are no batches in the data",
@@ -250,7 +266,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                                                                 " that are one step (accumulate)")
                                                       : "");
     }
-    if (options.steps_per_epoch && taken < *options.steps_per_epoch) {
+    if (options.steps_per_epoch && taken < *options.steps_per_epoch && !training.stop) {
       MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
                           << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
       training.stop = true;
@@ -263,8 +279,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       const EvaluateOptions how{.steps = options.validation_steps, .batch_size = options.batch_size};
       logs.merge(named(evaluate(*options.validation_data, how), "val_"));
     }
+    for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);
     history.add(training.epoch, logs);
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_end(training, logs);
+    for (const Callbacks::Any& callback : callbacks) callback->on_epoch_over(training);
   }
   for (const Callbacks::Any& callback : callbacks) callback->on_train_end(training, logs);
   return history;
@@ -324,7 +342,10 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   state.parts.set_training(true);
   Totals totals;
   const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
-  const int64_t taken = loop->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) { totals.add(sums); });
+  const int64_t taken = loop->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) {
+    totals.add(sums);
+    return true;
+  });
   if (taken == 0) throw out_of_range("train_on_batch: there is no batch in the data");
   return totals.logs(*state.criteria());
 }

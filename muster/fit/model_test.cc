@@ -162,6 +162,32 @@ TEST(Fit, EndsWithTheDataAlsoBetweenTwoEpochs) {
   EXPECT_TRUE(ended);
 }
 
+TEST(Fit, ListsTheNumbersThatThereAreForOneThatThereIsNot) {
+  const Line line;
+  Model model = compile(small_net(), {.loss = mean_squared_error, .metrics = {MeanAbsoluteError()}});
+
+  const Status status = testing_support::caught([&] { model.evaluate(line.batches())["mean_absolute_eror"]; });
+
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "there is no number \"mean_absolute_eror\"; there are loss, mean_absolute_error");
+  EXPECT_EQ(testing_support::caught([&] { History()["loss"]; }).message(),
+            "history: there is no \"loss\"; there are none");
+}
+
+TEST(Fit, SaysNothingOfUnevenBatchesThatAreOnlyEvaluated) {
+  const Line line;
+  const Strategy strategy = MirroredStrategy({"/device:CPU:0", "/device:CPU:1"});
+  const VariableScope scope = strategy.scope();
+  Model model = compile(small_net(), {.loss = mean_squared_error, .strategy = strategy});
+  LogCapture log;
+
+  model.evaluate(line.batches(7));
+
+  EXPECT_FALSE(log.contains("rows for 2 replicas"));
+  model.fit(line.batches(7), {.verbose = kQuiet});
+  EXPECT_TRUE(log.contains("rows for 2 replicas"));
+}
+
 TEST(Fit, CountsEveryExampleOnceInItsMetrics) {
   const Line line;
   Model model = compile(small_net(), {.optimizer = Sgd({.learning_rate = 0}),

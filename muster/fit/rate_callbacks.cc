@@ -29,6 +29,10 @@ void LearningRateScheduler::on_epoch_begin(Training& training) {
   optimizer.set_learning_rate(rule_(training.epoch, optimizer.learning_rate()));
 }
 
+void LearningRateScheduler::add_logs(Training& training, Logs& logs) {
+  logs.set("learning_rate", training.model.optimizer().learning_rate());
+}
+
 ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
     : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {
   if (!(options_.factor >= 0 && options_.factor < 1)) {
@@ -39,6 +43,10 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
 void ReduceLrOnPlateau::on_train_begin(Training& training) {
   refuse_schedule(training, "ReduceLrOnPlateau");
   *this = ReduceLrOnPlateau(options_);
+}
+
+void ReduceLrOnPlateau::add_logs(Training& training, Logs& logs) {
+  logs.set("learning_rate", training.model.optimizer().learning_rate());
 }
 
 void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
@@ -62,6 +70,15 @@ void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
     MUSTER_LOG(info) << "epoch " << training.epoch + 1 << ": " << options_.monitor << " is no better for "
                      << options_.patience << " epochs; the learning rate is " << after << " now";
   }
+}
+
+std::string ReduceLrOnPlateau::memory() const { return best_.memory("ReduceLrOnPlateau", {waited_, cooling_}); }
+
+void ReduceLrOnPlateau::remember(const std::string& memory) {
+  const std::vector<int64_t> numbers = best_.remember("ReduceLrOnPlateau", memory, 2);
+  if (numbers.empty()) return;
+  waited_ = static_cast<int>(numbers[0]);
+  cooling_ = static_cast<int>(numbers[1]);
 }
 
 }  // namespace muster

@@ -17,6 +17,7 @@ class LearningRateScheduler : public Callback {
   explicit LearningRateScheduler(Rule rule);
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
+  void add_logs(Training& training, Logs& logs) override;  // "learning_rate"
 
  private:
   Rule rule_;
@@ -37,7 +38,10 @@ class ReduceLrOnPlateau : public Callback {
   // Throws Error{kInvalidArgument} for a factor that reduces nothing.
   explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
   void on_train_begin(Training& training) override;
+  void add_logs(Training& training, Logs& logs) override;  // "learning_rate"
   void on_epoch_end(Training& training, const Logs& logs) override;
+  std::string memory() const override;
+  void remember(const std::string& memory) override;
 
  private:
   ReduceLrOnPlateauOptions options_;

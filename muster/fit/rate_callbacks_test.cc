@@ -36,6 +36,29 @@ TEST(LearningRateScheduler, SetsTheRateOfEachEpoch) {
   EXPECT_THAT(seen, ElementsAre(0.4, 0.2, 0.1));
 }
 
+TEST(LearningRateScheduler, PutsTheRateIntoTheHistory) {
+  Model model = small_model(Sgd({.learning_rate = 0.4}));
+
+  const History history = model.fit(
+      some_data(),
+      {.epochs = 3,
+       .callbacks = {LearningRateScheduler([](int epoch, double rate) { return epoch == 0 ? rate : rate / 2; })},
+       .verbose = 0});
+
+  EXPECT_THAT(history["learning_rate"], ElementsAre(0.4, 0.2, 0.1));
+}
+
+TEST(ReduceLrOnPlateau, PutsTheRateThatAnEpochHadIntoTheHistory) {
+  Model model = small_model(Sgd({.learning_rate = 0}));
+  model.optimizer().set_learning_rate(1e-30);
+
+  const History history = model.fit(
+      some_data(),
+      {.epochs = 3, .callbacks = {ReduceLrOnPlateau({.monitor = "loss", .factor = 0.5, .patience = 1})}, .verbose = 0});
+
+  EXPECT_THAT(history["learning_rate"], ElementsAre(1e-30, 1e-30, 5e-31));
+}
+
 TEST(LearningRateScheduler, NeedsAFunction) { EXPECT_THROW(LearningRateScheduler(nullptr), Error); }
 
 // The loss of each epoch, as if it had been trained, and the rate afterwards.

@@ -50,7 +50,7 @@ class LoopInStep : public StepLoop {
         return done;
       }
       done += taken;
-      each(sums, taken);
+      if (!each(sums, taken)) break;
     }
     return done;
   }
@@ -98,7 +98,6 @@ class LoopOnWorkers : public StepLoop {
     std::deque<Scheduled> under_way;
     try {
       const int64_t done = take(steps, count, each, under_way);
-      join();
       if (all_ended()) data_.reset();
       return done;
     } catch (...) {
@@ -120,6 +119,8 @@ class LoopOnWorkers : public StepLoop {
 
   int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each, std::deque<Scheduled>& under_way) {
     int64_t scheduled = 0, done = 0;
+    bool goes_on = true, saw_end = false;
+    std::optional<Status> cancelled;
     auto schedule = [&](Lane& lane) {
       // Nobody knows where the data of one worker ends.
       const int64_t taken = lane.worker ? 1 : steps.next(left(count, scheduled));
@@ -141,15 +142,20 @@ class LoopOnWorkers : public StepLoop {
         // Behind the end of the data, or behind a step that has failed, which join() will say.
         const bool behind_another = error.code() == StatusCode::kCancelled && !next.lane->worker;
         if (!is_sequence_end(error.status()) && !behind_another) throw;
+        if (!behind_another) {
+          saw_end = true;
+        } else if (!cancelled) {
+          cancelled = error.status();
+        }
         next.lane->ended = true;
         scheduled -= next.steps;  // others may take them
         return;
       }
       done += next.steps;
-      each(sums, next.steps);
+      if (!each(sums, next.steps)) goes_on = false;
     };
     while (true) {
-      for (bool any = true; any;) {
+      for (bool any = goes_on; any;) {
         any = false;
         for (Lane& lane : lanes_) {
           if (lane.ended || lane.under_way >= lane.ahead || (count && scheduled >= *count)) continue;
@@ -157,19 +163,31 @@ class LoopOnWorkers : public StepLoop {
           any = true;
         }
       }
-      if (under_way.empty()) return done;
+      if (under_way.empty()) break;
       const Scheduled next = std::move(under_way.front());
       under_way.pop_front();
       fetch(next);
     }
+    saw_end = join() || saw_end;
+    // A function that somebody has scheduled beside this has failed, and somebody else was told why.
+    if (cancelled && !saw_end) {
+      throw Error(Status(StatusCode::kCancelled,
+                         str_cat("steps were cancelled, since a function that was scheduled beside them has failed: ",
+                                 cancelled->message()),
+                         cancelled->task()));
+    }
+    return done;
   }
 
-  void join() {
+  // Whether the data has ended.
+  bool join() {
     try {
       coordinator_.join();
     } catch (const Error& error) {
       if (!is_sequence_end(error.status())) throw;
+      return true;
     }
+    return false;
   }
 
   bool all_ended() const {

@@ -27,8 +27,8 @@ struct Steps {
 // Goes through a dataset, epoch by epoch. For one thread.
 class StepLoop {
  public:
-  // What steps have returned, and how many they were.
-  using Each = std::function<void(const at::Tensor& sums, int64_t steps)>;
+  // What steps have returned, and how many they were. False: no more are taken, of those that nobody has begun.
+  using Each = std::function<bool(const at::Tensor& sums, int64_t steps)>;
 
   virtual ~StepLoop() = default;
   // Opens the data for the next run(), which does it otherwise.

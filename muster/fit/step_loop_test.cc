@@ -34,8 +34,15 @@ struct Taken {
   StepLoop::Each each = [this](const at::Tensor& sum, int64_t count) {
     sums.push_back(sum.item<int64_t>());
     steps.push_back(count);
+    return true;
   };
 };
+
+TEST(StepLoop, TakesNoMoreStepsWhenItIsToldSo) {
+  const auto loop = make_step_loop(Strategy(), Dataset::range(5));
+
+  EXPECT_EQ(loop->run(counting(1), {}, [](const at::Tensor& sum, int64_t) { return sum.item<int64_t>() < 2; }), 3);
+}
 
 TEST(StepLoop, BeginsAnewWithEachEpochOfAWholeDataset) {
   const auto loop = make_step_loop(Strategy(), Dataset::range(5));
@@ -156,6 +163,19 @@ TEST_F(StepLoopOnWorkers, LeavesNothingOfARunThatHasFailed) {
     EXPECT_EQ(make_step_loop(strategy_, Dataset::range(20))->run(counting(1), {}, good.each), 20);
     EXPECT_EQ(std::accumulate(good.sums.begin(), good.sums.end(), int64_t{0}), 190);
   }
+}
+
+TEST_F(StepLoopOnWorkers, FailsWithAFunctionThatIsScheduledBesideIt) {
+  const auto loop = make_step_loop(strategy_, Dataset::range(5).repeat());
+  ClusterCoordinator coordinator(strategy_);
+  const auto fails = function([] { return element(torch::arange(3), torch::tensor(5)); });
+  bool scheduled = false;
+  const auto each = [&](const at::Tensor&, int64_t) {
+    if (!std::exchange(scheduled, true)) coordinator.schedule(fails);
+    return true;
+  };
+
+  EXPECT_THAT(message_of([&] { loop->run(counting(1), 500, each); }), HasSubstr("index 5"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <absl/strings/str_join.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -74,7 +75,8 @@ bool Features::contains(std::string_view name) const { return std::ranges::find(
 const at::Tensor& Features::operator[](std::string_view name) const& {
   const auto place = std::ranges::find(names_, name);
   if (place == names_.end()) {
-    throw invalid_argument("the elements have no column \"", name, "\"; they have ", absl::StrJoin(names_, ", "));
+    throw invalid_argument("the elements have no column \"", name, "\"; ",
+                           names_.empty() ? "their columns have no names" : "they have ", absl::StrJoin(names_, ", "));
   }
   return tensors_[static_cast<size_t>(place - names_.begin())];
 }
@@ -124,7 +126,8 @@ std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   const bool by_all = shared_by == SharedBy::kAllReplicas;
   const int64_t replicas = by_all ? replica->num_replicas() : replica->num_replicas() / replica->across().size;
   const int64_t number_of_this = by_all ? replica->id() : replica->number_here();
-  if (number_of_this == 0) warn_of_shares(rows, replicas);
+  // Whoever takes no gradients counts the rows that there are, or should.
+  if (number_of_this == 0 && c10::GradMode::is_enabled()) warn_of_shares(rows, replicas);
   if (replicas > 1) check_rows_alike(rows);
   for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, number_of_this, replicas);
   return rows;

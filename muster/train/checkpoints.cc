@@ -61,6 +61,8 @@ std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   return save_at(SavePace::kFull, step, with_texts(metadata));
 }
 
+void Checkpoints::check_directory() const { strategy_.saved()->check_directory(directory_.path()); }
+
 Checkpoints::Metadata Checkpoints::with_texts(const Metadata& metadata) const {
   Metadata all = metadata;
   for (const auto& [name, object] : options_.objects) {

@@ -53,6 +53,9 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
+  // Throws Error{kPermissionDenied} now if a parameter server may not use the directory, which save() would say later.
+  void check_directory() const;
+
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
   // left behind. Takes as long as it takes.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {});

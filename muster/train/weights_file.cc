@@ -1,6 +1,7 @@
 #include "muster/train/weights_file.h"
 
 #include <ATen/ops/empty.h>
+#include <absl/strings/str_format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <system_error>
 
 #include "muster/base/status.h"
+#include "muster/io/crc32c.h"
 #include "muster/io/output_file.h"
 #include "muster/runtime/tensors.h"
 
@@ -19,6 +21,10 @@ namespace {
 std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
+
+constexpr const char* kSumOf = "muster.crc32c.";
+
+std::string sum_of(const at::Tensor& tensor) { return absl::StrFormat("%08x", crc32c(bytes_in(tensor))); }
 
 }  // namespace
 
@@ -30,17 +36,22 @@ void write_weights(const std::string& path, const NamedTensors& tensors,
   // So that each of them begins at a multiple of its element size, for those who map the file.
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
+  PlainTensors plain;
+  const auto here = [](const at::Tensor& tensor) { return tensor.detach().cpu().contiguous(); };
   std::vector<NamedSpec> specs;
-  for (const auto& [name, tensor] : sorted) specs.push_back({name, spec_of(tensor)});
+  std::map<std::string, std::string> described = metadata;
+  for (const auto& [name, tensor] : sorted) {
+    specs.push_back({name, spec_of(tensor)});
+    described[kSumOf + name] = sum_of(here(tensor));  // stands before the bytes
+  }
 
   static std::atomic<uint64_t> files{0};
   const std::string temporary = str_cat(path, ".", getpid(), "-", files.fetch_add(1), ".tmp");
   {
-    SafetensorsWriter writer(temporary, std::move(specs), metadata);
-    PlainTensors plain;
+    SafetensorsWriter writer(temporary, std::move(specs), described);
     for (const auto& [name, tensor] : sorted) {
-      const at::Tensor here = tensor.detach().cpu().contiguous();
-      writer.write(name, bytes_in(here));
+      const at::Tensor written = here(tensor);
+      writer.write(name, bytes_in(written));
     }
     writer.finish();
   }
@@ -59,7 +70,10 @@ at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
   PlainTensors plain;
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(scalar_type_of(spec.dtype)));
   file.read(name, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<size_t>(tensor.nbytes())});
-  return tensor;
+  const auto expected = file.metadata().find(kSumOf + name);
+  if (expected == file.metadata().end() || expected->second == sum_of(tensor)) return tensor;
+  throw data_loss("file \"", file.path(), "\": tensor \"", name, "\": CRC-32C ", sum_of(tensor), ", expected ",
+                  expected->second, ": the file is damaged");
 }
 
 std::string first_ten(const std::vector<std::string>& texts) {

@@ -15,11 +15,12 @@ namespace muster {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Writes the tensors, wherever they are, to a file that appears all at once and takes the place of one that is there.
-// Throws as SafetensorsWriter.
+// Its metadata has a sum of each, which read_weight() looks at. Throws as SafetensorsWriter.
 void write_weights(const std::string& path, const NamedTensors& tensors,
                    const std::map<std::string, std::string>& metadata);
 
-// On the CPU, contiguous. Throws as SafetensorsFile::read.
+// On the CPU, contiguous. Throws as SafetensorsFile::read, and Error{kDataLoss} if the file has another sum for it;
+// files of others have none.
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name);
 
 // The first ten texts, and how many more there are: "a, b and 3 more".

@@ -3,6 +3,7 @@
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
 //           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized]
 //   in_step --rounds N
+//   in_step --export FILE [--accumulate N]
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
@@ -69,6 +70,24 @@ int make_anew(int rounds) {
   return 0;
 }
 
+// fit() over three batches, of which the last may make no whole step, and the model that comes of it without its code.
+int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::string, std::string>& flags) {
+  torch::manual_seed(static_cast<uint64_t>(index) + 1);
+  auto net = strategy.make<torch::nn::Linear>(8, 1);
+  muster::Model model = muster::compile(net, {.optimizer = muster::Sgd({.learning_rate = 0.05}),
+                                              .loss = muster::mean_squared_error,
+                                              .accumulate = std::stoll(flags["--accumulate"])});
+  const torch::Tensor x = torch::arange(48 * 8).view({48, 8}).sin(), y = x.sum(1, true);
+  const muster::History history = model.fit(muster::Dataset::tensors({x, y}).batch(16), {.epochs = 2, .verbose = 0});
+  std::cout << "loss " << history["loss"].back() << std::endl;
+
+  const std::string file = flags["--export"] + "." + std::to_string(index);
+  muster::export_model(model, file, {x});
+  const muster::LoadedModel loaded = muster::LoadedModel::load(file);
+  expect(loaded(x).allclose(model.predict({x, y})), "an exported model gives what the trained one does");
+  return 0;
+}
+
 int run(std::map<std::string, std::string>& flags) {
   muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
@@ -87,6 +106,7 @@ int run(std::map<std::string, std::string>& flags) {
   // What each begins with is its own; what counts is that of the first.
   const muster::TfConfigClusterResolver resolver;
   const int index = alone ? 0 : resolver.task_index().value_or(0);
+  if (!flags["--export"].empty()) return fit_and_export(strategy, index, flags);
   torch::manual_seed(static_cast<uint64_t>(index) + 1);
   torch::nn::Sequential layers(torch::nn::Linear(8, 300));
   if (flags["--norm"] == "synchronized") layers->push_back(muster::SyncBatchNorm(300));
@@ -150,11 +170,21 @@ int run(std::map<std::string, std::string>& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> flags{
-      {"--steps", "20"},     {"--optimizer", "momentum"},  {"--devices", "/device:CPU:0"},  {"--weights", ""},
-      {"--checkpoints", ""}, {"--start-timeout", "60000"}, {"--differs-at", "-1"},          {"--table", "50"},
-      {"--save-every", "5"}, {"--preemption", ""},         {"--bytes-per-pack", "8000000"}, {"--rounds", "0"},
-      {"--norm", ""}};
+  std::map<std::string, std::string> flags{{"--steps", "20"},
+                                           {"--optimizer", "momentum"},
+                                           {"--devices", "/device:CPU:0"},
+                                           {"--weights", ""},
+                                           {"--checkpoints", ""},
+                                           {"--start-timeout", "60000"},
+                                           {"--differs-at", "-1"},
+                                           {"--table", "50"},
+                                           {"--save-every", "5"},
+                                           {"--preemption", ""},
+                                           {"--bytes-per-pack", "8000000"},
+                                           {"--rounds", "0"},
+                                           {"--norm", ""},
+                                           {"--export", ""},
+                                           {"--accumulate", "1"}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
     return run(flags);

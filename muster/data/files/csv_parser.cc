@@ -399,8 +399,10 @@ class CsvBatch {
     const NumberFault fault = read_number(text, value);
     if (fault != NumberFault::kNone) {
       const char* const wrong = fault == NumberFault::kOutOfRange ? " is out of range" : " is no number";
-      throw invalid_argument(named(i), ": column \"", column.name, "\": ", shown_field(text), wrong, ", expected ",
-                             name_of_type(column.type));
+      throw invalid_argument(
+          named(i), ": column \"", column.name, "\": ", shown_field(text), wrong, ", expected ",
+          name_of_type(column.type),
+          format_.guessed ? ", which the first lines look like; CsvOptions::columns can say another" : "");
     }
     return value;
   }

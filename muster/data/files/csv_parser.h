@@ -31,6 +31,7 @@ struct CsvFormat {
   char separator = ',';
   bool quotes = true;      // as in RFC 4180: "a, ""b""" is one field. Without: a quote is a character like others.
   std::string na_value{};  // says, like nothing at all, that a value is missing
+  bool guessed = false;    // the types of the columns, from the first lines: errors say so
 };
 
 // Parses batches of lines. As tf.io.decode_csv does, it takes blanks around a number, "+1", "inf" and "nan", but no
