@@ -1,6 +1,9 @@
 // How cost grows: CPU time per closure with more and more workers, memory of a parameter server with them, and of
-// closures that wait.
+// closures that wait; and what a hundred tasks take that do nothing.
 #include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
 
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
@@ -88,11 +91,39 @@ void memory(Bench& bench) {
   bench.once({"bytes_per_queued_closure", "bytes"}, (resident_memory(::getpid()) - before) * 1024 * 1024 / kQueued);
 }
 
+// What tasks of a cluster take that have worked once, and are connected to each other, and have nothing to do.
+void idle(Bench& bench) {
+  constexpr int kWorkers = 96, kPs = 4;
+  constexpr double kSeconds = 15;
+  const ServerProcesses servers(kWorkers, kPs);
+  ParameterServerStrategy strategy(SimpleClusterResolver(servers.spec(), {.rpc_layer = "grpc"}));
+  std::vector<Variable> variables;
+  for (int i = 0; i < kPs; ++i) variables.push_back(strategy.make<Variable>(torch::zeros({16})));
+  ClusterCoordinator coordinator(strategy);
+  auto step = function([&] {
+    for (Variable& variable : variables) variable.assign_add(variable.value() + 1);
+  });
+  for (int i = 0; i < 4 * kWorkers; ++i) coordinator.schedule(step);
+  coordinator.join();
+  auto used = [&](const std::string& job, int count) {
+    double seconds = 0;
+    for (int i = 0; i < count; ++i) seconds += cpu_seconds(servers.pid({job, i}));
+    return seconds;
+  };
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // what the last steps have left is done
+  const double workers = used("worker", kWorkers), ps = used("ps", kPs), chief = used_cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+  bench.once({"idle_cpu_per_worker", "% of a core"}, 100 * (used("worker", kWorkers) - workers) / kSeconds / kWorkers);
+  bench.once({"idle_cpu_per_ps", "% of a core"}, 100 * (used("ps", kPs) - ps) / kSeconds / kPs);
+  bench.once({"idle_cpu_of_the_chief", "% of a core"}, 100 * (used_cpu_seconds() - chief) / kSeconds);
+}
+
 }  // namespace
 
 void scale(const Part& part, Bench& bench) {
   if (part.name == "memory") return memory(bench);
   if (part.name == "ps_memory") return ps_memory(bench);
+  if (part.name == "idle") return idle(bench);
   cpu_per_closure(part.name, part.name == "local" ? Transport::kLocal : Transport::kGrpc, bench);
 }
 

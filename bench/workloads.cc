@@ -58,7 +58,7 @@ const std::vector<Workload>& workloads() {
        ps_mlp},
       {"ps_bandwidth",
        "a variable of 64 MiB on a parameter server, read and added to by a worker",
-       {{"processes", 1}, {"network", 1}},
+       {{"processes", 1}, {"network", 1}, {"bfloat16", 1}, {"deflate", 1}},
        ps_bandwidth},
       {"ctr_embedding",
        "a click model with 26 tables on 2 parameter servers, trained by 2 workers",
@@ -103,7 +103,7 @@ const std::vector<Workload>& workloads() {
       {"scale",
        "CPU time per closure with 1 to 32 workers, and memory of a parameter server and of a million closures that "
        "wait",
-       {{"local", 1}, {"loopback", 1}, {"memory", 1}, {"ps_memory", 1}},
+       {{"local", 1}, {"loopback", 1}, {"memory", 1}, {"ps_memory", 1}, {"idle", 1}},
        scale},
       {"scale_ps",
        "the net of ps_mlp with 1 to 12 workers and 1, 2 and 4 parameter servers, as far as there are cores",
