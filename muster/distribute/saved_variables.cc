@@ -25,7 +25,8 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
       if (chosen.take(one)) stored.push_back(std::move(one));
     }
     chosen.check_all_taken();
-    return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored, request.since);
+    return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored,
+                          {.pace = request.pace, .since = request.since});
   }
 
   void restore(Source source) override {

@@ -220,7 +220,7 @@ void take_stock(const std::string& directory, CheckpointIndex& index) {
 }  // namespace
 
 std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_view task,
-                                    const std::vector<Slice>& slices) {
+                                    const std::vector<Slice>& slices, OutputFile::Cache cache) {
   const std::string file = file_of(task);
   std::vector<const Slice*> sorted;
   for (const Slice& slice : slices) sorted.push_back(&slice);
@@ -240,7 +240,7 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
   if (entries.empty()) return entries;
   write_patiently([&] {
     // By "pt" Python knows that these are tensors of PyTorch.
-    SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}});
+    SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}}, cache);
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string name = entries[i].tensor_name();
       entries[i].crc =

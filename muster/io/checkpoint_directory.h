@@ -14,6 +14,7 @@
 
 #include "muster/graph/program.h"
 #include "muster/io/checkpoint_index.h"
+#include "muster/io/output_file.h"
 #include "muster/io/remains.h"
 #include "muster/io/tensor_pieces.h"
 
@@ -36,7 +37,8 @@ struct Slice {
 // file is on the disk when this returns; when it throws there is none. A disk that was away for a moment gets the whole
 // file again. No slices: no file. A task stores once: the second time is Error{kAlreadyExists}.
 std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_view task,
-                                    const std::vector<Slice>& slices);
+                                    const std::vector<Slice>& slices,
+                                    OutputFile::Cache cache = OutputFile::Cache::kPast);
 
 struct Checkpoint {
   int64_t step;

@@ -156,25 +156,25 @@ void CheckpointReader::read_slice(const ShardEntry& entry, int64_t begin, std::s
     return;
   }
   // Without the lock: two threads may both sum, which is better than that one waits for a slice that it does not want.
-  constexpr size_t kPieceBytes = 4 << 20;  // enough for a disk at its full speed
+  constexpr size_t kUnwantedBytes = 4 << 20;
   const int64_t size = entry.spec.bytes(), end = begin + static_cast<int64_t>(out.size());
   const std::unique_ptr<void, decltype(&std::free)> unwanted(
-      out.size() == static_cast<size_t>(size) ? nullptr : std::aligned_alloc(disk::kBlock, kPieceBytes), &std::free);
+      out.size() == static_cast<size_t>(size) ? nullptr : std::aligned_alloc(disk::kBlock, kUnwantedBytes), &std::free);
   if (out.size() != static_cast<size_t>(size) && !unwanted) throw std::bad_alloc();
   uint32_t crc = 0;
   for (int64_t at = 0; at < size;) {
     const bool wanted = at >= begin && at < end;
     const int64_t until = wanted ? end : at < begin ? begin : size;
-    const size_t bytes = std::min(kPieceBytes, static_cast<size_t>(until - at));
+    const auto left = static_cast<size_t>(until - at);
     std::span<std::byte> piece;
     if (wanted) {
-      piece = out.subspan(static_cast<size_t>(at - begin), bytes);
+      piece = out.subspan(static_cast<size_t>(at - begin), left);
     } else {
-      piece = {static_cast<std::byte*>(unwanted.get()), bytes};
+      piece = {static_cast<std::byte*>(unwanted.get()), std::min(kUnwantedBytes, left)};
     }
-    file->read(name, at, piece);
-    crc = crc32c(piece, crc);
-    at += static_cast<int64_t>(bytes);
+    const size_t got = file->read_some(name, at, piece);
+    crc = crc32c(piece.first(got), crc);
+    at += static_cast<int64_t>(got);
   }
   if (crc != entry.crc) {
     throw data_loss(about, "file \"", file->path(), "\": tensor \"", name, "\": CRC-32C ", absl::StrFormat("%08x", crc),

@@ -39,6 +39,10 @@ ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset, const std::s
   return failed("pread", path) ? -1 : ::pread(descriptor, to, bytes, offset);
 }
 
+ssize_t pread_cached(int descriptor, const iovec& to, off_t offset, const std::string& path) {
+  return failed("pread_cached", path) ? -1 : ::preadv2(descriptor, &to, 1, offset, RWF_NOWAIT);
+}
+
 ssize_t write(int descriptor, const void* from, size_t bytes, const std::string& path) {
   return failed("write", path) ? -1 : ::write(descriptor, from, bytes);
 }

@@ -5,6 +5,7 @@
 #include <absl/synchronization/mutex.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cerrno>
 #include <chrono>
@@ -21,6 +22,8 @@ inline constexpr int64_t kBlock = 4096;
 // As the system's. `path` names in errors and faults what the descriptor is of.
 int open(const std::string& path, int flags, mode_t mode = 0);
 ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset, const std::string& path);
+// Only what is in the system's cache: fails with EAGAIN where nothing of it is.
+ssize_t pread_cached(int descriptor, const iovec& to, off_t offset, const std::string& path);
 ssize_t write(int descriptor, const void* from, size_t bytes, const std::string& path);
 // Whether what is written from now on goes past the cache of the system; false if it cannot.
 bool set_direct(int descriptor, bool direct);

@@ -106,10 +106,31 @@ size_t InputFile::read_direct(int64_t offset, std::span<std::byte> out) const {
   return done;
 }
 
-void InputFile::read_once(int64_t offset, std::span<std::byte> out) const {
+size_t InputFile::read_cached(int64_t offset, std::span<std::byte> out) const {
+  iovec to{out.data(), out.size()};
+  const ssize_t got = disk::pread_cached(descriptor_, to, offset, path_);
+  return got < 0 ? 0 : static_cast<size_t>(got);
+}
+
+size_t InputFile::read_some(int64_t offset, std::span<std::byte> out) const {
+  constexpr size_t kCachedBytes = 256 << 10;  // a quarter of a usual second cache
+  constexpr size_t kDirectBytes = 4 << 20;    // enough for a disk at its full speed
   constexpr size_t kWorthDirect = 1 << 20;
-  const size_t done = out.size() < kWorthDirect ? 0 : read_direct(offset, out);
-  read(offset + static_cast<int64_t>(done), out.subspan(done));
+  if (const size_t got = read_cached(offset, out.first(std::min(kCachedBytes, out.size()))); got > 0) return got;
+  const std::span<std::byte> piece = out.first(std::min(kDirectBytes, out.size()));
+  if (piece.size() >= kWorthDirect) {
+    if (const size_t got = read_direct(offset, piece); got > 0) return got;
+  }
+  read(offset, piece);
+  return piece.size();
+}
+
+void InputFile::read_once(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const size_t got = read_some(offset, out);
+    out = out.subspan(got);
+    offset += static_cast<int64_t>(got);
+  }
 }
 
 void InputFile::read(int64_t offset, std::span<std::byte> out) const {

@@ -26,14 +26,18 @@ class InputFile {
 
   // Fills `out` from `offset` on. Throws Error{kDataLoss} when the file ends before that.
   void read(int64_t offset, std::span<std::byte> out) const;
-  // The same for a file that nobody will read again soon: a MiB and more comes past the cache of the system, where the
-  // disk allows that, which is three times as fast.
+  // For a file that nobody will read again soon: fills the beginning of `out`, and says how much of it. What the cache
+  // of the system has comes from there, in pieces that stay in that of the processor; else a MiB and more comes past
+  // it, where the disk allows that, which is three times as fast.
+  size_t read_some(int64_t offset, std::span<std::byte> out) const;
+  // All of it.
   void read_once(int64_t offset, std::span<std::byte> out) const;
 
  private:
   int open() const;
   int64_t size_of(int descriptor) const;
-  // How many of the bytes it has read; the others are to be read as ever.
+  // How many of the bytes they have read; the others are to be read as ever.
+  size_t read_cached(int64_t offset, std::span<std::byte> out) const;
   size_t read_direct(int64_t offset, std::span<std::byte> out) const;
 
   const std::string path_;

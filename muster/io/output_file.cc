@@ -26,7 +26,7 @@ void sync(int descriptor, const std::string& path) {
 
 void OutputFile::Free::operator()(std::byte* buffer) const { ::munmap(buffer, kBufferBytes); }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+OutputFile::OutputFile(std::string path, Cache cache) : path_(std::move(path)), cache_(cache) {
   descriptor_ = disk::repeated({}, [&] { return disk::open(path_, O_WRONLY | O_CREAT | O_EXCL, 0666); });
   if (descriptor_ < 0) throw file_error(path_, "create", errno);
   remove_ = true;
@@ -72,7 +72,7 @@ void OutputFile::wait_for_thread() {
 void OutputFile::store(std::span<const std::byte> bytes) {
   // What goes past the cache begins and ends at multiples of a block, in memory and in the file. What is less than a
   // buffer is the end of the file, which need not be one.
-  bool direct = bytes.size() == kBufferBytes && disk::set_direct(descriptor_, true);
+  bool direct = cache_ == Cache::kPast && bytes.size() == kBufferBytes && disk::set_direct(descriptor_, true);
   while (!bytes.empty()) {
     const ssize_t written = disk::write(descriptor_, bytes.data(), bytes.size(), path_);
     if (written < 0 && errno == EINTR) continue;
@@ -85,6 +85,8 @@ void OutputFile::store(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
   if (direct) disk::set_direct(descriptor_, false);
+  // The disk begins with it now, and not when all is there.
+  if (cache_ == Cache::kThrough) ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void OutputFile::finish() {

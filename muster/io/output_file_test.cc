@@ -6,6 +6,9 @@
 #include <malloc.h>
 #endif
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <string_view>
 
@@ -53,17 +56,44 @@ TEST(OutputFile, TakesItsBuffersFromTheSystemAndNotFromTheHeap) {
 }
 #endif
 
+std::string text_of_bytes(size_t bytes) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  return text;
+}
+
+void write_in_parts(OutputFile& file, std::string_view text) {
+  constexpr size_t kPart = 999'999;
+  for (size_t at = 0; at < text.size(); at += kPart) file.write(file_bytes(text.substr(at, kPart)));
+  file.finish();
+}
+
 TEST(OutputFile, HoldsWhatIsLargerThanItsBuffers) {
   ScopedDirectory directory;
-  std::string text(3 * OutputFile::kBufferBytes + 4097, '\0');
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  const std::string text = text_of_bytes(3 * OutputFile::kBufferBytes + 4097);
 
-  OutputFile file(directory.path("a"));
-  for (size_t at = 0; at < text.size(); at += 999'999)
-    file.write(file_bytes(std::string_view(text).substr(at, 999'999)));
-  file.finish();
+  OutputFile past(directory.path("past")), through(directory.path("through"), OutputFile::Cache::kThrough);
+  write_in_parts(past, text);
+  write_in_parts(through, text);
 
-  EXPECT_TRUE(read_file(directory.path("a")) == text);
+  EXPECT_TRUE(read_file(past.path()) == text);
+  EXPECT_TRUE(read_file(through.path()) == text);
+}
+
+TEST(OutputFile, IsStillInMemoryIfItWentThroughTheCache) {
+  const std::string path = str_cat(testing::TempDir(), "muster_through_", ::getpid());  // most likely on a disk
+  OutputFile written(path, OutputFile::Cache::kThrough);
+  write_in_parts(written, text_of_bytes(OutputFile::kBufferBytes));
+  const int descriptor = disk::open(path, O_RDONLY);
+  std::filesystem::remove(path);
+  std::string page(4096, '\0');
+
+  const ssize_t got = disk::pread_cached(descriptor, {page.data(), page.size()}, 1 << 20, path);
+
+  const int error = errno;
+  disk::close(descriptor, path);
+  if (got < 0 && error == EOPNOTSUPP) GTEST_SKIP() << "a file system whose cache cannot be asked";
+  EXPECT_EQ(got, 4096);
 }
 
 TEST(OutputFile, SaysThatTheDiskBecameFullBehindItsBack) {
@@ -148,20 +178,34 @@ TEST(InputFile, GivesTheBytesAlsoAfterTheFileIsRemoved) {
   EXPECT_EQ(text_of(InputFile(directory.path("empty"))), "");
 }
 
-TEST(InputFile, GivesTheSameBytesPastTheCache) {
+TEST(InputFile, GivesTheSameBytesFromTheCacheAndPastIt) {
   ScopedDirectory directory;
-  std::string text((9 << 20) + 77, '\0');
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  const std::string text = text_of_bytes((9 << 20) + 77);
   write_file(directory.path("a"), text);
   const InputFile file(directory.path("a"));
+  const auto read_all = [&](const std::string& how) {
+    for (size_t offset : {0, 1, 4096, 5'000'001}) {
+      std::string part(text.size() - offset, '\0');
+      file.read_once(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(part)));
+      EXPECT_TRUE(part == text.substr(offset)) << how << " from " << offset;
+    }
+    std::string more(text.size(), '\0');
+    EXPECT_EQ(caught([&] { file.read_once(1, std::as_writable_bytes(std::span(more))); }).code(), StatusCode::kDataLoss)
+        << how;
+  };
 
-  for (size_t offset : {0, 1, 4096, 5'000'001}) {
-    std::string part(text.size() - offset, '\0');
-    file.read_once(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(part)));
-    EXPECT_TRUE(part == text.substr(offset)) << offset;
+  read_all("as it comes");
+  const auto absent = [&](int every) {  // one piece of so many is not in the cache
+    return [every, pieces = 0](std::string_view call, const std::string&) mutable {
+      return call == "pread_cached" && ++pieces % every == 0 ? EAGAIN : 0;
+    };
+  };
+  {
+    const disk::ScopedFaults faults(absent(1));
+    read_all("past the cache");
   }
-  std::string more(text.size(), '\0');
-  EXPECT_EQ(caught([&] { file.read_once(1, std::as_writable_bytes(std::span(more))); }).code(), StatusCode::kDataLoss);
+  const disk::ScopedFaults faults(absent(3));
+  read_all("in parts");
 }
 
 TEST(InputFile, SaysThatItWasShortenedMeanwhile) {

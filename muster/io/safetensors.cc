@@ -141,8 +141,8 @@ std::optional<int64_t> checked_bytes(const TensorSpec& spec) {
 }
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors,
-                                     std::map<std::string, std::string> metadata)
-    : tensors_(std::move(tensors)), file_(std::move(path)) {
+                                     std::map<std::string, std::string> metadata, OutputFile::Cache cache)
+    : tensors_(std::move(tensors)), file_(std::move(path), cache) {
   const std::string header = header_of(tensors_, metadata);
   file_.write(std::as_bytes(std::span(header)));
 }
@@ -257,13 +257,21 @@ std::vector<std::byte> SafetensorsFile::bytes(std::string_view name) const {
 }
 
 void SafetensorsFile::read(std::string_view name, int64_t offset, std::span<std::byte> out) const {
+  file_.read_once(place_of(name, offset, out.size()), out);
+}
+
+size_t SafetensorsFile::read_some(std::string_view name, int64_t offset, std::span<std::byte> out) const {
+  return file_.read_some(place_of(name, offset, out.size()), out);
+}
+
+int64_t SafetensorsFile::place_of(std::string_view name, int64_t offset, size_t bytes) const {
   const Tensor& tensor = find(name)->second;
-  const int64_t size = tensor.end - tensor.begin, wanted = static_cast<int64_t>(out.size());
+  const int64_t size = tensor.end - tensor.begin, wanted = static_cast<int64_t>(bytes);
   if (offset < 0 || wanted > size || offset > size - wanted) {
     throw out_of_range("file \"", path(), "\": tensor \"", name, "\": ", wanted, " bytes from ", offset,
                        " on are not in its ", size);
   }
-  file_.read_once(data_begin_ + tensor.begin + offset, out);
+  return data_begin_ + tensor.begin + offset;
 }
 
 SafetensorsFile::Tensors::const_iterator SafetensorsFile::find(std::string_view name) const {

@@ -40,7 +40,8 @@ class SafetensorsWriter {
  public:
   // Throws Error{kInvalidArgument} for a name twice or not in UTF-8, Error{kUnimplemented} for an element type that the
   // format does not have, Error{kAlreadyExists} for a path where a file is.
-  SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors, std::map<std::string, std::string> metadata = {});
+  SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors, std::map<std::string, std::string> metadata = {},
+                    OutputFile::Cache cache = OutputFile::Cache::kPast);
 
   // The next tensor of the list: contiguous, little-endian. Gives the CRC-32C of the bytes.
   uint32_t write(std::string_view name, std::span<const std::byte> bytes);
@@ -76,6 +77,8 @@ class SafetensorsFile {
   std::vector<std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}
   // Fills `out` from byte `offset` of the tensor on. Throws Error{kOutOfRange} when it has not so many.
   void read(std::string_view name, int64_t offset, std::span<std::byte> out) const;
+  // The same for the beginning of `out`, as InputFile::read_some().
+  size_t read_some(std::string_view name, int64_t offset, std::span<std::byte> out) const;
 
  private:
   struct Tensor {
@@ -86,6 +89,7 @@ class SafetensorsFile {
   using Tensors = std::map<std::string, Tensor, std::less<>>;
 
   Tensors::const_iterator find(std::string_view name) const;
+  int64_t place_of(std::string_view name, int64_t offset, size_t bytes) const;
   std::vector<Tensors::const_iterator> by_place() const;
 
   const InputFile file_;

@@ -25,6 +25,7 @@
 #include "muster/runtime/spare_memory.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/variable_pieces.h"
+#include "muster/runtime/work_share.h"
 
 namespace muster {
 namespace {
@@ -377,6 +378,9 @@ void at_once(size_t count, const std::function<void(size_t)>& use) {
   }
 }
 
+// Of the machine's cores that a task takes which saves beside a training. Several tasks may be on one machine.
+constexpr double kShareBeside = 0.04;
+
 std::string staged_name(const StoredVariable& variable) {
   return str_cat(variable.name, "@", variable.first_row, " of ", variable.whole);
 }
@@ -385,9 +389,13 @@ std::string staged_name(const StoredVariable& variable) {
 
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables,
-                                       const SaveSince& since) {
+                                       const SaveOptions& options) {
   PlainTensors plain;
   check_request(variables);
+  std::shared_ptr<WorkShare> beside;
+  if (options.pace == SavePace::kBeside) {
+    beside = std::make_shared<WorkShare>(std::min(1.0, kShareBeside * std::thread::hardware_concurrency()));
+  }
   const VariablePieces pieces;
   std::vector<Slice> slices;
   for (const StoredVariable& variable : variables) {
@@ -397,9 +405,17 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
       throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " at ", task,
                              ", cannot be saved as ", variable.spec.to_string());
     }
-    for (Slice& slice : slices_of(pieces, variable, cell, since)) slices.push_back(std::move(slice));
+    for (Slice& slice : slices_of(pieces, variable, cell, options.since)) {
+      if (beside)
+        slice.pieces = [beside, of = std::move(slice.pieces)](int64_t offset) {
+          beside->rest();
+          return of(offset);
+        };
+      slices.push_back(std::move(slice));
+    }
   }
-  return write_shard(directory, task, slices);
+  return write_shard(directory, task, slices,
+                     options.pace == SavePace::kFull ? OutputFile::Cache::kThrough : OutputFile::Cache::kPast);
 }
 
 void restore_variables(VariableStore& store, const LocalDevices& devices, const std::string& checkpoint,

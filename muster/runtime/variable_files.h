@@ -27,8 +27,8 @@ struct StoredVariable {
 
 // How much of the machine a save takes.
 enum class SavePace {
-  kFull,
-  kBeside,  // what others do not want: its threads give way to those that train
+  kFull,    // somebody waits for it. It goes through the system's cache, where a restore finds it
+  kBeside,  // what others do not want: a small share of the cores, and past the cache
 };
 
 // A save that is one of several, where later ones store only what has changed of large tables. All are of one `owner`,
@@ -59,7 +59,7 @@ struct SaveOptions {
 // were written, and the rule for the others.
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables,
-                                       const SaveSince& since = {});
+                                       const SaveOptions& options = {});
 
 // A restore over several tasks has two stages: all of them check, and if all can, all apply.
 enum class RestoreStage {
