@@ -5,11 +5,8 @@
 #endif
 
 #include <ATen/Parallel.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <future>
 #include <set>
 
 #include "muster/base/log.h"
@@ -374,16 +371,7 @@ std::vector<VariableInfo> LocalWorker::variables() {
 std::vector<ShardEntry> LocalWorker::save(const std::string& directory, const std::vector<StoredVariable>& variables,
                                           const SaveOptions& options) {
   const std::string path = path_below(options_.storage, directory);
-  const auto save = [&] { return save_variables(store_, devices_.task(), path, variables, options.since); };
-  if (options.pace == SavePace::kFull) return save();
-  // In a thread of its own, since who has given way once may not take it back. Those that it begins do as it does.
-  constexpr int kGivesWay = 15;  // steps of `nice`: a 28th of what somebody else gets who wants the same core
-  auto beside = [&] {
-    const auto thread = static_cast<id_t>(::gettid());
-    ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + kGivesWay);
-    return save();
-  };
-  return std::async(std::launch::async, beside).get();
+  return save_variables(store_, devices_.task(), path, variables, options);
 }
 
 void LocalWorker::restore(const std::string& checkpoint, const std::vector<StoredVariable>& variables,
