@@ -192,9 +192,12 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     if (criterion.metrics.empty()) continue;
     about(criterion, [&] {
       const at::Tensor output = outputs.tensors()[criterion.place].detach();
-      const at::Tensor said = probabilities_of(output, criterion.loss.outputs());
+      const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
+      // Softmax, which takes longer than to look for the highest, leaves the order as it is.
+      const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
       for (const Metric& metric : criterion.metrics) {
-        sums.push_back(metric.sums(said, expected[i].target, weights[i]));
+        const bool as_it_is = in_order && metric.reads() == Metric::Reads::kRanks;
+        sums.push_back(metric.sums(as_it_is ? output : probabilities, expected[i].target, weights[i]));
       }
     });
   }

@@ -115,7 +115,7 @@ Accuracy::Accuracy(std::string name, double threshold)
             const auto [p, y, w] = flat(name, output, target, weights);
             return at::stack({((p > threshold).eq(y > threshold).to(at::kDouble) * w).sum(), w.sum()});
           },
-          mean_result) {}
+          mean_result, Reads::kRanks) {}
 
 TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
     : Metric(
@@ -125,7 +125,7 @@ TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
             const at::Tensor hit = best.eq(classes_of(target, output).unsqueeze(-1)).any(-1);
             return mean_sums(hit.to(at::kDouble), weights);
           },
-          mean_result) {}
+          mean_result, Reads::kRanks) {}
 
 Precision::Precision(double threshold, std::string name)
     : Metric(name, 3, confusion(name, threshold),

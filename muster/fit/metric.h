@@ -19,11 +19,15 @@ class Metric {
   // The number, from the sums of all batches.
   using Result = std::function<double(const std::vector<double>& sums)>;
 
-  Metric(std::string name, int64_t length, Sums sums, Result result)
-      : name_(std::move(name)), length_(length), sums_(std::move(sums)), result_(std::move(result)) {}
+  // What it reads of scores of classes: their probabilities, or only which of them are higher.
+  enum class Reads { kProbabilities, kRanks };
+
+  Metric(std::string name, int64_t length, Sums sums, Result result, Reads reads = Reads::kProbabilities)
+      : name_(std::move(name)), length_(length), sums_(std::move(sums)), result_(std::move(result)), reads_(reads) {}
 
   const std::string& name() const { return name_; }
   int64_t length() const { return length_; }
+  Reads reads() const { return reads_; }
   at::Tensor sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const {
     return sums_(output, target, weights);
   }
@@ -34,6 +38,7 @@ class Metric {
   int64_t length_;
   Sums sums_;
   Result result_;
+  Reads reads_;
 };
 
 // The mean of a number of each example: MeanOf("error", [](output, target) { … }).

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/fit/criteria.h"
+
 namespace muster {
 namespace {
 
@@ -53,6 +55,16 @@ TEST(Metrics, OfClassesAreThoseOfKeras) {
   EXPECT_NEAR(result(TopKAccuracy(2), scores, classes), 2.0 / 3, 1e-9);
   EXPECT_NEAR(result(TopKAccuracy(3), scores, classes), 1, 1e-9);
   EXPECT_NEAR(result(MeanIoU(3), torch::tensor({0, 2, 2, 1, 1, 2}), torch::tensor({0, 1, 2, 1, 0, 2})), 0.5, 1e-9);
+}
+
+TEST(Metrics, OfRanksLookAtScoresAndNotAtProbabilitiesThatAreRoundedToOneNumber) {
+  const at::Tensor scores = torch::tensor({{200.F, 0.F, 50.F}});  // the last two have the probability 0
+  const Criteria criteria({"output"}, sparse_categorical_cross_entropy, {}, {TopKAccuracy(2)});
+
+  const at::Tensor sums = criteria.judge({{"output"}, {scores}}, {{.target = torch::tensor({2})}}, {}).sums;
+
+  const Logs logs = criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()});
+  EXPECT_EQ(logs["top_k_accuracy"], 1);
 }
 
 TEST(Metrics, OfNothingAreNoError) {

@@ -60,9 +60,9 @@ class Checkpoints {
   // left behind. Takes as long as it takes.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {});
 
-  // The same while training goes on, on parameter servers, which take little of it: returns at once. One at a time: waits
-  // for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose steps
-  // change all variables together, this is save().
+  // The same while training goes on, on parameter servers, which take little of it: returns at once. One at a time:
+  // waits for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose
+  // steps change all variables together, this is save().
   void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(async_mu_);
   // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
   // the save, too; who destroys this waits for all, and the log has the error.
