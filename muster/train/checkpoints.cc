@@ -51,12 +51,16 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
 }
 
 Checkpoints::~Checkpoints() {
-  wait_quietly();
+  {
+    absl::MutexLock lock(&one_mu_);
+    wait_quietly();
+  }
   strategy_.saved()->restorer_is_gone(this);
 }
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
-  wait_until_saved();
+  absl::MutexLock lock(&one_mu_);
+  if (saving_.valid()) saving_.get();
   if (!only_) strategy_.saved()->check_all_used();
   return save_at(SavePace::kFull, step, with_texts(metadata));
 }
@@ -77,7 +81,7 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
     save(step, metadata);
     return;
   }
-  absl::MutexLock lock(&async_mu_);
+  absl::MutexLock lock(&one_mu_);
   if (saving_.valid()) saving_.get();
   if (!only_) {
     variables.check_all_used();
@@ -87,19 +91,17 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
                        [this, step, all = with_texts(metadata)] { save_at(SavePace::kBeside, step, all); });
 }
 
-void Checkpoints::wait_until_saved() {
-  absl::MutexLock lock(&async_mu_);
-  if (saving_.valid()) saving_.get();
-}
-
 void Checkpoints::wait() {
-  wait_until_saved();
+  {
+    absl::MutexLock lock(&one_mu_);
+    if (saving_.valid()) saving_.get();
+  }
   directory_.wait_until_removed();
 }
 
 void Checkpoints::wait_quietly() {
   try {
-    wait_until_saved();
+    if (saving_.valid()) saving_.get();
   } catch (const Error& error) {
     MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
   }
@@ -228,6 +230,7 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 }
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
+  absl::MutexLock one(&one_mu_);
   wait_quietly();  // there may be others to go on from
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));

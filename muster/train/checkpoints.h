@@ -58,15 +58,16 @@ class Checkpoints {
 
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
   // left behind. Takes as long as it takes.
-  std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {});
+  std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // The same while training goes on, on parameter servers, which take little of it: returns at once. One at a time:
   // waits for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose
   // steps change all variables together, this is save().
-  void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(async_mu_);
+  void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
   // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
-  // the save, too; who destroys this waits for all, and the log has the error.
-  void wait() ABSL_LOCKS_EXCLUDED(async_mu_);
+  // the save, too, as a save of another thread does for a restore: else it would have values of before and after. Who
+  // destroys this waits for all, and the log has the error.
+  void wait() ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
   // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers
@@ -77,7 +78,7 @@ class Checkpoints {
   // Error{kUnavailable} for a disk or a server that does not answer: a checkpoint that cannot be read now is never
   // passed over. Limit: a disk or server that fails after all have looked and while they change their variables leaves
   // some changed and some not, and the error says so: restore again.
-  std::optional<int64_t> restore(const RestoreOptions& options = {});
+  std::optional<int64_t> restore(const RestoreOptions& options = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // All variables have been made. Throws Error{kNotFound} that names what the checkpoint has and none of them has asked
   // for, unless that is allowed. The next save() or save_async() does the same, before it saves.
@@ -98,8 +99,8 @@ class Checkpoints {
     CheckpointIndex index;
   };
 
-  void wait_until_saved() ABSL_LOCKS_EXCLUDED(async_mu_);
-  void wait_quietly();  // where an error of what is being saved is nobody's, the log has it
+  // Where an error of what is being saved is nobody's, the log has it.
+  void wait_quietly() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);
   std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
   std::string write(SavePace pace, int64_t step, const Metadata& metadata);
   std::vector<ShardEntry> store(SavePace pace, const std::string& temporary, uint64_t mark);
@@ -118,8 +119,8 @@ class Checkpoints {
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mu_);  // of the next incremental one; null: none
-  absl::Mutex async_mu_;
-  std::future<void> saving_ ABSL_GUARDED_BY(async_mu_);
+  absl::Mutex one_mu_;                                     // held by whoever saves or restores: one at a time
+  std::future<void> saving_ ABSL_GUARDED_BY(one_mu_);
 };
 
 }  // namespace muster

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <thread>
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
@@ -111,6 +113,36 @@ TEST_F(SaveAsync, TellsWhoSavesNextWhatWentWrong) {
   checkpoints.save_async(1);
 
   EXPECT_EQ(caught([&] { checkpoints.save_async(2); }).code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(SaveAsync, HasNoValuesOfBeforeAndAfterARestoreOfAnotherThread) {
+  int64_t number = 0;
+  Checkpoints checkpoints(strategy_, {.directory = directory_,
+                                      .keep = 1'000,
+                                      .objects = {{"a", a_}, {"b", b_}, {"number", CheckpointObject(&number)}}});
+  int64_t last = 2;
+  for (int64_t step = 1; step <= last; ++step) {
+    for (Variable* each : {&a_, &b_}) each->assign(torch::full({}, static_cast<float>(step)));
+    number = step;
+    checkpoints.save(step);
+  }
+  {
+    std::atomic<bool> restored = false;
+    std::jthread restoring([&] {
+      for (int i = 0; i < 100; ++i) checkpoints.restore({.step = 1 + i % 2});
+      restored = true;
+    });
+    while (!restored) {
+      checkpoints.save_async(++last);
+      checkpoints.save(++last);
+    }
+  }
+
+  for (int64_t step = 3; step <= last; ++step) {
+    checkpoints.restore({.step = step});
+    EXPECT_EQ(a_.value().item<int64_t>(), number) << step;
+    EXPECT_EQ(b_.value().item<int64_t>(), number) << step;
+  }
 }
 
 TEST_F(SaveAsync, LogsWhatWentWrongWhenNobodyAsks) {

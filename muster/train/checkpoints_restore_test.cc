@@ -218,14 +218,14 @@ TEST_F(RestoreTest, SaysThatSomeVariablesHaveChangedWhenTheDiskFailsAfterAllHave
   int calls_of_a_look = 0;
   {
     disk::ScopedFaults count([&](std::string_view call, const std::string& path) {
-      if (call == "pread" && path == file(1, 0)) ++calls_of_a_look;
+      if (call.starts_with("pread") && path == file(1, 0)) ++calls_of_a_look;  // from the cache, too
       return 0;
     });
     EXPECT_EQ(checkpoints_.restore(), 1);
   }
   calls_of_a_look /= 2;
   disk::ScopedFaults faults([&, calls = 0](std::string_view call, const std::string& path) mutable {
-    if (call != "pread" || path != file(1, 0)) return 0;
+    if (!call.starts_with("pread") || path != file(1, 0)) return 0;
     return ++calls >= 2 * calls_of_a_look ? EIO : 0;  // the last variable of the second time
   });
 
