@@ -1,10 +1,13 @@
 #include "muster/rpc/byte_gate.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace muster {
 
-std::optional<ByteGate::Hold> ByteGate::take(int64_t bytes, Enter enter) {
+std::optional<ByteGate::Hold> ByteGate::take(int64_t said, Enter enter) {
+  constexpr int64_t kMostSaid = int64_t{1} << 50;  // those who are let in late can be added up
+  const int64_t bytes = std::clamp<int64_t>(said, 1, kMostSaid);
   absl::MutexLock lock(&mu_);
   if (!waiting_.empty() || (held_ > 0 && bytes > most_ - held_)) {
     if (waiting_.empty()) moved_ = std::chrono::steady_clock::now();

@@ -46,8 +46,9 @@ class ByteGate : public std::enable_shared_from_this<ByteGate> {
   using Enter = std::function<void(Hold)>;
 
   // What was taken, if there is room; else `enter` is called with it, on a thread that makes some, which it must not
-  // keep. REQUIRES: this is held by a shared_ptr, and bytes > 0.
-  std::optional<Hold> take(int64_t bytes, Enter enter) ABSL_LOCKS_EXCLUDED(mu_);
+  // keep. Callers may say anything: it counts as a byte at least, and as a PiB at most. REQUIRES: this is held by a
+  // shared_ptr.
+  std::optional<Hold> take(int64_t said, Enter enter) ABSL_LOCKS_EXCLUDED(mu_);
   // To be called now and then: lets in whoever has waited for too long.
   void look() ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -68,6 +69,19 @@ TEST(ByteGate, LetsOneInWhenNothingEnds) {
   EXPECT_FALSE(patient.inside[1]);
   EXPECT_TRUE(stuck.inside[1]);
   EXPECT_FALSE(stuck.inside[2]) << "one at a time";
+}
+
+TEST(ByteGate, CountsOnWhateverCallersSayOfThemselves) {
+  Calls calls(100, std::chrono::milliseconds(0));
+  for (int i = 0; i < 3; ++i) calls.take(std::numeric_limits<int64_t>::max());
+  for (int i = 0; i < 2; ++i) calls.gate->look();
+  calls.take(std::numeric_limits<int64_t>::min());
+
+  EXPECT_GT(calls.gate->held(), 100);
+  EXPECT_FALSE(calls.inside[3]) << "those who are inside hold more than there may be";
+
+  calls.inside.clear();
+  EXPECT_EQ(calls.gate->held(), 0);
 }
 
 TEST(ByteGate, NeverHoldsMoreThanItMayWhoeverComesAndGoes) {

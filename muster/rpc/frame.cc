@@ -131,14 +131,17 @@ std::vector<at::Tensor> mark_lent(Frame& frame) {
 
 // What tensors and answer take where they arrive. Those that cannot exist are found when they are decoded.
 int64_t weight_of(const proto::Envelope& envelope) {
+  constexpr double kMost = 1e15;  // of each product, too: what is infinite is no number any more after a size of 0
   auto sum = static_cast<double>(envelope.answer_bytes());
   for (const proto::TensorHeader& header : envelope.tensors()) {
     const std::optional<DType> dtype = dtype_from_number(header.dtype());
     double bytes = dtype ? static_cast<double>(bytes_per_element(*dtype)) : 0;
-    for (int64_t size : header.sizes()) bytes *= static_cast<double>(std::max<int64_t>(size, 0));
+    for (int64_t size : header.sizes()) {
+      bytes = std::min(bytes * static_cast<double>(std::max<int64_t>(size, 0)), kMost);
+    }
     sum += bytes;
   }
-  return static_cast<int64_t>(std::clamp(sum, 1.0, 1e15));
+  return static_cast<int64_t>(std::clamp(sum, 1.0, kMost));
 }
 
 // The envelope as it is, and the tensors that are left.
@@ -217,7 +220,7 @@ struct Coming {
 proto::Envelope read_envelope(Reader& reader) {
   uint32_t length = 0;
   reader.read(&length, kLength);
-  const bool with_parcel = (length & kWithParcel) != 0;
+  const bool with_parcel = (length & kWithParcel) != 0, heavy = (length & kHeavy) != 0;
   length &= ~(kWithParcel | kHeavy);
   if (length > reader.left()) throw data_loss("a message whose envelope is longer than the message");
   std::string bytes(length, '\0');
@@ -225,6 +228,7 @@ proto::Envelope read_envelope(Reader& reader) {
   proto::Envelope envelope;
   if (!envelope.ParseFromString(bytes)) throw data_loss("a message whose envelope is damaged");
   if (with_parcel != envelope.has_parcel()) throw data_loss("a message that says nothing of its parcel");
+  if (!heavy && weight_of(envelope) >= kHeavyBytes) throw data_loss("a message that is heavier than it says");
   return envelope;
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/graph/dtype.h"
 #include "muster/rpc/test_say.h"
 
@@ -105,11 +107,38 @@ TEST(Frame, AsksForNoMemoryThatTheMessageCannotFill) {
   tensor.add_sizes(int64_t{1} << 40);
 
   try {
-    decode(testing_support::message_with(frame.envelope));
+    decode(testing_support::message_with(frame.envelope, testing_support::kSaysHeavy));
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), StatusCode::kDataLoss) << error.what();
   }
+}
+
+TEST(Frame, IsRefusedIfItIsHeavierThanItSays) {
+  const std::string bytes = bytes_of(encode(frame_of({torch::zeros({100'000})})));
+  std::string light = bytes;
+  light[3] = static_cast<char>(light[3] & ~(testing_support::kSaysHeavy >> 24));
+
+  ASSERT_NE(light, bytes);
+  EXPECT_NO_THROW(decode(message_of(bytes)));
+  EXPECT_THROW(decode(message_of(light)), Error);
+}
+
+TEST(Frame, WeighsSomethingWhateverSizesItSays) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  Frame frame = frame_of({});
+  proto::TensorHeader& tensor = *frame.envelope.add_tensors();
+  tensor.set_dtype(static_cast<int>(DType::kFloat));
+  for (int i = 0; i < 20; ++i) tensor.add_sizes(most);
+  const auto weight = [&] {
+    return weight_of(testing_support::message_with(frame.envelope, testing_support::kSaysHeavy));
+  };
+
+  EXPECT_GT(weight(), int64_t{1} << 40);
+  tensor.add_sizes(0);
+  EXPECT_GE(weight(), 1) << "it is empty";
+  tensor.add_sizes(-most);
+  EXPECT_GE(weight(), 1) << "there is none such";
 }
 
 TEST(Frame, KeepsAnErrorsCodeTextTaskAndDetail) {

@@ -2,7 +2,9 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -53,8 +55,10 @@ struct OutgoingCall {
   const uint64_t answer_bytes = 0;  // as it is expected to be
   LentFrame lent{};
 
-  // That its task takes if nothing of it is sent apart.
-  size_t bytes() const { return lent.message.Length() + answer_bytes; }
+  // That its task takes if nothing of it is sent apart: what was packed is larger there.
+  int64_t bytes() const {
+    return std::max(static_cast<int64_t>(lent.message.Length() + answer_bytes), weight_of(lent.message));
+  }
 };
 
 }  // namespace muster

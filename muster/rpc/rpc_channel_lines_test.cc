@@ -202,7 +202,7 @@ TEST_F(FarCalls, WithATokenLayLinesAndWithAWrongOneDoNot) {
 }
 
 TEST_F(FarCalls, RefuseAParcelThatNobodySends) {
-  constexpr uint32_t kWithParcel = uint32_t{1} << 31;
+  constexpr uint32_t kHeavy = testing_support::kSaysHeavy, kWithParcel = (uint32_t{1} << 31) | kHeavy;
   auto server = serve();
   RpcChannel channel(server->address(), kServer, far());
   ASSERT_TRUE(lay_lines(*server, channel));
@@ -215,7 +215,7 @@ TEST_F(FarCalls, RefuseAParcelThatNobodySends) {
   forged.mutable_parcel()->set_line(4711);
   forged.mutable_parcel()->set_number(1);
   EXPECT_TRUE(say(server->address(), kGiveBack, forged, kWithParcel).loan_refused());
-  EXPECT_EQ(say(server->address(), kGiveBack, forged).error().code(), static_cast<int>(StatusCode::kDataLoss))
+  EXPECT_EQ(say(server->address(), kGiveBack, forged, kHeavy).error().code(), static_cast<int>(StatusCode::kDataLoss))
       << "which says nothing of it in time";
   tensor.set_sizes(0, int64_t{1} << 40);
   EXPECT_EQ(say(server->address(), kGiveBack, forged, kWithParcel).error().code(),

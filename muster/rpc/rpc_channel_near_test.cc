@@ -185,7 +185,7 @@ TEST_F(NearCalls, LendNothingForANumberThatSomebodyShows) {
   forged.mutable_loan()->set_number(1);
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{4711}, ~uint64_t{0}}) {
     forged.set_near_key(key);
-    const proto::Envelope answer = say(server->address(), kEcho, forged);
+    const proto::Envelope answer = say(server->address(), kEcho, forged, testing_support::kSaysHeavy);
     EXPECT_TRUE(answer.loan_refused());
     EXPECT_EQ(answer.tensors_size(), 0);
   }

@@ -121,6 +121,18 @@ TEST_P(BytesUnderWay, CountWhatTheAnswerWillHave) {
   expect_all_answered();
 }
 
+TEST_P(BytesUnderWay, AreThoseOfTensorsAsTheyAreWhenTheyAreUnpacked) {
+  Frame packed;
+  packed.tensors = {torch::randint(16, {kCallBytes}, torch::kByte)};  // half of it on the wire
+  packed.forms = {{.deflate = true}};
+  for (int i = 0; i < 10; ++i) start(packed);
+
+  EXPECT_TRUE(eventually([&] { return held() == 2 && server_.calls_kept_back() == 8; })) << held() << " are inside";
+
+  let_go();
+  expect_all_answered();
+}
+
 TEST_P(BytesUnderWay, KeepNoSmallCallWaiting) {
   for (int i = 0; i < 10; ++i) start(request(kCallBytes));
   ASSERT_TRUE(eventually([&] { return server_.calls_kept_back() == 8; }));

@@ -12,6 +12,8 @@
 
 namespace muster::testing_support {
 
+inline constexpr uint32_t kSaysHeavy = uint32_t{1} << 30;
+
 // `flags`: of the length of the envelope.
 inline grpc::ByteBuffer message_with(const proto::Envelope& envelope, uint32_t flags = 0) {
   const std::string bytes = envelope.SerializeAsString();
