@@ -26,6 +26,7 @@ namespace {
 // In a backup: how many have ended, and what the callback of a number remembers.
 constexpr const char* kEpochs = "fit.epochs";
 constexpr const char* kSteps = "fit.steps";
+constexpr const char* kStopped = "fit.stopped";  // there, if the training had come to its end
 constexpr const char* kMemory = "fit.callback.";
 constexpr const char* kBest = "fit.best.";  // in a checkpoint: the best of this number so far
 
@@ -212,23 +213,27 @@ void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_->check_directory();
   if (!checkpoints_->restore()) return;
   checkpoints_->finish_restore();
-  const std::string epochs = checkpoints_->metadata(kEpochs);
-  if (epochs.empty()) {
+  if (!absl::SimpleAtoi(checkpoints_->metadata(kEpochs), &training.epoch) || training.epoch < 0) {
     throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
                               " is no backup of fit(); expected a directory of its own");
   }
-  training.epoch = std::stoi(epochs);
+  training.stop = !checkpoints_->metadata(kStopped).empty();
   int64_t steps = 0;
   if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
   for (size_t i = 0; i < training.memories().size(); ++i) {
     training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
   }
-  MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
+  if (training.stop || training.epoch >= training.epochs) {
+    MUSTER_LOG(info) << "fit had ended with epoch " << training.epoch << " of " << training.epochs;
+  } else {
+    MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
+  }
 }
 
 void BackupAndRestore::on_epoch_over(Training& training) {
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
+  if (training.stop) metadata[kStopped] = "yes";
   const std::vector<std::string> memories = training.memories();
   for (size_t i = 0; i < memories.size(); ++i) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
@@ -275,7 +280,9 @@ TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(option
 }
 
 void TensorBoard::on_train_begin(Training& training) {
-  if (options_.hparams.empty() || !training.model.strategy().is_chief()) return;
+  if (!training.model.strategy().is_chief()) return;
+  train();  // what cannot be written is an error now, and not after an epoch
+  if (options_.hparams.empty()) return;
   session_ = std::make_shared<SummaryWriter>(options_.directory);
   session_->begin_session(options_.hparams);
   session_->flush();

@@ -119,6 +119,54 @@ TEST_F(FitCallbacks, KnowAfterABackupWhatTheyKnewBefore) {
   EXPECT_THAT(steps, ElementsAre(16, 20, 24));
 }
 
+TEST_F(FitCallbacks, EndAgainWhereAJobHadEndedThatWasLostBeforeItsBackupWasTakenAway) {
+  const LambdaCallback dies_at_its_end({.on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{
+        .epochs = 9,
+        .callbacks = {EarlyStopping({.monitor = "loss", .patience = 2}), also, BackupAndRestore({in("backup")})},
+        .verbose = 0};
+  };
+  {
+    Model lost = model(/*learning_rate=*/0);
+    EXPECT_THROW(lost.fit(data_, options(dies_at_its_end)), Error);
+  }
+  Model trained = model(/*learning_rate=*/0);
+  LogCapture log;
+
+  const History history = trained.fit(data_, options(LambdaCallback({})));
+
+  EXPECT_THAT(history.epochs(), SizeIs(0));
+  EXPECT_TRUE(log.contains("fit had ended with epoch 3 of 9"));
+  EXPECT_FALSE(std::filesystem::exists(in("backup")));
+}
+
+TEST_F(FitCallbacks, BackupAndRestoreRefusesACheckpointThatCountsNoEpochs) {
+  for (const char* epochs : {"many", "-1", "99999999999", ""}) {
+    Model trained = model();
+    std::filesystem::remove_all(in("backup"));
+    Checkpoints(Strategy(), {.directory = in("backup")}).save(0, {{"fit.epochs", epochs}});
+
+    const Status status = testing_support::caught(
+        [&] { trained.fit(data_, {.callbacks = {BackupAndRestore({in("backup")})}, .verbose = 0}); });
+
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+  }
+}
+
+TEST_F(FitCallbacks, TensorBoardSaysBeforeTheFirstEpochThatItCannotWrite) {
+  Model trained = model();
+  std::ofstream(in("file")) << "no directory";
+  int epochs = 0;
+  const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
+
+  const Status status = testing_support::caught(
+      [&] { trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_EQ(epochs, 0);
+}
+
 TEST_F(FitCallbacks, ModelCheckpointSavesAgainWhatALostJobHasSavedAfterItsBackup) {
   const auto options = [&](const LambdaCallback& also) {
     return FitOptions{
