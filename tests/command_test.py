@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of the muster command: command_test.py MUSTER CONTROL_FLOW, the latter being the example that writes a program."""
+import json
 import os
 import pathlib
 import pty
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree
 
 MUSTER, CONTROL_FLOW = sys.argv[1:3]
@@ -156,6 +159,32 @@ class Command(unittest.TestCase):
 
             self.assertEqual(done.returncode, code, done.stderr)
         self.assertIn('input "input": 2.5 is no int64', done.stderr)
+
+    def test_run_model_takes_large_requests_but_makes_nothing_of_brackets_alone(self):
+        model = self.folder / "words.safetensors"
+        model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus/words").read_bytes()[1:])
+        server = subprocess.Popen([MUSTER, "run-model", model, "--serve", "0"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        url = server.stdout.readline().split()[-1]
+
+        def refused(body, kind):
+            with self.assertRaises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": kind}))
+            return error.exception.code, error.exception.read().decode()
+
+        form = "application/x-www-form-urlencoded"  # what `curl -d` says of everything
+        large = b" " * 100_000 + b'{"inputs": {"input": [0, 1]}}'
+        with urllib.request.urlopen(urllib.request.Request(url, large, {"Content-Type": form})) as answer:
+            self.assertIn("outputs", json.load(answer))
+        for body, kind, status, words in ((b"[" * 1_000_000, form, 400, "at most 20 deep"),
+                                          (b"[" * 1_000_000, "application/json", 400, "at most 20 deep"),
+                                          (b"--a\r\n", "multipart/form-data; boundary=a", 400, ""),
+                                          (b" " * ((64 << 20) + 1), "application/json", 413, "")):
+            code, said = refused(body, kind)
+            self.assertEqual(code, status, said)
+            self.assertIn(words, said)
 
     def test_bench_lists_its_workloads(self):
         done = muster("bench", "--list")

@@ -81,6 +81,30 @@ at::Tensor tensor_from(const json& lists, const ModelTensor& input) {
   return converted(at::tensor(numbers, at::kDouble).reshape(sizes), input);
 }
 
+// A body of brackets alone would take a hundred times its bytes.
+json shallow_json(const std::string& body) {
+  static constexpr int kMostLevels = 20;  // of lists, and the names around them
+  return json::parse(body, [](int depth, json::parse_event_t, json&) {
+    if (depth > kMostLevels) throw invalid_argument("expected lists of numbers, at most ", kMostLevels, " deep");
+    return true;
+  });
+}
+
+// Not Request::body: of what says that it is a form, as all does that curl sends by -d, that would be 8 KiB at most.
+std::string body_of(const httplib::Request& request, const httplib::ContentReader& read) {
+  std::string body;
+  const auto take = [&](const char* bytes, size_t count) {
+    body.append(bytes, count);
+    return true;
+  };
+  if (request.is_multipart_form_data()) {
+    read([](const httplib::MultipartFormData&) { return true; }, take);
+    throw invalid_argument("a form in several parts, expected JSON");
+  }
+  read(take);  // what is too large, or ends too early, httplib answers itself
+  return body;
+}
+
 json json_of_tensors(const std::vector<ModelTensor>& tensors) {
   json list = json::array();
   for (const ModelTensor& tensor : tensors) {
@@ -118,22 +142,25 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
                     {"batch_sizes", signature.any_batch ? json("any") : json(signature.batch_sizes)}};
     response.set_content(said.dump() + "\n", "application/json");
   });
-  server.Post("/run", [&](const httplib::Request& request, httplib::Response& response) {
-    json said;
-    try {
-      said = answer_to(model, json::parse(request.body));
-    } catch (const json::exception& error) {
-      response.status = 400;
-      said = {{"error", std::string("not JSON: ") + error.what()}};
-    } catch (const Error& error) {
-      response.status = error.code() == StatusCode::kInvalidArgument ? 400 : 500;
-      said = {{"error", error.what()}};
-    } catch (const std::exception& error) {
-      response.status = 500;
-      said = {{"error", error.what()}};
-    }
-    response.set_content(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
-  });
+  server.Post(
+      "/run", [&](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& read) {
+        json said;
+        try {
+          const std::string body = body_of(request, read);
+          if (response.status >= 400) return;
+          said = answer_to(model, shallow_json(body));
+        } catch (const json::exception& error) {
+          response.status = 400;
+          said = {{"error", std::string("not JSON: ") + error.what()}};
+        } catch (const Error& error) {
+          response.status = error.code() == StatusCode::kInvalidArgument ? 400 : 500;
+          said = {{"error", error.what()}};
+        } catch (const std::exception& error) {
+          response.status = 500;
+          said = {{"error", error.what()}};
+        }
+        response.set_content(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
+      });
   const int port = *options.port == 0                                 ? server.bind_to_any_port(options.host)
                    : server.bind_to_port(options.host, *options.port) ? *options.port
                                                                       : -1;
