@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -42,6 +43,9 @@ int64_t edge_of(uint64_t call, int64_t what, int to) {
 
 // Whoever fails puts its name before what it says; whoever hears of it says the same.
 bool names_a_rank(const Status& status) { return status.message().starts_with("rank "); }
+
+// A peer that takes this rank for gone cancels what this one asks it for. It was out of reach, and may be back.
+StatusCode code_of_peer(StatusCode code) { return code == StatusCode::kCancelled ? StatusCode::kUnavailable : code; }
 
 std::string in_words(std::chrono::milliseconds time) { return str_cat(static_cast<double>(time.count()) / 1000, " s"); }
 
@@ -235,7 +239,7 @@ class CollectiveRun : public Mail {
   [[noreturn]] void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_->mu) {
     const Status why = answers_->failure;
     if (answers_->failed_at < 0) throw Error(why);
-    throw Error(Status(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
+    throw Error(Status(code_of_peer(why.code()),
                        names_a_rank(why) ? why.message() : str_cat(name_of(answers_->failed_at), ": ", why.message()),
                        why.task()));
   }
@@ -392,8 +396,10 @@ void TaskGroup::fetch_for(int rank, int64_t edge) {
       generation_, edge, {.cancellation = fetches_.get()},
       [to = posts_[rank], edge, fetches = fetches_, name = described(rank)](const Status& status, at::Tensor tensor) {
         const bool named = status.ok() || names_a_rank(status);
-        to->deliver(edge, named ? status : Status(status.code(), str_cat(name, ": ", status.message()), status.task()),
-                    std::move(tensor));
+        to->deliver(
+            edge,
+            named ? status : Status(code_of_peer(status.code()), str_cat(name, ": ", status.message()), status.task()),
+            std::move(tensor));
       });
 }
 
@@ -437,24 +443,22 @@ std::vector<uint64_t> TaskGroup::await_incarnations(GroupClock::time_point deadl
     for (int rank = 0; rank < size(); ++rank) {
       if (incarnations[rank] != 0) continue;
       Cancellation never;
-      absl::Mutex mu;
-      std::optional<uint64_t> answer;
-      workers_[rank]->start_status(never, [&](const Status& status, const WorkerStatus& of_task) {
-        absl::MutexLock lock(&mu);
-        answer = status.ok() ? of_task.incarnation : 0;
+      const auto answer = std::make_shared<std::promise<std::pair<uint64_t, std::string>>>();
+      workers_[rank]->start_status(never, [answer](const Status& status, const WorkerStatus& of_task) {
+        answer->set_value({status.ok() ? of_task.incarnation : 0, status.message()});
       });
-      absl::MutexLock lock(&mu);
-      mu.Await(absl::Condition(+[](std::optional<uint64_t>* given) { return given->has_value(); }, &answer));
-      incarnations[rank] = *answer;
-      if (*answer == 0) missing.push_back(described(rank));
+      const auto [incarnation, why] = answer->get_future().get();
+      incarnations[rank] = incarnation;
+      // Nobody there, somebody else there, a name that nobody knows: the words say which.
+      if (incarnation == 0) missing.push_back(str_cat(described(rank), ": ", why));
     }
     if (missing.empty()) return incarnations;
     if (GroupClock::now() >= deadline) {
       throw deadline_exceeded(described(rank()), ": these have not come within ", in_words(options_.start_timeout),
-                              ": ", absl::StrJoin(missing, ", "));
+                              ": ", absl::StrJoin(missing, "; "));
     }
     if (GroupClock::now() >= say) {
-      MUSTER_LOG(info) << described(rank()) << ": waits for " << absl::StrJoin(missing, ", ");
+      MUSTER_LOG(info) << described(rank()) << ": waits for " << absl::StrJoin(missing, "; ");
       say += kSayAfter;
     }
     std::this_thread::sleep_for(pause);

@@ -354,6 +354,27 @@ TEST_P(TaskGroups, NameWhoHasNotComeAtTheStart) {
   EXPECT_THAT(failure.message(), HasSubstr("rank 1 (/job:worker/replica:0/task:1"));
 }
 
+// Takes whoever asks it first for gone, as a server does whose caller was stopped for a while.
+class HastyWorker : public LocalWorker {
+ public:
+  using LocalWorker::LocalWorker;
+  void receive(uint64_t meeting, int64_t edge, const RunOptions& options, ReceiveDone done) override {
+    if (asked_.exchange(true)) return LocalWorker::receive(meeting, edge, options, std::move(done));
+    done(Status(StatusCode::kCancelled, "the caller has gone"), {});
+  }
+
+ private:
+  std::atomic<bool> asked_ = false;
+};
+
+TEST_P(TaskGroups, AreFormedOfRanksThatWereTakenForGone) {
+  start_tasks(1);
+  workers_[name(1)] =
+      std::make_shared<HastyWorker>(LocalWorkerOptions{.devices = {.task = name(1), .cpus = 1, .gpus = false}});
+
+  expect_all_well(2, [](TaskGroup& group) { EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2); });
+}
+
 TEST_P(TaskGroups, NameThePeerThatHasFailed) {
   start_tasks(2);
   std::latch formed(2), restarted(1);

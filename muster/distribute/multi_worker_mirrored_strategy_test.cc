@@ -336,6 +336,21 @@ TEST(MultiWorkerMirroredStrategy, WantsToKnowWhichWorkerItIs) {
               HasSubstr("nobody says which task this process is"));
 }
 
+TEST(MultiWorkerMirroredStrategy, SaysWhoIsThereInThePlaceOfAWorker) {
+  const std::string first = free_address(), second = free_address();
+  const Server other({.cluster = {{"worker", {second, first}}}, .task = {"worker", 0}});  // a list in another order
+
+  const Status status = caught([&] {
+    MultiWorkerMirroredStrategy(
+        SimpleClusterResolver({{"worker", {first, second}}}, {.task_type = "worker", .task_index = 0}),
+        {.start_timeout = std::chrono::milliseconds(100)});
+  });
+
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("have not come"), HasSubstr(second),
+                                      HasSubstr("here is /job:worker/replica:0/task:0, not ")));
+}
+
 TEST(MultiWorkerMirroredStrategy, SaysAtOnceWhatIsMissingForNccl) {
   // Nobody is at the second address: it does not wait for that.
   const ClusterSpec spec{{"worker", {free_address(), free_address()}}};
