@@ -158,6 +158,20 @@ TEST(MirroredStrategy, MakesOneWriteOfWhatReplicasWrite) {
   EXPECT_THAT(caught([&] { strategy.run(write_any); }).message(), HasSubstr("VariableOptions::aggregation"));
 }
 
+TEST(MirroredStrategy, CountsNothingInABool) {
+  const MirroredStrategy strategy(kTwoDevices);
+  for (const Aggregation aggregation : {Aggregation::kSum, Aggregation::kMean, Aggregation::kOnlyFirstReplica}) {
+    auto flag = strategy.make<Variable>(torch::zeros({}, torch::kBool), VariableOptions{.aggregation = aggregation});
+    auto write = function([&] { flag.assign(torch::ones({}, torch::kBool)); });
+
+    const Status status = caught([&] { strategy.run(write); });
+
+    const bool first = aggregation == Aggregation::kOnlyFirstReplica;
+    EXPECT_EQ(status.code(), first ? StatusCode::kOk : StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(flag.value().item<bool>(), first);
+  }
+}
+
 TEST(MirroredStrategy, ReadsTheCopyOfTheReplica) {
   const MirroredStrategy strategy(kTwoDevices);
   auto v = strategy.make<Variable>(torch::zeros({3}));

@@ -446,6 +446,10 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
                            " replicas; say what becomes of that by VariableOptions::aggregation: kSum, kMean or "
                            "kOnlyFirstReplica");
   }
+  if (variable.dtype() == at::kBool && aggregation != Aggregation::kOnlyFirstReplica) {
+    throw invalid_argument("variable \"", variable.name(), "\" is bool and written by each of ", replica.num_replicas(),
+                           " replicas: a sum counts, so use kOnlyFirstReplica, or whole numbers");
+  }
   // As the variable has it, so that the mean of whole numbers need not be one.
   const at::Tensor own = value.to(variable.dtype());
   const std::string what = str_cat("a write to variable \"", variable.name(), "\"");

@@ -24,8 +24,8 @@ using ModuleModes = std::function<uint64_t()>;
 // What becomes of a variable that several replicas of a step write to: see ParameterServerStrategy::run.
 enum class Aggregation {
   kNone,              // an error, unless there is one replica
-  kSum,               // of what they write
-  kMean,              // likewise
+  kSum,               // of what they write; an error for bool
+  kMean,              // likewise; that of whole numbers is rounded towards zero
   kOnlyFirstReplica,  // what the first one writes
 };
 
