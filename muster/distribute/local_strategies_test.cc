@@ -76,6 +76,26 @@ TEST(Strategy, DealsOutAPerReplicaAndPutsResultsTogether) {
   EXPECT_THAT(caught([&] { (void)strategy.gather({{torch::ones({})}}); }).message(), HasSubstr("has no axis"));
 }
 
+TEST(Strategy, MakesOneOfValuesOnlyIfTheyAreAlike) {
+  const MirroredStrategy strategy(kTwoDevices);
+  const PerReplica<at::Tensor> rows{{torch::ones({3, 2}), torch::ones({1, 2})}},
+      types{{torch::ones({2}), torch::ones({2}, torch::kLong)}}, missing{{torch::ones({2}), at::Tensor()}};
+
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
+    for (const auto& values : {rows, types, missing}) {
+      EXPECT_EQ(caught([&] { (void)strategy.reduce(op, values); }).code(), StatusCode::kInvalidArgument);
+    }
+    EXPECT_EQ(caught([&] { (void)strategy.reduce(op, rows, 1); }).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kSum, rows); }).message(),
+              HasSubstr("reduce(sum) of float32[3, 2] in the first replica of this process and float32[1, 2]"));
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kSum, rows, 0)), ElementsAre(4, 4));
+  EXPECT_EQ(caught([&] { (void)strategy.gather(rows, 1); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { (void)strategy.gather(types); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caught([&] { (void)strategy.gather({}); }).code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(strategy.gather(rows).sizes(), ElementsAre(4, 2));
+}
+
 TEST(Strategy, DealsOutTheRowsOfEachBatch) {
   const MirroredStrategy strategy(kTwoDevices);
   auto rows = function([](Iterator& it) { return it.next<1>()[0] * 10; });

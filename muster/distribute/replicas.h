@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/base/status.h"
@@ -53,7 +54,10 @@ struct ShareOf<PerReplica<T>> {
   using Type = T;
 };
 
-// Throws Error{kInvalidArgument} for tensors without that axis.
+// Throws Error{kInvalidArgument} for tensors of different types or shapes, but for the axis, and for those that lack
+// it.
+void check_alike(const std::string& what, const std::vector<at::Tensor>& values, std::optional<int64_t> axis);
+// Likewise.
 at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optional<int64_t> axis,
                   const AcrossWorkers& across);
 

@@ -89,6 +89,8 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
     throw invalid_argument(
         "gather: the value of a replica is a scalar, which has no axis; use reduce, or unsqueeze it");
   }
+  if (values.values.empty()) throw invalid_argument("gather: there are no values");
+  replicas_internal::check_alike("gather", values.values, axis);
   const at::Tensor own = at::cat(values.values, axis);
   if (parts_->across.alone()) return own;
   const at::Tensor rows_first = own.movedim(axis, 0);

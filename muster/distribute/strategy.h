@@ -85,13 +85,14 @@ class Strategy {
     return function.run_by(by_runner, args...);
   }
 
-  // The values of all replicas as one: their sum or their mean, also over an axis of each.
+  // The values of all replicas as one: their sum or their mean, also over an axis of each. Throws
+  // Error{kInvalidArgument} for values of different types or shapes; along the axis they may have different numbers.
   template <class T>
   T reduce(ReduceOp op, const PerReplica<T>& values, std::optional<int64_t> axis = {}) const {
     if (!tracing()) parts_->runner->called_outside("reduce");
     return replicas_internal::reduce(op, values, axis, parts_->across);
   }
-  // Those of all replicas after each other, along an axis that they have.
+  // Those of all replicas after each other, along an axis that they have; likewise.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
 
   // Whether this is the process that prints and writes for all.
