@@ -96,6 +96,22 @@ TEST(Strategy, MakesOneOfValuesOnlyIfTheyAreAlike) {
   EXPECT_THAT(strategy.gather(rows).sizes(), ElementsAre(4, 2));
 }
 
+TEST(Strategy, ReducesWhateverReplicasReturnTensorByTensor) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto list = function([](at::Tensor x) { return std::vector<at::Tensor>{x, x * 2}; });
+  auto named = function([](at::Tensor x) { return std::map<std::string, at::Tensor>{{"a", x}, {"b", x * 2}}; });
+  auto longer = function([](at::Tensor x) { return std::vector<at::Tensor>(replica_id() + 1, x); });
+  const at::Tensor x = torch::ones({1});
+
+  const std::vector<at::Tensor> sums = strategy.reduce(ReduceOp::kSum, strategy.run(list, x));
+  const std::map<std::string, at::Tensor> means = strategy.reduce(ReduceOp::kMean, strategy.run(named, x));
+
+  EXPECT_EQ(sums.at(1).item<float>(), 4);
+  EXPECT_EQ(means.at("b").item<float>(), 2);
+  EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kSum, strategy.run(longer, x)); }).message(),
+              HasSubstr("different numbers of tensors"));
+}
+
 TEST(Strategy, DealsOutTheRowsOfEachBatch) {
   const MirroredStrategy strategy(kTwoDevices);
   auto rows = function([](Iterator& it) { return it.next<1>()[0] * 10; });

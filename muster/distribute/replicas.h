@@ -5,9 +5,11 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "muster/base/status.h"
+#include "muster/base/strings.h"
 #include "muster/trace/across_workers.h"
 #include "muster/trace/leaves.h"
 
@@ -66,18 +68,25 @@ template <class T>
 T reduce(ReduceOp op, const PerReplica<T>& per_replica, std::optional<int64_t> axis, const AcrossWorkers& across) {
   if (per_replica.values.empty()) throw invalid_argument("reduce: there are no values");
   std::vector<std::vector<at::Tensor>> leaves;  // by leaf, then by replica
-  for (const T& value : per_replica.values) {
+  std::vector<std::string> shapes;              // by replica: the sizes of vectors and the keys of maps
+  for (T value : per_replica.values) {          // a copy: what is const in it is part of its shape
     size_t next = 0;
+    std::string& shape = shapes.emplace_back();
     for_each_leaf(value, [&]<class Leaf>(Leaf& leaf) {
-      if constexpr (std::same_as<std::remove_const_t<Leaf>, at::Tensor>) {
+      if constexpr (std::same_as<Leaf, at::Tensor>) {
         if (next == leaves.size()) leaves.emplace_back();
         leaves[next++].push_back(leaf);
+      } else if constexpr (std::is_const_v<Leaf> && std::is_enum_v<std::remove_const_t<Leaf>>) {
+        str_append(shape, static_cast<int64_t>(leaf), " ");
+      } else if constexpr (std::is_const_v<Leaf>) {
+        str_append(shape, leaf, " ");
       } else {
         throw invalid_argument(
             "reduce: a value that is not a tensor is the same number in every run of a traced "
             "function; return a tensor");
       }
     });
+    if (shape != shapes[0]) throw invalid_argument("reduce: the replicas have returned different numbers of tensors");
   }
   T reduced = per_replica.values[0];
   size_t next = 0;
