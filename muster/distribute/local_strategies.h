@@ -25,7 +25,9 @@ class MirroredStrategy : public Strategy {
   explicit MirroredStrategy(const std::vector<std::string>& devices = {});
 };
 
-// Variables on one device, and a replica of the step on each of several, which read them there.
+// Variables on one device, and a replica of the step on each of several, which read them there. What a module writes to
+// its buffers in place every replica writes, one after the other: the running statistics of batch norm move once for
+// each of them.
 class CentralStorageStrategy : public Strategy {
  public:
   // Without compute devices: as with MirroredStrategy. Without a parameter device: the CPU; if there is only one

@@ -20,7 +20,8 @@ at::Tensor all_reduce(ReduceOp op, const at::Tensor& value);
 std::vector<at::Tensor> all_reduce(ReduceOp op, const std::vector<at::Tensor>& values);  // in one message
 
 // What all replicas give, after each other along an axis, in the order of their ids; differentiable as above. The other
-// dimensions are the same for all.
+// dimensions are the same for all. Limit: where processes give different numbers of rows, the result has them all, but
+// its size() while a function is traced is that which all would have if they had as many as this one.
 at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0);
 
 // Each replica's share of the rows of the sum or the mean, in the order of their ids; as many rows for each. That is
