@@ -1,6 +1,7 @@
 #include "muster/train/module_weights.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -114,6 +115,15 @@ TEST_F(ModuleWeights, GoToEveryCopyOfMirroredVariables) {
   const Variable weight = adopted(layer).at("weight");
   ASSERT_EQ(weight.copies().size(), 2U);
   for (const Variable& copy : weight.copies()) EXPECT_TRUE(torch::equal(copy.value(), weight_));
+}
+
+TEST_F(ModuleWeights, ReplaceNothingButPlainFiles) {
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0666), 0);
+
+  const Status status = caught([&] { write_weights(file_, {{"weight", weight_}}, {}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(std::filesystem::is_fifo(file_));
 }
 
 TEST_F(ModuleWeights, GoToParameterServersAndComeBack) {

@@ -31,7 +31,13 @@ std::string sum_of(const at::Tensor& tensor) { return absl::StrFormat("%08x", cr
 void write_weights(const std::string& path, const NamedTensors& tensors,
                    const std::map<std::string, std::string>& metadata) {
   if (path.empty()) throw invalid_argument("safetensors: expected a file name, got none");
-  if (std::filesystem::is_directory(path)) throw invalid_argument("file \"", path, "\": is a directory");
+  std::error_code unknown;  // the file system says why when it is written to
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  if (is_directory(there)) throw invalid_argument("file \"", path, "\": is a directory");
+  // It would be gone: /dev/null, for one, if whoever runs this may write there.
+  if (is_character_file(there) || is_block_file(there) || is_fifo(there) || is_socket(there)) {
+    throw invalid_argument("file \"", path, "\": is no plain file, which could be replaced");
+  }
   NamedTensors sorted = tensors;
   // So that each of them begins at a multiple of its element size, for those who map the file.
   std::stable_sort(sorted.begin(), sorted.end(),
