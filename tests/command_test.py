@@ -151,14 +151,16 @@ class Command(unittest.TestCase):
     def test_run_model_refuses_numbers_that_an_input_cannot_hold(self):
         model, words = self.folder / "words.safetensors", self.folder / "words.npy"
         model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus/words").read_bytes()[1:])
-        header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }".ljust(117) + "\n"
-        for numbers, code in (((1.0, 3.0), 0), ((1.0, 2.5), 1)):
-            words.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<2d", *numbers))
+        for kind, numbers, code, said in (("<f8", (1.0, 3.0), 0, ""), ("<f8", (1.0, 2.5), 1, 'input "input": 2.5 is no int64'),
+                                          ("<c16", (1.0, 2.0, 3.0, 4.0), 1, 'input "input": complex numbers are no int64')):
+            header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': (2,), }}".ljust(117) + "\n"
+            words.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                              struct.pack(f"<{len(numbers)}d", *numbers))
 
             done = muster("run-model", model, "--input", words, "--cast")
 
             self.assertEqual(done.returncode, code, done.stderr)
-        self.assertIn('input "input": 2.5 is no int64', done.stderr)
+            self.assertIn(said, done.stderr)
 
     def test_run_model_takes_large_requests_but_makes_nothing_of_brackets_alone(self):
         model = self.folder / "words.safetensors"

@@ -61,6 +61,10 @@ void flatten_lists(const json& value, size_t depth, std::vector<int64_t>& sizes,
 
 // With the element type of the input. Throws for a number that is none of that type, such as 3.5 for integers.
 at::Tensor converted(const at::Tensor& given, const ModelTensor& input) {
+  if (given.is_complex() && !at::isComplexType(scalar_type_of(input.spec.dtype))) {
+    throw invalid_argument("input \"", input.name, "\": complex numbers are no ", name_of(input.spec.dtype),
+                           ", which the model takes");
+  }
   at::Tensor tensor = given.to(scalar_type_of(input.spec.dtype));
   if (!at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) || given.is_complex()) return tensor;
   const at::Tensor changed = tensor.to(given.scalar_type()).ne(given).flatten();
