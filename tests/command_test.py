@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -147,6 +148,21 @@ class Command(unittest.TestCase):
             self.assertIn(status, done.stderr)
             self.assertIn(str(words[1]), done.stderr)
             self.assertFalse((self.folder / "out").exists())
+
+    def test_run_model_does_not_share_the_port_of_another_one(self):
+        model = self.folder / "words.safetensors"
+        model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus/words").read_bytes()[1:])
+        with socket.socket() as taken:
+            # As httplib opens its sockets by default: whoever does the same would get in beside it.
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+
+            done = subprocess.run([MUSTER, "run-model", model, "--serve", str(taken.getsockname()[1])],
+                                  capture_output=True, text=True, check=False, timeout=60)  # a server would never end
+
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("cannot listen on 127.0.0.1:", done.stderr)
 
     def test_run_model_refuses_numbers_that_an_input_cannot_hold(self):
         model, words = self.folder / "words.safetensors", self.folder / "words.npy"

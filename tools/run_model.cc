@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <iostream>
 #include <map>
@@ -138,6 +139,11 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
   constexpr size_t kMostBytes = size_t{64} << 20;  // of a request
   httplib::Server server;
   server.set_payload_max_length(kMostBytes);
+  // Not as httplib does it: with SO_REUSEPORT a second server would take half of the requests of the first.
+  server.set_socket_options([](int socket) {
+    const int yes = 1;  // a port whose last server has just ended is free
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
   server.Get("/", [&](const httplib::Request&, httplib::Response& response) {
     const ModelSignature& signature = model.signature();
     const json said{{"name", signature.name},
@@ -157,7 +163,9 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
           response.status = 400;
           said = {{"error", std::string("not JSON: ") + error.what()}};
         } catch (const Error& error) {
-          response.status = error.code() == StatusCode::kInvalidArgument ? 400 : 500;
+          const bool of_the_request =
+              error.code() == StatusCode::kInvalidArgument || error.code() == StatusCode::kOutOfRange;
+          response.status = of_the_request ? 400 : 500;
           said = {{"error", error.what()}};
         } catch (const std::exception& error) {
           response.status = 500;
@@ -168,7 +176,10 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
   const int port = *options.port == 0                                 ? server.bind_to_any_port(options.host)
                    : server.bind_to_port(options.host, *options.port) ? *options.port
                                                                       : -1;
-  if (port < 0) throw unavailable("cannot listen on ", options.host, ":", *options.port);
+  if (port < 0) {
+    throw unavailable("cannot listen on ", options.host, ":", *options.port,
+                      "; somebody else does, or the address is not this machine's");
+  }
   std::cout << "serving \"" << model.signature().name << "\" on http://" << options.host << ":" << port << "/run"
             << std::endl;
   server.listen_after_bind();
