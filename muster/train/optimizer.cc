@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
+#include <absl/strings/str_join.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/trace/device_scope.h"
@@ -92,6 +94,14 @@ void Optimizer::bind(Trained variables) {
                              ") is not trainable or not of a floating-point type");
     }
     all.push_back(own_of(variable));
+  }
+  for (const ParameterGroup& group : rule_.all.groups) {
+    const std::regex pattern(group.names);
+    if (std::ranges::any_of(given, [&](const Variable& each) { return std::regex_search(each.name(), pattern); }))
+      continue;
+    MUSTER_LOG(warning) << name << ": group \"" << group.names << "\" is of none of its variables, which are "
+                        << absl::StrJoin(given, ", ",
+                                         [](std::string* out, const Variable& each) { *out += each.name(); });
   }
   auto beside_all = [&](const char* what, double initial, at::ScalarType dtype) {
     return make_beside_all(given, str_cat(given[0].name(), "/", name, "/", what),

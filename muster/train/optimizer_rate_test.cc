@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/log.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
@@ -131,6 +132,14 @@ TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
 TEST(ParameterGroups, AreRegularExpressions) {
   EXPECT_THROW(Sgd({.all = {.groups = {{.names = "("}}}}), Error);
   EXPECT_THROW(Sgd({.all = {.groups = {{.names = "a", .rate_factor = -1}}}}), Error);
+}
+
+TEST(ParameterGroups, AreToldIfTheyAreOfNoVariable) {
+  const Variable w(torch::ones({2, 2}), {.name = "layer.weight"}), b(torch::ones({2}), {.name = "layer.bias"});
+  const LogCapture log;
+  const Sgd sgd({w, b}, {.all = {.groups = {{.names = "^layer", .rate_factor = 0.5}, {.names = "^lyer"}}}});
+  EXPECT_TRUE(log.contains("sgd: group \"^lyer\" is of none of its variables, which are layer.weight, layer.bias"));
+  EXPECT_FALSE(log.contains("\"^layer\""));
 }
 
 TEST(WeightDecay, SkipsVectorsIfWanted) {
