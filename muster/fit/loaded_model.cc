@@ -196,7 +196,9 @@ std::map<std::string, at::Tensor> LoadedModel::run_named(const std::map<std::str
   for (const ModelTensor& input : signature().inputs) {
     const auto found = inputs.find(input.name);
     if (found == inputs.end()) {
-      throw invalid_argument("model \"", signature().name, "\": there is no input \"", input.name, "\"");
+      throw invalid_argument(
+          "model \"", signature().name, "\": input \"", input.name, "\" is missing; given are ",
+          absl::StrJoin(inputs, ", ", [](std::string* out, const auto& given) { *out += given.first; }));
     }
     ordered.push_back(found->second);
   }

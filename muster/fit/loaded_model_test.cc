@@ -108,7 +108,8 @@ TEST_F(Loaded, NamesTheInputThatDoesNotFit) {
   EXPECT_THAT(message({x, at::Tensor()}), HasSubstr("input \"y\" is not defined"));
   EXPECT_THAT(message({x, y.to_sparse()}), HasSubstr("input \"y\" is sparse, expected a dense tensor"));
   EXPECT_THAT(message({x.slice(0, 0, 0), y.slice(0, 0, 0)}), HasSubstr("no batch of 0 examples"));
-  EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"z", y}}); }).message(), HasSubstr("there is no input \"y\""));
+  EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"z", y}}); }).message(),
+              HasSubstr("input \"y\" is missing; given are x, z"));
   EXPECT_THAT(caught([&] { model.run_named({{"x", x}, {"y", y}, {"z", y}}); }).message(),
               HasSubstr("it has no input \"z\", only x, y"));
 }

@@ -23,6 +23,7 @@ class ModelInput {
   using Make = std::function<Dataset(InputContext)>;
 
   ModelInput(Dataset dataset) : what_(std::move(dataset)) {}                           // NOLINT: it goes where these go
+  ModelInput(at::Tensor inputs) : what_(Tensors{{std::move(inputs)}}) {}               // NOLINT
   ModelInput(std::vector<at::Tensor> tensors) : what_(Tensors{std::move(tensors)}) {}  // NOLINT
   ModelInput(std::initializer_list<at::Tensor> tensors) : what_(Tensors{tensors}) {}
   ModelInput(const Features& inputs, const Features& targets);  // tensors with names

@@ -304,6 +304,23 @@ TEST(Fit, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(message_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
 }
 
+TEST(Fit, PredictsATensor) {
+  const at::Tensor x = torch::randn({5, 2});
+  torch::nn::Linear net(2, 3);
+  Model model = compile(net, {.loss = mean_squared_error});
+
+  EXPECT_TRUE(torch::allclose(model.predict(x), net->forward(x)));
+}
+
+TEST(Fit, SaysThatADatasetOfSingleExamplesIsToBeBatched) {
+  const Dataset rows = Dataset::tensors({torch::randn({5, 2}), torch::zeros({5}, torch::kLong)});
+  for (const Loss& loss : {mean_squared_error, sparse_categorical_cross_entropy}) {
+    Model model = compile(torch::nn::Linear(2, 3), {.loss = loss, .metrics = {Accuracy()}});
+
+    EXPECT_THAT(message_of([&] { model.fit(rows); }), HasSubstr("of one example: batch() the dataset"));
+  }
+}
+
 TEST(Fit, PredictsOnlyWhatHasARowForEachExample) {
   struct TotalImpl : torch::nn::Module {
     TotalImpl() { register_module("row", row); }

@@ -11,6 +11,10 @@ OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tens
   if (output.dim() == target.dim() + 1 && output.size(-1) == 1) output = output.squeeze(-1);
   if (target.dim() == output.dim() + 1 && target.size(-1) == 1) target = target.squeeze(-1);
   if (output.sizes() == target.sizes()) return {std::move(output), std::move(target)};
+  if (target.dim() == 0) {
+    throw invalid_argument(who, ": the output is ", spec_of(output).to_string(), " and the target ",
+                           spec_of(target).to_string(), ", which is of one example: batch() the dataset");
+  }
   throw invalid_argument(who, ": the output is ", spec_of(output).to_string(), " and the target ",
                          spec_of(target).to_string(), ", expected the same shape");
 }
