@@ -185,6 +185,15 @@ TEST_F(ExportModel, SaysWhatIsWrongWithTheExamplesAndTheNames) {
   EXPECT_THAT(message_of([&] { export_model(net, file_, {torch::randn({0, 3})}); }), HasSubstr("a batch of 0"));
   EXPECT_THAT(message_of([&] { export_model(net, file_, {torch::randn({4, 3})}, {.inputs = {"a", "b"}}); }),
               HasSubstr("names for 2 inputs, but there are 1"));
+  struct ByNameImpl : torch::nn::Module {
+    at::Tensor forward(const Features& row) { return row["x"] + shift; }
+    at::Tensor shift = register_parameter("shift", torch::ones({1}));
+  };
+  TORCH_MODULE(ByName);
+  const Model by_name = compile(ByName(), {.loss = mean_squared_error});
+  EXPECT_THAT(
+      message_of([&] { export_model(by_name, file_, {torch::ones({4})}); }),
+      HasSubstr("no column \"x\"; their columns have no names (Dataset::named, and for models ExportOptions::inputs"));
 }
 
 TEST_F(ExportModel, WritesACompiledModelUnderAnyStrategy) {

@@ -75,8 +75,11 @@ bool Features::contains(std::string_view name) const { return std::ranges::find(
 const at::Tensor& Features::operator[](std::string_view name) const& {
   const auto place = std::ranges::find(names_, name);
   if (place == names_.end()) {
-    throw invalid_argument("the elements have no column \"", name, "\"; ",
-                           names_.empty() ? "their columns have no names" : "they have ", absl::StrJoin(names_, ", "));
+    const bool none = std::ranges::all_of(names_, &std::string::empty);
+    throw invalid_argument(
+        "the elements have no column \"", name, "\"; ",
+        none ? "their columns have no names (Dataset::named, and for models ExportOptions::inputs, give some)"
+             : str_cat("they have ", absl::StrJoin(names_, ", ")));
   }
   return tensors_[static_cast<size_t>(place - names_.begin())];
 }
