@@ -158,9 +158,10 @@ void CheckpointReader::read_slice(const ShardEntry& entry, int64_t begin, std::s
   // Without the lock: two threads may both sum, which is better than that one waits for a slice that it does not want.
   constexpr size_t kUnwantedBytes = 4 << 20;
   const int64_t size = entry.spec.bytes(), end = begin + static_cast<int64_t>(out.size());
+  const bool all_wanted = out.size() == static_cast<size_t>(size);
   const std::unique_ptr<void, decltype(&std::free)> unwanted(
-      out.size() == static_cast<size_t>(size) ? nullptr : std::aligned_alloc(disk::kBlock, kUnwantedBytes), &std::free);
-  if (out.size() != static_cast<size_t>(size) && !unwanted) throw std::bad_alloc();
+      all_wanted ? nullptr : std::aligned_alloc(disk::kBlock, kUnwantedBytes), &std::free);
+  if (!all_wanted && !unwanted) throw std::bad_alloc();
   uint32_t crc = 0;
   for (int64_t at = 0; at < size;) {
     const bool wanted = at >= begin && at < end;

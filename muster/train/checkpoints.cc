@@ -60,7 +60,7 @@ Checkpoints::~Checkpoints() {
 
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   absl::MutexLock lock(&one_mu_);
-  if (saving_.valid()) saving_.get();
+  wait_until_saved();
   if (!only_) strategy_.saved()->check_all_used();
   return save_at(SavePace::kFull, step, with_texts(metadata));
 }
@@ -82,7 +82,7 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
     return;
   }
   absl::MutexLock lock(&one_mu_);
-  if (saving_.valid()) saving_.get();
+  wait_until_saved();
   if (!only_) {
     variables.check_all_used();
     variables.end_filling();  // now: what is made from here on is not in this checkpoint either
@@ -94,14 +94,18 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
 void Checkpoints::wait() {
   {
     absl::MutexLock lock(&one_mu_);
-    if (saving_.valid()) saving_.get();
+    wait_until_saved();
   }
   directory_.wait_until_removed();
 }
 
+void Checkpoints::wait_until_saved() {
+  if (saving_.valid()) saving_.get();
+}
+
 void Checkpoints::wait_quietly() {
   try {
-    if (saving_.valid()) saving_.get();
+    wait_until_saved();
   } catch (const Error& error) {
     MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
   }

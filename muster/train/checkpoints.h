@@ -99,6 +99,7 @@ class Checkpoints {
     CheckpointIndex index;
   };
 
+  void wait_until_saved() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);  // throws what the save throws
   // Where an error of what is being saved is nobody's, the log has it.
   void wait_quietly() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);
   std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
