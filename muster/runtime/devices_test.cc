@@ -34,9 +34,11 @@ TEST(LocalDevices, LeaveGpusToOthersThanParameterServersUnlessTold) {
   LocalDevices ps({.task = "/job:ps/replica:0/task:0"});
   LocalDevices worker({.task = "/job:worker/replica:0/task:0"});
   LocalDevices told({.task = "/job:ps/replica:0/task:0", .gpus = true});
+  LocalDevices worker_told({.task = "/job:worker/replica:0/task:0", .gpus = true});
 
   EXPECT_THAT(ps.names(), testing::ElementsAre("/job:ps/replica:0/task:0/device:CPU:0"));
-  EXPECT_EQ(worker.names().size(), told.names().size());  // with as many GPUs as the machine has
+  EXPECT_EQ(told.names().size(), worker_told.names().size());  // with as many GPUs as the machine has
+  EXPECT_EQ(worker.names().size(), LocalDevices().names().size());
 }
 
 TEST(LocalDevices, NameADevice) {
