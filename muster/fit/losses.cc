@@ -14,6 +14,7 @@
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/logaddexp.h>
+#include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
@@ -71,8 +72,9 @@ at::Tensor unit(const at::Tensor& x) { return x / x.square().sum(-1, /*keepdim=*
 }  // namespace
 
 const Loss mean_squared_error =
-    elementwise("mean_squared_error",
-                [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square(); });
+    elementwise("mean_squared_error", [](const at::Tensor& output, const at::Tensor& target) {
+      return at::mse_loss(output, target, at::Reduction::None);
+    });
 const Loss mean_absolute_error = elementwise(
     "mean_absolute_error", [](const at::Tensor& output, const at::Tensor& target) { return (output - target).abs(); });
 const Loss mean_squared_logarithmic_error =

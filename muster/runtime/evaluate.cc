@@ -8,6 +8,19 @@
 #include "muster/runtime/tensors.h"
 
 namespace muster {
+namespace {
+
+// What expand() makes of a tensor whose elements lie one after the other: so do those of the result, once they are
+// written out, and no op that reads it lays out its own result in another way.
+bool repeats_contiguous(const at::Tensor& tensor) {
+  at::Tensor once = tensor;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) once = once.narrow(dim, 0, 1);
+  }
+  return once.is_contiguous();
+}
+
+}  // namespace
 
 std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Program& program,
                                               const Instruction& instruction) {
@@ -39,7 +52,7 @@ std::optional<std::vector<Constant>> evaluate(const OpCatalog& catalog, const Pr
     VariableStore variables;
     std::vector<Constant> results;
     for (const at::Tensor& tensor : Executor(one, devices, catalog, variables).run({})) {
-      if (!tensor.defined() || !tensor.is_contiguous()) return std::nullopt;
+      if (!tensor.defined() || !repeats_contiguous(tensor)) return std::nullopt;
       results.push_back(constant_of(tensor));
       results.back().value = one.outputs[results.size() - 1];
     }

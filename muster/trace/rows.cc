@@ -1,7 +1,7 @@
 #include "muster/trace/rows.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -208,7 +208,9 @@ std::vector<FoundGradient> find_gradients(const at::Tensor& loss, const std::vec
   Parts found;
   if (!inputs.empty()) {
     Parts weights;
-    if (weight != 1 && loss.numel() == 1) weights.push_back(at::full_like(loss, weight));  // else as libtorch says
+    // A constant, where libtorch would make ones like the loss: what follows from it can be computed once, and the loss
+    // itself only if somebody asks for it. Of a loss with several numbers libtorch says what is wrong.
+    if (loss.numel() == 1) weights.push_back(at::full(loss.sizes(), weight, loss.options().requires_grad(false)));
     found = torch::autograd::grad({loss}, inputs, weights, /*retain_graph=*/true, /*create_graph=*/false,
                                   /*allow_unused=*/true);
   }

@@ -242,6 +242,17 @@ TEST(Gradient, MayBeTakenTwiceOfOneLoss) {
   EXPECT_TRUE(same_bits(first, second));
 }
 
+TEST(Gradient, ComputesNeitherTheLossNorWhatFollowsFromItsShapeInEveryRun) {
+  Variable w(torch::ones({2}));
+  auto by = function([&](at::Tensor x) { return gradient((w.value() * x).mean(), w); });
+  const at::Tensor x = torch::tensor({3.0f, 4.0f});
+  LocalWorker worker;
+  const ProgramHandle handle = worker.register_program(by.program(x));
+
+  EXPECT_EQ(worker.prepared_program(handle).instructions.size(), 1u);  // x times what was folded
+  EXPECT_TRUE(same_bits(torch::tensor({1.5f, 2.0f}), by(x)));
+}
+
 TEST(Gradient, BelongsInsideATracedFunction) {
   Variable w(torch::ones({2}));
 
