@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/distribute/test_coordinator.h"
+#include "muster/graph/dump.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/rows.h"
@@ -15,6 +16,7 @@ namespace {
 using ::muster::testing_support::caught;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Before anybody uses the devices of this process.
 [[maybe_unused]] const bool four_devices = [] {
@@ -261,6 +263,8 @@ TEST(MirroredStrategy, RunsReplicasInLoops) {
   loop(torch::ones({1, 2}));
 
   EXPECT_EQ(count.value().item<float>(), 3 * (2 + 20));
+  // Each copy is itself there: a view by strides could not have a weight in columns.
+  EXPECT_THAT(dump(loop.last_program().value()), Not(HasSubstr("strided")));
 }
 
 TEST(MirroredStrategy, ScattersRowsIntoAllCopies) {

@@ -196,7 +196,8 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
     values_.bind(whole, value);  // never constant: another trip may have written to it
-    return whole.is_same(tensor) ? value : view_of({value, 0}, tensor);
+    // What shows the same elements of that memory is that value, and no view by strides.
+    return values_.find(tensor) ? value : view_of({value, 0}, tensor);
   }
   if (tensor.has_storage()) {
     if (const auto copy = copy_with_memory(tensor)) {

@@ -38,6 +38,91 @@ int uses_in(const Instruction& instruction, const Aliases& aliases, int group) {
   return uses;
 }
 
+// Whether the instruction makes of its operands, if they are all products, a sum of products.
+bool sums(const Program& program, const Instruction& instruction) {
+  const std::string& op = program.op_of(instruction).name;
+  return op == kCopy.name || op == "aten::add.Tensor";
+}
+
+// From the updates back to the products.
+class ProductTargets {
+ public:
+  explicit ProductTargets(const Program& program)
+      : program_(program), flows_(program.num_values), targets_(program.num_values, kNoValue) {
+    for (const ProgramArgument& argument : program.arguments) flows_[argument.value].is_input = true;
+    for (const VariableRef& variable : program.variables) flows_[variable.value].is_input = true;
+    for (const Instruction& instruction : program.instructions) find_sum(instruction);
+    for (ValueId output : program.outputs) {
+      if (output >= 0) ++flows_[output].uses;
+    }
+    for (auto instruction = program.instructions.rbegin(); instruction != program.instructions.rend(); ++instruction) {
+      follow(*instruction);
+    }
+  }
+
+  std::vector<ValueId> take() { return std::move(targets_); }
+
+ private:
+  struct Target {
+    ValueId value;
+    int32_t device;  // of the update
+    bool operator==(const Target&) const = default;
+  };
+  struct Flow {
+    bool is_input = false;  // an argument or a variable
+    bool is_sum = false;    // of products, or one itself
+    int uses = 0, followed = 0;
+    std::vector<Target> targets{};  // that it is added to, by itself or in a sum
+  };
+
+  void find_sum(const Instruction& instruction) {
+    bool all = true;
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId value) {
+        if (value < 0) return;
+        ++flows_[value].uses;
+        all = all && flows_[value].is_sum;
+      });
+    }
+    const bool is_product = form_of(program_.op_of(instruction).name).product == MatrixProduct::kProduct;
+    if (!is_product && !(all && sums(program_, instruction))) return;
+    if (const ValueId result = instruction.results[0][0]; result >= 0) flows_[result].is_sum = true;
+  }
+
+  void follow(const Instruction& instruction) {
+    for_each_update(program_, instruction, [&](ValueId target, ValueId term) {
+      if (target < 0 || term < 0 || !flows_[target].is_input || !flows_[term].is_sum) return;
+      add(term, {{target, instruction.device}});
+    });
+    if (instruction.results.empty() || instruction.results[0].empty() || instruction.results[0][0] < 0) return;
+    const ValueId result = instruction.results[0][0];
+    const Flow& flow = flows_[result];
+    if (!flow.is_sum || flow.targets.empty() || flow.followed != flow.uses) return;
+    const auto here = std::find_if(flow.targets.begin(), flow.targets.end(),
+                                   [&](const Target& target) { return target.device == instruction.device; });
+    targets_[result] = (here != flow.targets.end() ? *here : flow.targets[0]).value;
+    if (!sums(program_, instruction)) return;
+    const std::vector<Target> targets = flow.targets;
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](ValueId value) { add(value, targets); });
+    }
+  }
+
+  void add(ValueId term, const std::vector<Target>& targets) {
+    Flow& flow = flows_[term];
+    ++flow.followed;
+    for (const Target& target : targets) {
+      if (std::find(flow.targets.begin(), flow.targets.end(), target) == flow.targets.end()) {
+        flow.targets.push_back(target);
+      }
+    }
+  }
+
+  const Program& program_;
+  std::vector<Flow> flows_;  // by value
+  std::vector<ValueId> targets_;
+};
+
 // The products, or nothing if any other use was found.
 std::optional<int> count_products(ValueId input, const Program& program, const Aliases& aliases) {
   const int group = aliases.group(input);
@@ -47,10 +132,14 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
   absl::flat_hash_set<ValueId> transposed;
   int products = 0;
   for (const Instruction& instruction : program.instructions) {
-    const int uses = uses_in(instruction, aliases, group);
-    if (uses == 0) continue;
     const std::string& op = program.op_of(instruction).name;
     const OpForm& form = aliases.schema(instruction).known;
+    if (form.product == MatrixProduct::kProduct) {
+      const ValueId result = instruction.results[0][0];
+      products += result >= 0 && targets[result] == input;
+    }
+    const int uses = uses_in(instruction, aliases, group);
+    if (uses == 0) continue;
     int understood = 0;
     if (form.transposes && value_at(instruction, 0) == input) {
       transposed.insert(instruction.results[0][0]);
@@ -76,9 +165,7 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
       }
     } else {
       for_each_update(program, instruction, [&](ValueId target, ValueId term) {
-        if (target != input || term < 0 || targets[term] != input) return;
-        ++products;
-        ++understood;
+        if (target == input && term >= 0 && targets[term] == input) ++understood;
       });
     }
     if (understood != uses) return std::nullopt;
@@ -95,33 +182,7 @@ bool may_be_in_columns(const TensorSpec& spec) {
          spec.sizes[1] > 1 && spec.elements() >= kWorthIt && spec.bytes() < kTooLarge;
 }
 
-std::vector<ValueId> targets_of_products(const Program& program) {
-  std::vector<int> uses(program.num_values, 0);
-  std::vector<bool> is_input(program.num_values, false), is_product(program.num_values, false);
-  for (const ProgramArgument& argument : program.arguments) is_input[argument.value] = true;
-  for (const VariableRef& variable : program.variables) is_input[variable.value] = true;
-  for (const Instruction& instruction : program.instructions) {
-    for (const Argument& argument : instruction.arguments) {
-      for_each_value(argument, [&](ValueId value) {
-        if (value >= 0) ++uses[value];
-      });
-    }
-    if (form_of(program.op_of(instruction).name).product != MatrixProduct::kProduct) continue;
-    const ValueId product = instruction.results[0][0];
-    if (product >= 0) is_product[product] = true;
-  }
-  for (ValueId output : program.outputs) {
-    if (output >= 0) ++uses[output];
-  }
-  std::vector<ValueId> targets(program.num_values, kNoValue);
-  for (const Instruction& instruction : program.instructions) {
-    for_each_update(program, instruction, [&](ValueId target, ValueId term) {
-      if (target < 0 || term < 0) return;
-      if (is_input[target] && is_product[term] && uses[term] == 1) targets[term] = target;
-    });
-  }
-  return targets;
-}
+std::vector<ValueId> targets_of_products(const Program& program) { return ProductTargets(program).take(); }
 
 int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases) {
   return count_products(input, program, aliases).value_or(0);

@@ -54,6 +54,38 @@ TEST(WeightOrder, KnowsUpdatesThatAreOneOp) {
   EXPECT_EQ(products_of(b.finish({})), 3);
 }
 
+TEST(WeightOrder, FollowsGradientsThatReplicasAddUp) {
+  Builder b;
+  Layer first(b, b.variable("w")), second(b, b.variable("w/copy_1"));
+  const ValueId there = b.op(kCopy.name, {ref(first.gradient)}), here = b.op(kCopy.name, {ref(second.gradient)});
+  auto subtract = [&](ValueId weight, ValueId one, ValueId other) {
+    return b.op("aten::sub_.Tensor", {ref(weight), ref(b.add(one, other)), integer(1)});
+  };
+  const ValueId of_first = subtract(first.weight, first.gradient, here);
+  const ValueId of_second = subtract(second.weight, there, second.gradient);
+  Program program = b.finish({first.result, second.result});
+  program.devices = {"", "/device:CPU:0", "/device:CPU:1"};
+  for (Instruction& instruction : program.instructions) {
+    const ValueId result = instruction.results[0][0];
+    if (result == of_first || result == first.gradient) instruction.device = 1;
+    if (result == of_second || result == second.gradient) instruction.device = 2;
+  }
+
+  EXPECT_EQ(products_of(program), 2);
+  EXPECT_EQ(targets_of_products(program)[first.gradient], first.weight);
+  EXPECT_EQ(targets_of_products(program)[second.gradient], second.weight);
+}
+
+TEST(WeightOrder, LeavesASumInRowsThatIsNotOfProductsOnly) {
+  Builder b;
+  Layer layer(b, b.variable("w"));
+  b.op("aten::sub_.Tensor", {ref(layer.weight), ref(b.add(layer.gradient, layer.x)), integer(1)});
+  const Program program = b.finish({});
+
+  EXPECT_EQ(products_of(program), 0);
+  EXPECT_EQ(targets_of_products(program)[layer.gradient], kNoValue);
+}
+
 TEST(WeightOrder, FollowsAWeightIntoALoop) {
   Builder body("body");
   body.argument({DType::kLong, {}});
