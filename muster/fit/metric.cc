@@ -54,9 +54,9 @@ bool has_scores(const at::Tensor& output, const at::Tensor& target) {
 }
 
 at::Tensor mean_sums(const at::Tensor& values, const at::Tensor& weights) {
-  const at::Tensor own = values.dim() <= 1 ? values : values.flatten(1).mean(1);
+  const at::Tensor own = (values.dim() <= 1 ? values : values.flatten(1).mean(1)).to(at::kDouble);
   const at::Tensor w = weights.to(at::kDouble);
-  return at::stack({(own.to(at::kDouble) * w).sum(), w.sum()});
+  return at::stack({own.sizes() == w.sizes() ? own.dot(w) : (own * w).sum(), w.sum()});
 }
 double mean_result(const std::vector<double>& sums) { return ratio(sums[0], sums[1]); }
 
