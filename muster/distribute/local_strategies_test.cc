@@ -98,6 +98,18 @@ TEST(Strategy, MakesOneOfValuesOnlyIfTheyAreAlike) {
   EXPECT_THAT(strategy.gather(rows).sizes(), ElementsAre(4, 2));
 }
 
+TEST(Strategy, MakesOneOfAValueForEachReplicaAndNoOther) {
+  const MirroredStrategy strategy(kTwoDevices);
+  const at::Tensor x = torch::ones({1});
+
+  for (const size_t count : {0, 1, 3}) {
+    const PerReplica<at::Tensor> values{std::vector<at::Tensor>(count, x)};
+    const std::string numbers = str_cat("of the values of ", count, " replicas; the strategy has 2");
+    EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kSum, values); }).message(), HasSubstr(numbers));
+    EXPECT_THAT(caught([&] { (void)strategy.gather(values); }).message(), HasSubstr(numbers));
+  }
+}
+
 TEST(Strategy, ReducesWhateverReplicasReturnTensorByTensor) {
   const MirroredStrategy strategy(kTwoDevices);
   auto list = function([](at::Tensor x) { return std::vector<at::Tensor>{x, x * 2}; });

@@ -89,13 +89,21 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
     throw invalid_argument(
         "gather: the value of a replica is a scalar, which has no axis; use reduce, or unsqueeze it");
   }
-  if (values.values.empty()) throw invalid_argument("gather: there are no values");
+  check_one_of_each("gather", values.values.size());
   replicas_internal::check_alike("gather", values.values, axis);
   const at::Tensor own = at::cat(values.values, axis);
   if (parts_->across.alone()) return own;
   const at::Tensor rows_first = own.movedim(axis, 0);
   return parts_->across.make_one({.kind = CollectiveKind::kAllGather, .purpose = "gather"}, {rows_first})[0].movedim(
       0, axis);
+}
+
+void Strategy::check_one_of_each(const char* what, size_t values) const {
+  const auto replicas = static_cast<size_t>(num_replicas_here());
+  if (values == replicas) return;
+  throw invalid_argument(what, " of the values of ", values, " replicas; the strategy has ", replicas,
+                         parts_->across.alone() ? "" : " in this process",
+                         ": give one for each, as run() returns them");
 }
 
 void Strategy::check_takes_steps_here() const {

@@ -87,8 +87,10 @@ class Strategy {
 
   // The values of all replicas as one: their sum or their mean, also over an axis of each. Throws
   // Error{kInvalidArgument} for values of different types or shapes; along the axis they may have different numbers.
+  // There is one value for each replica of this process.
   template <class T>
   T reduce(ReduceOp op, const PerReplica<T>& values, std::optional<int64_t> axis = {}) const {
+    check_one_of_each("reduce", values.values.size());
     if (!tracing()) parts_->runner->called_outside("reduce");
     return replicas_internal::reduce(op, values, axis, parts_->across);
   }
@@ -169,6 +171,7 @@ class Strategy {
             .num_replicas_in_sync = num_replicas_in_sync()};
   }
   void check_takes_steps_here() const;
+  void check_one_of_each(const char* what, size_t values) const;
   // Begins a sequence of elements that are for one replica each.
   Iterator distribute_own(const Dataset& dataset) const;
   void say_once(std::string line) const;
