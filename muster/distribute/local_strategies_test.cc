@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/distribute/replica_ops.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/graph/dump.h"
 #include "muster/runtime/local_worker.h"
@@ -14,6 +15,7 @@ namespace muster {
 namespace {
 
 using ::muster::testing_support::caught;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -262,6 +264,102 @@ TEST(MirroredStrategy, LeavesModulesAsTheyWereWhenAReplicaFails) {
   EXPECT_NO_THROW((void)adopted(net));
 }
 
+// What each replica makes of its share of the examples.
+at::Tensor mean_square(torch::nn::Linear& net, const at::Tensor& x) { return net->forward(x).square().mean(); }
+
+PerReplica<at::Tensor> two_batches() { return {{torch::ones({1, 3}), torch::full({1, 3}, 2.0F)}}; }
+
+void expect_same_copies(const torch::nn::Linear& net) {
+  for (const Variable& variable : adopted(net).all()) {
+    EXPECT_TRUE(torch::equal(variable.copies()[0].value(), variable.copies()[1].value())) << variable.name();
+  }
+}
+
+TEST(MirroredStrategy, RefusesWhatReplicasWouldWriteToACopyForThemselves) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  auto own = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "own", .trainable = false});
+  auto descend = function([&](at::Tensor x) {
+    mean_square(net, x).backward();
+    const torch::NoGradGuard no_gradients;
+    for (at::Tensor& p : net->parameters()) p.sub_(0.1 * p.grad());
+  });
+  auto by_libtorch = function([&](at::Tensor x) {
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    mean_square(net, x).backward();
+    sgd.step();
+  });
+  auto draw = function([&](at::Tensor) { net->weight.data().uniform_(); });
+  auto count = function([&](at::Tensor x) { own.value().add_(x.sum()); });
+  auto assign = function([&](at::Tensor x) { adopted(net).at("weight").assign_sub(x); });
+  auto refusal = [&](const auto& step) {
+    const Status status = caught([&] { strategy.run(step, two_batches()); });
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    return status.message();
+  };
+
+  EXPECT_THAT(refusal(descend), AllOf(HasSubstr("aten::sub_"), HasSubstr("variable \"weight\" in replica 0 of 2"),
+                                      HasSubstr("drift apart"), HasSubstr("optimizer"), HasSubstr("aggregation"),
+                                      HasSubstr("all_reduce")));
+  EXPECT_THAT(refusal(by_libtorch), AllOf(HasSubstr("torch::optim::SGD"), HasSubstr("let an optimizer do it")));
+  EXPECT_THAT(refusal(draw), HasSubstr("aten::uniform_"));
+  EXPECT_THAT(refusal(count), HasSubstr("variable \"own\""));
+  EXPECT_THAT(refusal(assign), HasSubstr("let an optimizer write what a module has"));
+  expect_same_copies(net);
+}
+
+TEST(MirroredStrategy, LetsReplicasWriteInPlaceWhatIsTheSameForAll) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  auto rate = strategy.make<Variable>(torch::full({}, 0.1F));
+  auto step = function([&](at::Tensor x) {
+    mean_square(net, x).backward();
+    const torch::NoGradGuard no_gradients;
+    for (at::Tensor& p : net->parameters()) {
+      p.sub_(rate.value() * all_reduce(ReduceOp::kMean, p.grad()));
+      p.clamp_(-0.5, 0.5);
+    }
+    net->bias.copy_(broadcast(x.flatten().narrow(0, 0, 2)) + all_gather(x.flatten()).sum());
+  });
+  auto twice = function([&](PerReplica<at::Tensor> x) {
+    strategy.run(step, x);
+    strategy.run(step, x);
+  });
+  const at::Tensor before = adopted(net).at("weight").value().clone();
+
+  twice(two_batches());
+
+  expect_same_copies(net);
+  EXPECT_FALSE(torch::equal(adopted(net).at("weight").value(), before));
+  EXPECT_THAT(floats_of(adopted(net).at("bias").value()), ElementsAre(10, 10));
+}
+
+TEST(MirroredStrategy, LeavesTheBuffersOfAModuleToEachReplica) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto norm = strategy.make<torch::nn::BatchNorm1d>(3);
+  auto step = function([&](at::Tensor x) { return norm->forward(x.expand({2, 3})).sum(); });
+
+  strategy.run(step, two_batches());
+
+  EXPECT_THAT(floats_of(adopted(norm).at("running_mean").copies()[0].value()), ::testing::Each(0.1F));
+  EXPECT_THAT(floats_of(adopted(norm).at("running_mean").copies()[1].value()), ::testing::Each(0.2F));
+}
+
+TEST(MirroredStrategy, RefusesWritesThatReachOneCopyOnly) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  auto outside = function([&](at::Tensor) { net->weight.data().clamp_(-0.5, 0.5); });
+  auto first = function([&](at::Tensor) {
+    if (replica_id() == 0) net->weight.data().mul_(0.5);
+  });
+
+  EXPECT_THAT(caught([&] { outside(torch::ones({})); }).message(),
+              AllOf(HasSubstr("variable \"weight\" has a copy on each of 2 devices"), HasSubstr("by aten::clamp_"),
+                    HasSubstr("by nothing"), HasSubstr("use Variable::assign()")));
+  EXPECT_THAT(caught([&] { strategy.run(first, torch::ones({})); }).message(), HasSubstr("by aten::mul_"));
+  expect_same_copies(net);
+}
+
 TEST(MirroredStrategy, RunsReplicasInLoops) {
   const MirroredStrategy strategy(kTwoDevices);
   auto net = strategy.make<torch::nn::Linear>(2, 1);
@@ -301,6 +399,16 @@ TEST(CentralStorageStrategy, HasOneOfEachVariableForAllReplicas) {
   v.assign(torch::full({}, 3.0F));
   EXPECT_EQ(v.value().item<float>(), 3);
   EXPECT_THAT(CentralStorageStrategy({"/device:CPU:2"}).make<Variable>(torch::ones({})).device(), HasSubstr("CPU:2"));
+}
+
+TEST(CentralStorageStrategy, RefusesWhatEachReplicaWouldWriteInPlace) {
+  const CentralStorageStrategy strategy(kTwoDevices);
+  auto net = strategy.make<torch::nn::Linear>(3, 2);
+  auto step = function([&](at::Tensor) { net->weight.data().mul_(0.5); });
+
+  EXPECT_THAT(caught([&] { strategy.run(step, torch::ones({})); }).message(),
+              AllOf(HasSubstr("variable \"weight\" in replica 0 of 2, and so does each of the others"),
+                    HasSubstr("let an optimizer do it")));
 }
 
 }  // namespace

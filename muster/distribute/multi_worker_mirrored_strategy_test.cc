@@ -13,6 +13,7 @@
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
+#include "muster/distribute/replica_ops.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/profile.h"
@@ -275,6 +276,24 @@ TEST_F(TwoWorkers, FailTogetherWhenAStepFailsBesideItsSums) {
         EXPECT_THAT(caught([&] { group.run(kSum, {torch::ones({2})}); }).message(),
                     AllOf(HasSubstr("rank 0 (/job:worker/replica:0/task:0"), HasSubstr("index_select")));
         told.count_down();
+      });
+}
+
+TEST_F(TwoWorkers, RefuseWhatOneOfThemWouldWriteToACopyForItself) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+        auto own = function([&](at::Tensor x) { v.value().data().add_(x); });
+        auto of_all = function([&](at::Tensor x) { v.value().data().add_(all_reduce(ReduceOp::kSum, x)); });
+
+        EXPECT_THAT(caught([&] { strategy.run(own, torch::ones({})); }).message(),
+                    AllOf(HasSubstr("variable \"v\" in replica 0 of 2"), HasSubstr("drift apart")));
+        strategy.run(of_all, torch::ones({}));
+        EXPECT_EQ(v.value().item<float>(), 3);
+      },
+      [](TaskGroup& group) {
+        group.run(first_for("variable \"v\""), {torch::zeros({})});
+        group.run(sum_for("all_reduce(sum)"), {torch::full({}, 2.0F)});
       });
 }
 

@@ -137,6 +137,7 @@ Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) 
     const ReplicaContext::Met met = meet(what, values, add_up);
     origin = Origin::of(met);
     results = copies_of(met.result);
+    note_alike(results);
     for (at::Tensor& result : results) {
       if (op == ReduceOp::kMean) result = result.div(num_replicas());
     }
@@ -179,7 +180,9 @@ struct AllGather : torch::autograd::Function<AllGather> {
     context->saved_data["before"] = before;
     context->saved_data["here"] = here;
     context->saved_data["rows"] = value.size(axis);
-    return copies_of(met.result)[0];
+    const Tensors result = copies_of(met.result);
+    note_alike(result);
+    return result[0];
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t axis = context->saved_data["axis"].toInt();
@@ -271,7 +274,9 @@ struct Broadcast : torch::autograd::Function<Broadcast> {
     const ReplicaContext::Met met = meet(what, {value}, choose);
     Origin::of(met).save(context);
     context->saved_data["root"] = root;
-    return met.result[0].clone();
+    const Tensors result = copies_of(met.result);
+    note_alike(result);
+    return result[0];
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t root = context->saved_data["root"].toInt();

@@ -3,6 +3,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "muster/runtime/tensors.h"
+#include "muster/trace/replica_context.h"
 
 namespace muster::replicas_internal {
 
@@ -43,10 +44,13 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
     sum = sum.defined() ? sum.add(own) : own;
   }
   sum = across.sum(sum, op == ReduceOp::kSum ? "reduce(sum)" : "reduce(mean)");
+  note_alike({sum});
   if (op == ReduceOp::kSum) return sum;
-  // Others may have more along the axis.
-  if (!across.alone() && axis)
-    return sum.div(across.sum(at::scalar_tensor(count, at::kLong), "the number of rows of reduce(mean)"));
+  if (!across.alone() && axis) {  // others may have more along the axis
+    const at::Tensor rows = across.sum(at::scalar_tensor(count, at::kLong), "the number of rows of reduce(mean)");
+    note_alike({rows});
+    return sum.div(rows);
+  }
   return sum.div(count * across.size);
 }
 

@@ -91,11 +91,10 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   }
   check_one_of_each("gather", values.values.size());
   replicas_internal::check_alike("gather", values.values, axis);
-  const at::Tensor own = at::cat(values.values, axis);
-  if (parts_->across.alone()) return own;
-  const at::Tensor rows_first = own.movedim(axis, 0);
-  return parts_->across.make_one({.kind = CollectiveKind::kAllGather, .purpose = "gather"}, {rows_first})[0].movedim(
-      0, axis);
+  const at::Tensor rows_first = at::cat(values.values, axis).movedim(axis, 0);
+  const auto all = parts_->across.make_one({.kind = CollectiveKind::kAllGather, .purpose = "gather"}, {rows_first});
+  note_alike(all);
+  return all[0].movedim(0, axis);
 }
 
 void Strategy::check_one_of_each(const char* what, size_t values) const {

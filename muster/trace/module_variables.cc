@@ -68,8 +68,12 @@ void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool train
   }
   names_.emplace_back(name, variables_.size());
   variables_.push_back(Variable(Variable::State::adopt(std::move(tensor), std::move(variable))));
-  variables_.back().state()->modes = modes_;
-  for (const Variable& copy : variables_.back().copies()) copy.state()->modes = modes_;
+  auto describe = [&](Variable::State& state) {
+    state.modes = modes_;
+    state.own_by_replica = !trainable;
+  };
+  describe(*variables_.back().state());
+  for (const Variable& copy : variables_.back().copies()) describe(*copy.state());
 }
 
 // Whether the module has the tensor under another name, too.

@@ -102,6 +102,12 @@ ReplicaContext* ReplicaContext::current() { return ThreadState::here().replica; 
 
 int replica_id() { return ReplicaContext::current() == nullptr ? 0 : ReplicaContext::current()->id(); }
 
+void note_alike(const std::vector<at::Tensor>& tensors) {
+  Tracer* tracer = Tracer::current();
+  if (tracer == nullptr) return;
+  for (const at::Tensor& tensor : tensors) tracer->note_alike(tensor);
+}
+
 ReplicaContext::ReplicaContext(int here, int num_here, const AcrossWorkers& across, OfAll& all)
     : here_(here), num_here_(num_here), across_(across), all_(all) {
   ThreadState::here().replica = this;

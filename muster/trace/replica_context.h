@@ -91,6 +91,10 @@ class ReplicaContext {
 // The number of the replica that is traced; 0 outside of strategy.run().
 int replica_id();
 
+// In a traced function: all replicas have the same elements in these tensors, for they were made of what each of them
+// gave. Then they may be written to a variable in place.
+void note_alike(const std::vector<at::Tensor>& tensors);
+
 // Calls `trace_one(replica)` for each device of this process, in the scope of that device, and then merges. REQUIRES: a
 // function is being traced. Throws Error{kFailedPrecondition} inside of a replica.
 void for_each_replica(const std::vector<std::string>& devices, const AcrossWorkers& across,

@@ -196,6 +196,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
     values_.bind(whole, value);  // never constant: another trip may have written to it
+    if (const auto variable = variable_with_memory(whole)) values_.set_alike(whole, !variable->own_by_replica);
     // What shows the same elements of that memory is that value, and no view by strides.
     return values_.find(tensor) ? value : view_of({value, 0}, tensor);
   }
@@ -418,6 +419,10 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   const size_t first = stack.size() - op.schema.arguments.size();
   const at::ArrayRef<c10::IValue> inputs(stack.data() + first, op.schema.arguments.size());
   const bool from_constants = !op.random && constant(inputs);
+  bool alike = !op.random;
+  for (const c10::IValue& input : inputs) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) { alike = alike && this->alike(tensor); });
+  }
   if (name == "aten::equal" || handle.hasTag(at::Tag::data_dependent_output)) {
     const bool compares = name == "aten::equal";
     const bool same = compares && same_memory(inputs[0].toTensor(), inputs[1].toTensor());
@@ -443,6 +448,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { before_write(op.name, tensor); });
     const bool reads = !written && op.schema.arguments[i].aliases.empty() && !reads_no_elements(name);
     instruction.arguments.push_back(argument(inputs[i], reads));
+    if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { note_written(op.name, tensor, alike); });
     if (!written || (from_constants && outer_ == nullptr)) continue;
     for_each_tensor(inputs[i], [&](const at::Tensor& tensor) {
       for (Tracer* tracer = this; tracer != nullptr; tracer = tracer->outer_) {
@@ -469,6 +475,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
       values_.bind(tensor, values.back());
       // The sizes of packed batches depend on the lengths alone, which are constant.
       if (is_new) values_.set_constant(tensor, from_constants || (op.name == kPack && i == 1));
+      if (is_new) values_.set_alike(tensor, alike);
       if (makes_unwritten_memory(name) && tensor.numel() > 0) unwritten_.insert(ValueTable::storage_of(tensor));
     };
     const c10::IValue& result = stack[stack.size() - outputs + i];
@@ -523,6 +530,7 @@ Program Tracer::trace_function(const TensorFunction& function, const std::vector
                            " is an undefined tensor; a gradient by what the loss does not ",
                            "depend on is one: return zeros in its place");
   }
+  check_copies_are_written_alike();
   return finish(outputs);
 }
 

@@ -57,6 +57,8 @@ class Tracer {
 
   std::vector<RowLookup> lookups{};  // so far, in the program or body that this traces
 
+  // All replicas of a step have the same elements in this tensor, for it was made of what each of them gave.
+  void note_alike(const at::Tensor& tensor);
   // From now on the modules of mirrored variables show the memory of the copy of this replica.
   void show_copies(int replica);
 
@@ -114,6 +116,11 @@ class Tracer {
   at::Tensor memory_of_copy(const Variable::State& whole, const std::shared_ptr<Variable::State>& copy);
   std::shared_ptr<Variable::State> copy_with_memory(const at::Tensor& tensor);  // null if it is not that of one
   void before_write(const std::string& op, const at::Tensor& tensor);
+  // ---- Copies of a variable stay alike if all of them are written to, with what all replicas have alike.
+  bool alike(const at::Tensor& tensor);
+  std::shared_ptr<Variable::State> variable_with_memory(const at::Tensor& tensor);  // a copy, if there are several
+  void note_written(const std::string& op, const at::Tensor& tensor, bool alike);
+  void check_copies_are_written_alike() const;
   Program finish(const std::vector<at::Tensor>& outputs);
   void restore_variables();
   std::string kept_outside();
@@ -142,7 +149,9 @@ class Tracer {
   absl::flat_hash_map<std::string, ValueId> numbers_;
   std::vector<std::shared_ptr<Variable::State>> variables_;
   absl::flat_hash_map<Variable::State*, at::Tensor> stand_ins_;
-  absl::flat_hash_map<const void*, std::shared_ptr<Variable::State>> copy_memories_;  // by storage
+  absl::flat_hash_map<const void*, std::shared_ptr<Variable::State>> copy_memories_;      // by storage
+  absl::flat_hash_map<const void*, std::shared_ptr<Variable::State>> stand_in_memories_;  // likewise, of all variables
+  absl::flat_hash_map<const Variable::State*, std::vector<std::string>> copy_writes_;     // ops, by copy
   absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
   size_t elements_ = 0;                                       // of the outermost trace, taken so far
   size_t limit_ = 0;                                          // instructions, while probing

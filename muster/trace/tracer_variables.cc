@@ -1,5 +1,9 @@
 // What stands for variables while a function is traced.
+#include <absl/strings/str_join.h>
+
+#include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/caller.h"
 #include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
@@ -25,6 +29,8 @@ ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, c
                                 program_.intern_device(variable->options.device), variable->options.wire});
   variables_.push_back(variable);
   values_.bind(stand_in, value);
+  values_.set_alike(stand_in, !variable->own_by_replica);
+  stand_in_memories_[ValueTable::storage_of(stand_in)] = variable;
   return value;
 }
 
@@ -98,6 +104,77 @@ void Tracer::show_copies(int replica) {
 std::shared_ptr<Variable::State> Tracer::copy_with_memory(const at::Tensor& tensor) {
   const auto found = root().copy_memories_.find(ValueTable::storage_of(tensor));
   return found == root().copy_memories_.end() ? nullptr : found->second;
+}
+
+// ---- What replicas write. The copies of a variable are alike as long as each gets the same writes of the same values.
+// A trace cannot know values, but it knows what they are made of.
+std::shared_ptr<Variable::State> Tracer::variable_with_memory(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  if (auto copy = copy_with_memory(tensor)) return copy;
+  const auto known = root().stand_in_memories_.find(ValueTable::storage_of(tensor));
+  if (known != root().stand_in_memories_.end()) return known->second;
+  auto adopted = Variable::State::find(tensor);
+  return adopted && !adopted->copies.empty() ? adopted->copies[0].state() : adopted;
+}
+
+bool Tracer::alike(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;
+  if (values_.knows_storage(tensor)) return values_.alike(tensor);
+  if (const auto variable = variable_with_memory(tensor)) return !variable->own_by_replica;
+  return outer_ == nullptr && tensor.has_storage();  // it will be a constant
+}
+
+void Tracer::note_alike(const at::Tensor& tensor) {
+  if (values_.knows_storage(tensor)) values_.set_alike(tensor, true);
+}
+
+void Tracer::note_written(const std::string& op, const at::Tensor& tensor, bool alike) {
+  const auto variable = variable_with_memory(tensor);
+  const auto whole = variable ? variable->copy_of.lock() : nullptr;
+  if (!whole) {
+    for (Tracer* tracer = this; tracer != nullptr; tracer = tracer->outer_) {
+      if (tracer->values_.knows_storage(tensor)) tracer->values_.set_alike(tensor, alike);
+    }
+  }
+  if (!variable || variable->own_by_replica) return;
+  if (whole) root().copy_writes_[variable.get()].push_back(op);
+  const ReplicaContext* replica = ReplicaContext::current();
+  if (replica == nullptr || replica->num_replicas() == 1) return;
+  const bool others_here = replica->num_replicas() > replica->across().size;
+  if (whole ? alike : !(variable->options.trainable && others_here)) return;
+  const std::string optimizer = libtorch_function("torch::optim::");
+  throw invalid_argument(
+      options_.name, ": op ", op, optimizer.empty() ? "" : str_cat(" (of ", optimizer, ")"), " writes to variable \"",
+      whole ? whole->options.name : variable->options.name, "\" in replica ", replica->id(), " of ",
+      replica->num_replicas(),
+      whole ? " what may differ from replica to replica, so the copies of the variable would drift apart"
+            : ", and so does each of the others, to the same memory",
+      "; let an optimizer do it (muster::Sgd, adam.minimize(loss)), or Variable::assign_sub() of a variable with an "
+      "aggregation",
+      whole ? ", or write what is the same for all: that of all_reduce(ReduceOp::kMean, gradient)" : "");
+}
+
+void Tracer::check_copies_are_written_alike() const {
+  auto writes_to = [&](const Variable::State& copy) {
+    const auto found = copy_writes_.find(&copy);
+    return found == copy_writes_.end() ? std::vector<std::string>() : found->second;
+  };
+  auto in_words = [](const std::vector<std::string>& ops) {
+    return ops.empty() ? "nothing" : absl::StrJoin(ops, ", ");
+  };
+  for (const auto& [written, ops] : copy_writes_) {
+    const auto whole = written->copy_of.lock();
+    for (const Variable& copy : whole->copies) {
+      const std::vector<std::string> others = writes_to(*copy.state());
+      if (others == ops) continue;
+      throw invalid_argument(
+          options_.name, ": variable \"", whole->options.name, "\" has a copy on each of ", whole->copies.size(),
+          " devices, which would drift apart: ", written->options.device, " is written to by ", in_words(ops), ", ",
+          copy.device(), " by ", in_words(others),
+          "; a tensor of a module is one copy, so outside of strategy.run() use Variable::assign(), which writes to "
+          "all, and inside of it write alike in every replica");
+    }
+  }
 }
 
 }  // namespace muster

@@ -56,6 +56,13 @@ void ValueTable::set_constant(const at::Tensor& tensor, bool constant) {
   storages_.at(storage_of(tensor)).constant = constant;
 }
 
+bool ValueTable::alike(const at::Tensor& tensor) const {
+  auto storage = storages_.find(storage_of(tensor));
+  return storage != storages_.end() && (storage->second.constant || storage->second.alike);
+}
+
+void ValueTable::set_alike(const at::Tensor& tensor, bool alike) { storages_.at(storage_of(tensor)).alike = alike; }
+
 std::optional<TensorSpec> ValueTable::still_held(const std::function<bool(const c10::StorageImpl*)>& counts) const {
   for (const auto& [key, value] : values_) {
     auto it = storages_.find(key.storage);

@@ -33,6 +33,9 @@ class ValueTable {
   // Whether the memory holds the same elements in every run, because constants alone went into it. Not so at first.
   bool constant(const at::Tensor& tensor) const;
   void set_constant(const at::Tensor& tensor, bool constant);  // REQUIRES: its storage is known
+  // Whether all replicas of a step have the same elements there. Not so at first, unless they are constant.
+  bool alike(const at::Tensor& tensor) const;
+  void set_alike(const at::Tensor& tensor, bool alike);  // likewise
 
   // A value that depends on data and whose memory somebody still holds, for which `counts` is true; nothing if there is
   // none.
@@ -62,7 +65,7 @@ class ValueTable {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;
     at::Tensor strong{};  // only for tensors without storage
     absl::flat_hash_map<int8_t, Sharing> by_type{};
-    bool constant = false;
+    bool constant = false, alike = false;
   };
   static Key key_of(const at::Tensor& tensor);
 

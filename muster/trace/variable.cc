@@ -443,8 +443,8 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
   const Aggregation aggregation = variable.state()->options.aggregation;
   if (aggregation == Aggregation::kNone) {
     throw invalid_argument("variable \"", variable.name(), "\" is written by each of ", replica.num_replicas(),
-                           " replicas; say what becomes of that by VariableOptions::aggregation: kSum, kMean or "
-                           "kOnlyFirstReplica");
+                           " replicas; let an optimizer write what a module has, and say what becomes of others by "
+                           "VariableOptions::aggregation: kSum, kMean or kOnlyFirstReplica");
   }
   if (variable.dtype() == at::kBool && aggregation != Aggregation::kOnlyFirstReplica) {
     throw invalid_argument("variable \"", variable.name(), "\" is bool and written by each of ", replica.num_replicas(),

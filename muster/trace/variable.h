@@ -102,6 +102,7 @@ struct Variable::State : std::enable_shared_from_this<State> {
   std::vector<Variable> shards;
   std::vector<Variable> copies;
   std::weak_ptr<State> copy_of;  // of one of several copies: the whole
+  bool own_by_replica = false;   // a buffer of a module: each replica writes to its copy, and the first one is saved
   bool in_step = false;          // other processes have copies of it, which change together with it in strategy.run()
   bool on_demand = false;        // its rows get their initial values when they are first written
   struct PartOf {
