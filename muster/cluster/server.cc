@@ -85,6 +85,9 @@ LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
   worker.devices.task = options.task.to_string();
   worker.peers = &peers;
   worker.lease = options.lease;
+  for (const char* job : {"chief", "worker"}) {
+    if (options.cluster.contains(job)) worker.workers += static_cast<int>(options.cluster.tasks(job).size());
+  }
   if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
   if (!worker.cores) worker.cores = share_of_cores(options.cluster, options.task);
   return worker;

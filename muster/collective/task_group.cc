@@ -25,7 +25,6 @@ namespace {
 using GroupClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are waited for: are they still who they were?
-constexpr std::chrono::milliseconds kSayAfter{5'000};   // who is missing at the start
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
 constexpr int64_t kAborted = -1;  // no edge of a call
@@ -46,8 +45,6 @@ bool names_a_rank(const Status& status) { return status.message().starts_with("r
 
 // A peer that takes this rank for gone cancels what this one asks it for. It was out of reach, and may be back.
 StatusCode code_of_peer(StatusCode code) { return code == StatusCode::kCancelled ? StatusCode::kUnavailable : code; }
-
-std::string in_words(std::chrono::milliseconds time) { return str_cat(static_cast<double>(time.count()) / 1000, " s"); }
 
 }  // namespace
 
@@ -89,7 +86,7 @@ class CollectiveRun : public Mail {
     }
     const auto now = GroupClock::now();
     if (now >= deadline_)
-      throw deadline_exceeded("call ", number_, " of the group was not over within ", in_words(timeout_));
+      throw deadline_exceeded("call ", number_, " of the group was not over within ", TaskGroup::in_words(timeout_));
     if (now < next_look_) return;
     check_all_alive();
     next_look_ = GroupClock::now() + kLookAfter;
@@ -174,7 +171,7 @@ class CollectiveRun : public Mail {
       }
       if (GroupClock::now() >= deadline_) {
         throw deadline_exceeded(name_of(from), " did not come to call ", number_, " of the group within ",
-                                in_words(timeout_));
+                                TaskGroup::in_words(timeout_));
       }
       if (GroupClock::now() < look) continue;
       check_those_waited_for(from);
@@ -432,50 +429,6 @@ std::string TaskGroup::described(int rank) const {
   const auto place = static_cast<size_t>(rank);
   return str_cat("rank ", rank, " (", options_.tasks[place],
                  place < options_.addresses.size() ? " at " + options_.addresses[place] : "", ")");
-}
-
-std::vector<uint64_t> TaskGroup::await_incarnations(GroupClock::time_point deadline) {
-  std::vector<uint64_t> incarnations(size());
-  incarnations[options_.rank] = incarnation_;
-  auto say = GroupClock::now() + kSayAfter;
-  for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
-    std::vector<std::string> missing;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (incarnations[rank] != 0) continue;
-      Cancellation never;
-      const auto answer = std::make_shared<std::promise<std::pair<uint64_t, std::string>>>();
-      workers_[rank]->start_status(never, [answer](const Status& status, const WorkerStatus& of_task) {
-        answer->set_value({status.ok() ? of_task.incarnation : 0, status.message()});
-      });
-      const auto [incarnation, why] = answer->get_future().get();
-      incarnations[rank] = incarnation;
-      // Nobody there, somebody else there, a name that nobody knows: the words say which.
-      if (incarnation == 0) missing.push_back(str_cat(described(rank), ": ", why));
-    }
-    if (missing.empty()) return incarnations;
-    if (GroupClock::now() >= deadline) {
-      throw deadline_exceeded(described(rank()), ": these have not come within ", in_words(options_.start_timeout),
-                              ": ", absl::StrJoin(missing, "; "));
-    }
-    if (GroupClock::now() >= say) {
-      MUSTER_LOG(info) << described(rank()) << ": waits for " << absl::StrJoin(missing, "; ");
-      say += kSayAfter;
-    }
-    std::this_thread::sleep_for(pause);
-  }
-}
-
-uint64_t TaskGroup::find_generation() const {
-  // The groups that the same processes form are told apart by counting: they all form them in the same order.
-  static absl::Mutex mu(absl::kConstInit);
-  static auto& formed = *new absl::flat_hash_map<std::string, uint64_t>;
-  const std::string members = absl::StrJoin(incarnations_, " ");
-  absl::MutexLock lock(&mu);
-  const uint64_t count = formed[str_cat(rank(), ": ", members)]++;
-  // The same in every process: FNV-1a.
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : str_cat(members, " ", count)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return hash | 1;
 }
 
 std::shared_ptr<CollectiveRun> TaskGroup::next_call(bool by_gpus) {

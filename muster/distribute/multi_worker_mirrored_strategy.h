@@ -51,7 +51,8 @@ class MultiWorkerMirroredStrategy : public Strategy {
  public:
   // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.
   // Throws Error{kInvalidArgument} if it does not, Error{kDeadlineExceeded} with the names of those that did not come,
-  // Error{kFailedPrecondition} for kNccl where there is none, with what is missing.
+  // Error{kFailedPrecondition} for kNccl where there is none, with what is missing, and if workers have lists of
+  // different lengths, or different numbers of devices.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver, MultiWorkerOptions options = {});
 
   int worker() const;  // the rank of this process

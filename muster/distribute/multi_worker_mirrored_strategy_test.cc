@@ -279,6 +279,29 @@ TEST_F(TwoWorkers, FailTogetherWhenAStepFailsBesideItsSums) {
       });
 }
 
+TEST_F(TwoWorkers, SayThatTheirListsHaveDifferentLengths) {
+  ClusterSpec longer{
+      {"worker", {spec_.task_address({"worker", 0}), spec_.task_address({"worker", 1}), free_address()}}};
+  const auto join = [](const ClusterSpec& spec, int index) {
+    return caught([&] {
+      MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = index}));
+    });
+  };
+  Status of_second;
+  std::jthread second([&] { of_second = join(longer, 1); });
+
+  const Status of_first = join(spec_, 0);
+  second.join();
+
+  EXPECT_EQ(of_first.code(), StatusCode::kFailedPrecondition) << of_first;
+  EXPECT_THAT(of_first.message(), AllOf(HasSubstr("rank 0 (/job:worker/replica:0/task:0 at "),
+                                        HasSubstr("is one of 2 workers by its own list, rank 1 "),
+                                        HasSubstr("is one of 3; start all of them with the same list of workers")));
+  EXPECT_EQ(of_second.code(), StatusCode::kFailedPrecondition) << of_second;
+  EXPECT_THAT(of_second.message(),
+              AllOf(HasSubstr("is one of 3 workers by its own list, rank 0 "), HasSubstr("of 2;")));
+}
+
 TEST_F(TwoWorkers, RefuseWhatOneOfThemWouldWriteToACopyForItself) {
   train(
       [](const MultiWorkerMirroredStrategy& strategy) {

@@ -69,7 +69,8 @@ WorkerStatus status_from(const Frame& frame) {
           .input_seconds = answer.input_seconds(),
           .peer_seconds = answer.peer_seconds(),
           .cores = answer.cores(),
-          .input_stage = answer.input_stage()};
+          .input_stage = answer.input_stage(),
+          .workers = answer.workers()};
 }
 
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {

@@ -261,6 +261,7 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_peer_seconds(status.peer_seconds);
   answer.set_cores(status.cores);
   answer.set_input_stage(status.input_stage);
+  answer.set_workers(status.workers);
   call.answer(with_header(answer));
 }
 

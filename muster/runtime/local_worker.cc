@@ -432,6 +432,7 @@ WorkerStatus LocalWorker::status(bool) {
   status.input_seconds = seconds(times_.input);
   status.peer_seconds = seconds(times_.peers);
   status.cores = options_.cores.value_or(at::get_num_threads());
+  status.workers = options_.workers;
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();
   status.sources = sources_.size();

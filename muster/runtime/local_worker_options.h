@@ -48,6 +48,7 @@ struct LocalWorkerOptions {
   std::vector<std::string> data{};
   OpenSource open_source{};  // without it programs cannot take examples from sequences
   bool log_device_placement = false;
+  int workers = 0;  // as in WorkerStatus
 };
 
 }  // namespace muster

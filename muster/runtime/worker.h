@@ -32,6 +32,7 @@ struct WorkerStatus {
   double run_seconds = 0, input_seconds = 0, peer_seconds = 0;  // of runs; of those waiting for elements, and for tasks
   int cores = 0;                                                // that it uses for ops
   std::string input_stage{};  // that limits the sequence which runs have waited for most
+  int workers = 0;            // of its cluster, and the chief if there is one, as its own list has them; 0: no cluster
 };
 
 using StatusDone = std::function<void(const Status&, WorkerStatus)>;
