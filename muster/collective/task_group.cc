@@ -170,8 +170,9 @@ class CollectiveRun : public Mail {
         return *std::move(tensor);
       }
       if (GroupClock::now() >= deadline_) {
-        throw deadline_exceeded(name_of(from), " did not come to call ", number_, " of the group within ",
-                                TaskGroup::in_words(timeout_));
+        throw of_rank(from, Status(StatusCode::kDeadlineExceeded,
+                                   str_cat("did not come to call ", number_, " of the group within ",
+                                           TaskGroup::in_words(timeout_))));
       }
       if (GroupClock::now() < look) continue;
       check_those_waited_for(from);
@@ -229,8 +230,9 @@ class CollectiveRun : public Mail {
 
   // What it says itself, or what is said of it.
   Error of_rank(int rank, const Status& status) const {
-    if (names_a_rank(status)) return Error(status);
-    return Error(Status(status.code(), str_cat(name_of(rank), " ", status.message()), status.task()));
+    const Status begun = status.from(group_.options_.tasks[rank]);
+    if (names_a_rank(status)) return Error(begun);
+    return Error(Status(status.code(), str_cat(name_of(rank), " ", status.message()), begun.task()));
   }
 
   [[noreturn]] void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_->mu) {
@@ -238,7 +240,7 @@ class CollectiveRun : public Mail {
     if (answers_->failed_at < 0) throw Error(why);
     throw Error(Status(code_of_peer(why.code()),
                        names_a_rank(why) ? why.message() : str_cat(name_of(answers_->failed_at), ": ", why.message()),
-                       why.task()));
+                       why.from(group_.options_.tasks[answers_->failed_at]).task()));
   }
 
   // Of a group that is formed, whoever waits for one that was started anew fails it for all. Until then, ranks that
@@ -259,9 +261,10 @@ class CollectiveRun : public Mail {
     try {
       status = group_.workers_[rank]->status();
     } catch (const Error& error) {
-      throw unavailable(name_of(rank), " does not answer: ", error.status().message());
+      throw of_rank(rank, Status(StatusCode::kUnavailable, str_cat("does not answer: ", error.status().message())));
     }
-    if (status.incarnation != group_.incarnations_[rank]) throw unavailable(name_of(rank), " was started anew");
+    if (status.incarnation == group_.incarnations_[rank]) return;
+    throw of_rank(rank, Status(StatusCode::kUnavailable, "was started anew"));
   }
 
   TaskGroup& group_;
@@ -389,15 +392,14 @@ void TaskGroup::leave() {
 }
 
 void TaskGroup::fetch_for(int rank, int64_t edge) {
-  workers_[rank]->receive(
-      generation_, edge, {.cancellation = fetches_.get()},
-      [to = posts_[rank], edge, fetches = fetches_, name = described(rank)](const Status& status, at::Tensor tensor) {
-        const bool named = status.ok() || names_a_rank(status);
-        to->deliver(
-            edge,
-            named ? status : Status(code_of_peer(status.code()), str_cat(name, ": ", status.message()), status.task()),
-            std::move(tensor));
-      });
+  workers_[rank]->receive(generation_, edge, {.cancellation = fetches_.get()},
+                          [to = posts_[rank], edge, fetches = fetches_, name = described(rank),
+                           task = options_.tasks[rank]](const Status& status, at::Tensor tensor) {
+                            const bool named = status.ok() || names_a_rank(status);
+                            const Status said(code_of_peer(status.code()), str_cat(name, ": ", status.message()),
+                                              status.from(task).task());
+                            to->deliver(edge, named ? status : said, std::move(tensor));
+                          });
 }
 
 void TaskGroup::wake_posts() const {
@@ -423,6 +425,12 @@ TaskGroup::~TaskGroup() {
   fetches_->cancel(Status(StatusCode::kCancelled, "the group has ended"));
   if (gpus_ && failed) gpus_->abandon();
   leave();
+}
+
+// Every process calls itself localhost while it runs its own programs; the others know it by its rank.
+std::string TaskGroup::origin_of(const Status& why) const {
+  const bool of_this_one = why.task().empty() || why.task().starts_with("/job:localhost/");
+  return of_this_one ? options_.tasks[options_.rank] : why.task();
 }
 
 std::string TaskGroup::described(int rank) const {
@@ -480,7 +488,8 @@ void TaskGroup::fail(const Status& why) {
     failure_ = why;
   }
   const Status told(why.code() == StatusCode::kCancelled ? StatusCode::kAborted : why.code(),
-                    names_a_rank(why) ? why.message() : str_cat(described(rank()), ": ", why.message()), why.task());
+                    names_a_rank(why) ? why.message() : str_cat(described(rank()), ": ", why.message()),
+                    origin_of(why));
   here_.abort(generation_, told);
   for (const auto& post : posts_) {
     if (!post) continue;
@@ -500,7 +509,7 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
     if (!failure_.ok()) {
       throw Error(Status(failure_.code(),
                          str_cat(call.to_string(), ": the group has failed before: ", failure_.message()),
-                         failure_.task()));
+                         origin_of(failure_)));
     }
   }
   try {
@@ -513,7 +522,7 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
     const Status status = status_of(std::current_exception());
     fail(status);
     throw Error(Status(status.code(), str_cat(call.to_string(), ", call ", mail.number(), ": ", status.message()),
-                       status.task()));
+                       origin_of(status)));
   }
 }
 

@@ -91,7 +91,8 @@ class TaskGroup : public Collectives {
   void prepare_next() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
                                  const Cancellation* cancellation);
-  std::string described(int rank) const;  // "rank 1 (/job:worker/replica:0/task:1 at host:2222)"
+  std::string origin_of(const Status& why) const;  // the task where it began
+  std::string described(int rank) const;           // "rank 1 (/job:worker/replica:0/task:1 at host:2222)"
 
   const TaskGroupOptions options_;
   Rendezvous& here_;

@@ -65,7 +65,7 @@ class Membership {
       local_worker().remove_group(across_.group);
       throw;
     }
-    local_worker().set_replica(static_cast<uint64_t>(rank));
+    local_worker().set_replica(static_cast<uint64_t>(rank), task_.to_string());
   }
   ~Membership() {
     if (across_.alone()) return;

@@ -279,6 +279,26 @@ TEST_F(TwoWorkers, FailTogetherWhenAStepFailsBesideItsSums) {
       });
 }
 
+TEST_F(TwoWorkers, SayAtWhichOfThemAnErrorBegan) {
+  const std::string own_name = "/job:localhost/replica:0/task:0";  // by which each process calls itself
+  auto chosen = function([](at::Tensor x, at::Tensor index) { return x.index_select(0, index); });
+  train(
+      [&](const MultiWorkerMirroredStrategy& strategy) {
+        auto same = function([](at::Tensor x) { return x; });
+        auto step = function([&](at::Tensor x) { return strategy.reduce(ReduceOp::kSum, strategy.run(same, x)); });
+        (void)chosen(torch::ones({2}), torch::tensor({1}));
+
+        const Status of_other = caught([&] { step(torch::ones({2})); });
+        const Status of_this = caught([&] { chosen(torch::ones({2}), torch::tensor({7})); });
+
+        EXPECT_EQ(of_other.task(), "/job:worker/replica:0/task:1") << of_other;
+        EXPECT_EQ(of_this.task(), "/job:worker/replica:0/task:0") << of_this;
+      },
+      [&](TaskGroup& group) { group.fail(Status(StatusCode::kInternal, "an op has failed", own_name)); });
+
+  EXPECT_EQ(caught([&] { chosen(torch::ones({2}), torch::tensor({7})); }).task(), own_name) << "it is alone again";
+}
+
 TEST_F(TwoWorkers, SayThatTheirListsHaveDifferentLengths) {
   ClusterSpec longer{
       {"worker", {spec_.task_address({"worker", 0}), spec_.task_address({"worker", 1}), free_address()}}};

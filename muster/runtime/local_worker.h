@@ -80,8 +80,9 @@ class LocalWorker : public Worker {
 
   // To be called by each thread that is there to run its programs: gives it the worker's share of the cores.
   void prepare_thread() const;
-  // Which of several processes this is that run the same programs in step: their random ops draw different numbers.
-  void set_replica(uint64_t replica) { replica_ = replica; }
+  // Which of several processes this is that run the same programs in step: their random ops draw different numbers, and
+  // errors of runs begin at `task`, by which the others know this one; empty: as it calls itself.
+  void set_replica(uint64_t replica, const std::string& task = {}) ABSL_LOCKS_EXCLUDED(mu_);
   const LocalDevices& devices() const { return devices_; }
   VariableStore& store() { return store_; }
   Rendezvous& rendezvous() { return rendezvous_; }
@@ -148,6 +149,7 @@ class LocalWorker : public Worker {
 
   mutable absl::Mutex mu_;
   // At random: a handle that another incarnation gave is unknown here.
+  std::string known_as_ ABSL_GUARDED_BY(mu_);  // to others that run in step with this one
   uint64_t next_handle_ ABSL_GUARDED_BY(mu_) = random_id() >> 8;
   absl::flat_hash_map<uint64_t, Registered> programs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::weak_ptr<Executor>> by_bytes_ ABSL_GUARDED_BY(mu_);  // those that are shared

@@ -37,7 +37,20 @@ std::vector<at::Tensor> LocalWorker::run_program(ProgramHandle handle, std::vect
   RunOptions with_owner = options;
   with_owner.owner = program.owner;
   if (with_owner.replica == 0) with_owner.replica = replica_.load(std::memory_order_relaxed);
-  return program.executor->run(std::move(arguments), with_owner);
+  try {
+    return program.executor->run(std::move(arguments), with_owner);
+  } catch (const Error& error) {
+    const Status& why = error.status();
+    absl::MutexLock lock(&mu_);
+    if (known_as_.empty() || why.task() != devices_.task()) throw;
+    throw Error(Status(why.code(), why.message(), known_as_, why.detail()));
+  }
+}
+
+void LocalWorker::set_replica(uint64_t replica, const std::string& task) {
+  replica_ = replica;
+  absl::MutexLock lock(&mu_);
+  known_as_ = task;
 }
 
 std::vector<at::Tensor> LocalWorker::run_in_time(ProgramHandle handle, std::vector<at::Tensor> arguments,
