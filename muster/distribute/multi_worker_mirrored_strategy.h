@@ -22,7 +22,8 @@ enum class CommunicationImplementation {
 struct CommunicationOptions {
   // Gradients are summed over the workers in packs of so many bytes, each as soon as the backward pass has made it.
   int64_t bytes_per_pack = int64_t{8} << 20;
-  // For what workers do together: so long one may be slower than the others, while it evaluates or saves.
+  // For what workers do together: so long one may be slower than the others, while it evaluates or saves. One whose
+  // process does not even answer is lost after 10 s, whatever this says.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;  // the same at all workers
 };
@@ -45,8 +46,10 @@ struct MultiWorkerOptions {
 //
 // All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
 // otherwise, hangs for longer than `communication.timeout` or is lost, fails the step of all, with an error that names
-// it; then the job is started anew, and goes on from its last checkpoint. Only the chief writes checkpoints; save() is
-// called by all all the same, and returns when it is written.
+// it; then the job is started anew, and goes on from its last checkpoint. A worker counts as lost when its process has
+// ended, was started anew, or has answered nothing for 10 s: it was stopped, or its machine or the network is down. One
+// that only computes for long answers. Only the chief writes checkpoints; save() is called by all all the same, and
+// returns when it is written.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.
