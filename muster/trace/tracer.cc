@@ -197,8 +197,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     captures_.push_back(whole);
     values_.bind(whole, value);  // never constant: another trip may have written to it
     if (const auto variable = variable_with_memory(whole)) values_.set_alike(whole, !variable->own_by_replica);
-    // What shows the same elements of that memory is that value, and no view by strides.
-    return values_.find(tensor) ? value : view_of({value, 0}, tensor);
+    return values_.find(tensor) ? value : view_of({value, 0}, tensor);  // what shows the same elements is that value
   }
   if (tensor.has_storage()) {
     if (const auto copy = copy_with_memory(tensor)) {
