@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of the muster command: command_test.py MUSTER CONTROL_FLOW, the latter being the example that writes a program."""
+import contextlib
 import json
 import os
 import pathlib
@@ -178,14 +179,49 @@ class Command(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(said, done.stderr)
 
-    def test_run_model_takes_large_requests_but_makes_nothing_of_brackets_alone(self):
+    def served_model(self):
+        """The address where a model answers that takes two numbers of words."""
         model = self.folder / "words.safetensors"
         model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus/words").read_bytes()[1:])
         server = subprocess.Popen([MUSTER, "run-model", model, "--serve", "0"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(server.wait)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.kill)
-        url = server.stdout.readline().split()[-1]
+        return server.stdout.readline().split()[-1]
+
+    def test_run_model_says_what_paths_there_are(self):
+        url = self.served_model()
+
+        for wrong in (url, url + "/predict"):
+            with self.subTest(wrong), self.assertRaises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(wrong)
+            self.assertEqual(error.exception.code, 404)
+            said = json.load(error.exception)["error"]
+            self.assertIn("there is no GET /" + wrong.split("/", 3)[3], said)
+            self.assertIn("POST /run runs it", said)
+
+    def test_run_model_answers_while_others_say_nothing(self):
+        url = self.served_model()
+        address = url.split("/")[2].split(":")
+        body = b'{"inputs": {"input": [0, 1]}}'
+
+        def answer():
+            with urllib.request.urlopen(urllib.request.Request(url, body)) as said:
+                self.assertIn("outputs", json.load(said))
+
+        answer()  # from now on it knows its model
+        with contextlib.ExitStack() as silent:
+            first = silent.enter_context(socket.create_connection((address[0], int(address[1]))))
+            for _ in range(40):
+                silent.enter_context(socket.create_connection((address[0], int(address[1]))))
+            answer()
+
+            first.setblocking(False)
+            with self.assertRaises(BlockingIOError, msg="it was answered when others had been given up"):
+                first.recv(1)
+
+    def test_run_model_takes_large_requests_but_makes_nothing_of_brackets_alone(self):
+        url = self.served_model()
 
         def refused(body, kind):
             with self.assertRaises(urllib.error.HTTPError) as error:

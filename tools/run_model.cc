@@ -1,15 +1,23 @@
 #include <ATen/ATen.h>
+#include <absl/base/thread_annotations.h>
+#include <absl/cleanup/cleanup.h>
+#include <absl/synchronization/mutex.h>
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "muster/base/elastic_pool.h"
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
 #include "muster/data/files/numpy_writer.h"
@@ -21,6 +29,8 @@ namespace muster::tools {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kMostBytes = size_t{64} << 20;  // of a request
 
 struct RunModelOptions {
   std::string file;
@@ -135,9 +145,57 @@ json answer_to(const LoadedModel& model, const json& request) {
   return {{"outputs", outputs}};
 }
 
+// A thread for each connection, so that those who say nothing keep nobody waiting.
+class Connections : public httplib::TaskQueue {
+ public:
+  void enqueue(std::function<void()> task) override { pool_->submit(std::move(task)); }
+  void shutdown() override { pool_.reset(); }
+
+ private:
+  static constexpr int kMost = 1024;
+  std::optional<ElasticPool> pool_{std::in_place, "connections", kMost};
+};
+
+// So many requests are computed at a time; the others wait for their turn.
+class Turns {
+ public:
+  Turns() : free_(static_cast<int>(std::max(8u, std::thread::hardware_concurrency()))) {}
+  template <class Compute>
+  auto take(const Compute& compute) {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(+[](int* free) { return *free > 0; }, &free_));
+      --free_;
+    }
+    const absl::Cleanup over = [this] {
+      absl::MutexLock lock(&mu_);
+      ++free_;
+    };
+    return compute();
+  }
+
+ private:
+  absl::Mutex mu_;
+  int free_ ABSL_GUARDED_BY(mu_);
+};
+
+// What httplib answers itself has no body.
+void explain_error(const httplib::Request& request, httplib::Response& response) {
+  if (!response.body.empty()) return;
+  const std::string what = response.status == 404 ? str_cat("there is no ", request.method, " ", request.path,
+                                                            "; GET / says what the model takes, and POST /run runs it")
+                           : response.status == 413
+                               ? str_cat("a request has at most ", kMostBytes >> 20, " MiB")
+                               : str_cat("the request is refused with HTTP status ", response.status);
+  response.set_content(json{{"error", what}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n",
+                       "application/json");
+}
+
 void serve(const LoadedModel& model, const RunModelOptions& options) {
-  constexpr size_t kMostBytes = size_t{64} << 20;  // of a request
   httplib::Server server;
+  Turns turns;
+  server.new_task_queue = [] { return new Connections; };  // httplib deletes it
+  server.set_error_handler(explain_error);
   server.set_payload_max_length(kMostBytes);
   // Not as httplib does it: with SO_REUSEPORT a second server would take half of the requests of the first.
   server.set_socket_options([](int socket) {
@@ -158,7 +216,8 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
         try {
           const std::string body = body_of(request, read);
           if (response.status >= 400) return;
-          said = answer_to(model, shallow_json(body));
+          const json asked = shallow_json(body);
+          said = turns.take([&] { return answer_to(model, asked); });
         } catch (const json::exception& error) {
           response.status = 400;
           said = {{"error", std::string("not JSON: ") + error.what()}};
