@@ -98,6 +98,25 @@ class Command(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"Example[^\n]*:\n(  muster server --cluster .* --task_index 0\n)+$")
 
+    def test_server_says_how_a_cluster_is_given(self):
+        for arguments in ([], ["--task_type", "worker"]):
+            done = muster("server", *arguments)
+
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("which cluster? Give --cluster", done.stderr)
+            self.assertIn("--task_type worker --task_index 0", done.stderr)
+
+    def test_status_says_once_why_a_task_is_down(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            target = f"127.0.0.1:{unused.getsockname()[1]}"
+
+            done = muster("status", "--target", target)
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(target + " is down\n", done.stdout)
+        self.assertEqual((done.stdout + done.stderr).count("UNAVAILABLE"), 1, done.stdout + done.stderr)
+
     def test_server_says_what_is_wrong_with_the_memory_of_a_run(self):
         for wrong in ("lots", "0", "-1GB"):
             done = muster("server", f"--memory={wrong}")

@@ -1,5 +1,6 @@
 #include "muster/cluster/server.h"
 
+#include <cstdlib>
 #include <iostream>
 #include <limits>
 
@@ -29,6 +30,11 @@ int serve(const ServerFlags& flags) {
   if (!flags.task_type.empty()) add("task_index", std::to_string(flags.task_index));
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
+  if (flags.cluster.empty() && std::getenv("TF_CONFIG") == nullptr) {
+    throw invalid_argument(
+        "which cluster? Give --cluster, a file with JSON or the JSON itself, or set TF_CONFIG; one task alone is "
+        "--cluster '{\"worker\": [\"localhost:2222\"]}' --task_type worker --task_index 0");
+  }
   const SimpleClusterResolver resolver = resolver_from_flags(static_cast<int>(arguments.size()), arguments.data());
   const std::optional<TaskId> task = resolver.task();
   if (!task) throw invalid_argument("which task is this? Give --task_type and --task_index, or set TF_CONFIG");

@@ -103,7 +103,8 @@ std::string devices_text(const std::vector<std::string>& devices) {
   return text;
 }
 
-std::string table(const std::vector<TaskRow>& rows, bool colour) {
+// `told`: a row whose error is said elsewhere, or null.
+std::string table(const std::vector<TaskRow>& rows, bool colour, const TaskRow* told) {
   std::vector<std::vector<std::string>> cells{
       {"task", "address", "state", "devices", "programs", "variables", "bytes", "sessions", "requests/s", "memory"}};
   for (const TaskRow& row : rows) {
@@ -132,8 +133,8 @@ std::string table(const std::vector<TaskRow>& rows, bool colour) {
   }
   for (const TaskRow& row : rows) {
     if (!row.up) {
-      str_append(text, row.task.empty() ? row.address : row.task, " is ", state_of(row), ": ", name_of(row.down.code()),
-                 ": ", row.down.message(), "\n");
+      str_append(text, row.task.empty() ? row.address : row.task, " is ", state_of(row),
+                 &row == told ? "" : str_cat(": ", name_of(row.down.code()), ": ", row.down.message()), "\n");
     }
     for (const VariableInfo& variable : row.variables) {
       str_append(text, "  ", row.task, "  ", variable.name, "  ", variable.spec.to_string(), "  ",
@@ -183,11 +184,12 @@ int show(const StatusFlags& flags) {
     std::vector<TaskRow> rows;
     for (auto& answer : looks) rows.push_back(answer.get());
     if (flags.watch && terminal) std::cout << "\033[H\033[2J";
-    std::cout << (flags.json ? json_text(rows) : table(rows, terminal)) << std::flush;
     const auto down = std::find_if(rows.begin(), rows.end(), [](const TaskRow& row) { return !row.up; });
+    const TaskRow* const error = flags.watch || down == rows.end() ? nullptr : &*down;
+    std::cout << (flags.json ? json_text(rows) : table(rows, terminal, error)) << std::flush;
     if (!flags.watch) {
-      if (down == rows.end()) return 0;
-      std::cerr << "muster: " << down->down << "\n";
+      if (error == nullptr) return 0;
+      std::cerr << "muster: " << error->down << "\n";
       return 1;
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(flags.every));
