@@ -10,6 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <source_location>
+
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
@@ -25,11 +27,13 @@
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/tensors.h"
+#include "muster/trace/caller.h"
 
 namespace muster {
 namespace {
 
-constexpr int kMostBeginnings = 10;  // of an evaluation under which workers die
+constexpr int kMostBeginnings = 10;       // of an evaluation under which workers die
+constexpr std::source_location kNoPlace;  // of functions that are ours: a user knows them by their names
 
 // A weight for each class from 0 on.
 at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
@@ -89,9 +93,11 @@ struct Model::State {
       const Features outputs = forward(batch.inputs);
       const auto judges = criteria_for(outputs.names());
       return judges->judge(outputs, batch.expected(*judges), by_class);
-    } catch (const c10::Error&) {
+    } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
-      throw Error(Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message())));
+      const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
+      throw Error(Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message(),
+                                             caller.empty() ? "" : str_cat(" (in ", caller, ")"))));
     }
   }
 
@@ -134,7 +140,7 @@ struct Model::State {
         }
         return all;
       };
-      return function(std::move(of_all), {.name = trains ? "fit" : "evaluate", .many_shapes = true});
+      return function(std::move(of_all), {.name = trains ? "fit" : "evaluate", .many_shapes = true}, kNoPlace);
     };
     return {made(1), made(options.steps_per_execution), options.steps_per_execution};
   }
@@ -306,13 +312,14 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
   const Dataset dataset = given != nullptr ? *given : std::get<ModelInput::Make>(data)(InputContext());
   const Iterator pattern = dataset.pattern();
   std::vector<std::string> names;
-  auto forward = function([this, &pattern, &names](const std::vector<at::Tensor>& tensors) {
+  auto outputs_of = [this, &pattern, &names](const std::vector<at::Tensor>& tensors) {
     c10::AutoGradMode no_gradients(false);
     const Features outputs =
         state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false, state_->parts.inputs).inputs);
     names = outputs.names();
     return outputs.tensors();
-  });
+  };
+  auto forward = function(outputs_of, {.name = "predict"}, kNoPlace);
   const bool was_training = state_->parts.set_training(false);
   const absl::Cleanup as_it_was = [&] { state_->parts.set_training(was_training); };
   const std::unique_ptr<ElementSource> source = dataset.open(local_worker());

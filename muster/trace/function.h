@@ -155,14 +155,8 @@ class Function {
     };
     auto describe = [&] {
       std::vector<std::string> descriptions;
-      size_t position = 0;
-      [[maybe_unused]] auto describe_argument = [&](const auto& argument) {
-        for_each_leaf(argument, [&](auto& leaf) {
-          descriptions.push_back("argument " + std::to_string(position) + ": " + describe_leaf(leaf));
-        });
-        ++position;
-      };
-      (describe_argument(args), ...);
+      [[maybe_unused]] size_t position = 0;
+      (describe_parts("argument " + std::to_string(position++), args, descriptions), ...);
       return descriptions;
     };
     return traces_->entry(std::move(signature), tensors, {call, [&] { return kept; }, describe}, elements);
@@ -172,11 +166,10 @@ class Function {
   std::shared_ptr<TracedFunction> traces_;
 };
 
+// `where`: for messages. A function that has no place which its caller knows is given an empty one, and a name.
 template <class F>
 Function<F> function(F f, FunctionOptions options = {}, std::source_location where = std::source_location::current()) {
-  std::string file = where.file_name();
-  return Function<F>(std::move(f), std::move(options),
-                     file.substr(file.rfind('/') + 1) + ":" + std::to_string(where.line()));
+  return Function<F>(std::move(f), std::move(options), place_in_source(where));
 }
 
 }  // namespace muster

@@ -136,6 +136,16 @@ std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   return rows;
 }
 
+std::string Iterator::described() const {
+  std::string text;
+  const ElementSpec element = element_from(specs);
+  for (size_t i = 0; i < element.size(); ++i) {
+    str_append(text, text.empty() ? "" : ", ", i < names.size() ? str_cat("\"", names[i], "\" ") : "",
+               element[i].to_string());
+  }
+  return str_cat("a sequence of (", text, ")");
+}
+
 std::vector<at::Tensor> Iterator::take(size_t count) const {
   if (!number.defined()) throw failed_precondition("an iterator without a sequence: make one from a Dataset");
   Tracer* tracer = Tracer::current();

@@ -79,6 +79,8 @@ struct Iterator {
   // Back to the beginning, as repeat() does it. False: its sequence cannot, or is not of this process.
   bool begin_again() const;
 
+  std::string described() const;  // for messages: 'a sequence of ("x" float32[5, 4], "y" int64[5])'
+
   // Error{kInvalidArgument} if an element has not `count` tensors.
   std::vector<at::Tensor> next_tensors(size_t count);
 

@@ -68,4 +68,37 @@ std::string describe_leaf(const T& value) {
   }
 }
 
+// Describes each part of an argument that is called `name`: 'argument 0[2]: float32[3]'. What says itself what it is
+// (`described()`) is one part: nobody knows what an Iterator is made of.
+template <class T>
+void describe_parts(const std::string& name, const T& value, std::vector<std::string>& descriptions) {
+  using namespace leaves_internal;
+  if constexpr (requires { value.described(); }) {
+    descriptions.push_back(name + ": " + value.described());
+  } else if constexpr (std::same_as<T, at::Tensor> || PlainValue<T>) {
+    descriptions.push_back(name + ": " + describe_leaf(value));
+  } else if constexpr (std::same_as<T, KeptAlive>) {
+    // nothing to see
+  } else if constexpr (is_map<T>) {
+    for (const auto& [key, element] : value)
+      describe_parts(name + "[" + describe_leaf(key) + "]", element, descriptions);
+  } else if constexpr (is_optional<T>) {
+    if (value) describe_parts(name, *value, descriptions);
+  } else {
+    size_t place = 0;
+    auto describe_next = [&](const auto& part) {
+      describe_parts(name + "[" + std::to_string(place++) + "]", part, descriptions);
+    };
+    if constexpr (is_tuple<T>) {
+      std::apply([&](const auto&... parts) { (describe_next(parts), ...); }, value);
+    } else if constexpr (std::same_as<T, std::vector<bool>>) {
+      for (const bool element : value) describe_next(element);
+    } else if constexpr (is_sequence<T>) {
+      for (const auto& element : value) describe_next(element);
+    } else {
+      for_each_field(value, describe_next);
+    }
+  }
+}
+
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include "muster/base/log.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
+#include "muster/trace/iterator.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"
 #include "muster/trace/variable.h"
@@ -202,6 +203,35 @@ TEST(Signature, IsToldWhenItIsWhatAFunctionIsTracedAgainFor) {
   }
 
   EXPECT_TRUE(log.contains("device scope \"/device:CPU:5\" was device scope \"/device:CPU:4\" before"));
+}
+
+TEST(DescribeParts, NamesThePartsOfAnArgumentAsTheyAreWritten) {
+  struct Point {
+    at::Tensor x;
+    int rank;
+  };
+  std::vector<std::string> descriptions;
+
+  describe_parts("argument 0", std::vector{torch::ones({1}), torch::ones({2, 3})}, descriptions);
+  describe_parts("argument 1", std::map<std::string, at::Tensor>{{"w", torch::ones({3})}}, descriptions);
+  describe_parts("argument 2", std::pair(7, Point{torch::ones({4}), 3}), descriptions);
+  describe_parts("argument 3", std::vector<bool>{true}, descriptions);
+
+  EXPECT_THAT(descriptions, testing::ElementsAre("argument 0[0]: float32[1]", "argument 0[1]: float32[2, 3]",
+                                                 "argument 1[\"w\"]: float32[3]", "argument 2[0]: 7",
+                                                 "argument 2[1][0]: float32[4]", "argument 2[1][1]: 3", "argument 3[0]: 1"));
+}
+
+TEST(DescribeParts, OfASequenceOfExamplesAreItsElementsAndNotWhatItIsMadeOf) {
+  Iterator iterator{.number = torch::zeros({}, torch::kLong),
+                    .specs = numbers_of({{DType::kFloat, {5, 4}}, {DType::kLong, {5}}}),
+                    .names = {"x", "y"}};
+  std::vector<std::string> descriptions;
+
+  describe_parts("argument 0", iterator, descriptions);
+
+  EXPECT_THAT(descriptions,
+              testing::ElementsAre("argument 0: a sequence of (\"x\" float32[5, 4], \"y\" int64[5])"));
 }
 
 }  // namespace

@@ -28,10 +28,11 @@ at::Tensor from_its_start(const at::Tensor& tensor) {
       tensor.options().requires_grad(false), tensor.device());
 }
 
-std::string called_with(const TracedFunction::Call& call) {
-  constexpr size_t kMostToTell = 12;  // a sequence of examples has more parts than anybody wants to read
+// Of a function without a place it does not say how it was called: that is what another library function did.
+std::string called_with(const TracedFunction::Call& call, const std::string& place) {
+  constexpr size_t kMostToTell = 12;
   std::string text;
-  const std::vector<std::string> arguments = call.descriptions();
+  const std::vector<std::string> arguments = place.empty() ? std::vector<std::string>() : call.descriptions();
   if (arguments.size() <= kMostToTell) {
     for (const std::string& argument : arguments) str_append(text, text.empty() ? ", called with " : ", ", argument);
   }
@@ -73,7 +74,8 @@ constexpr const char* kFrozen =
 }  // namespace
 
 std::string TracedFunction::in_words() const {
-  return name() == place_ ? str_cat("the function of ", place_) : str_cat("function \"", name(), "\" (", place_, ")");
+  if (name() == place_) return str_cat("the function of ", place_);
+  return str_cat("function \"", name(), "\"", place_.empty() ? "" : str_cat(" (", place_, ")"));
 }
 
 TracedFunction::Inlined::Inlined(const TracedFunction& function) {
@@ -256,12 +258,13 @@ TracedProgram TracedFunction::trace_call(const Call& call, const SharedMemory& s
     return trace(with_views, shared.merged(tensors), options);
   } catch (const Error& error) {
     const Status& status = error.status();
-    throw Error(Status(status.code(), str_cat(status.message(), "; while tracing ", in_words(), called_with(call)),
+    throw Error(Status(status.code(),
+                       str_cat(status.message(), "; while tracing ", in_words(), called_with(call, place_)),
                        status.task(), status.detail()));
   } catch (const c10::Error& error) {
     const Status status = status_of_op_failure();
     const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
-    throw Error(Status(status.code(), str_cat(in_words(), called_with(call), ": ", status.message(),
+    throw Error(Status(status.code(), str_cat(in_words(), called_with(call, place_), ": ", status.message(),
                                               caller.empty() ? "" : str_cat(" (in ", caller, ")"))));
   }
 }
@@ -343,7 +346,7 @@ void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions,
   if (stats_.retraces < kOften || (stats_.retraces & (stats_.retraces - 1)) != 0) {
     if (stats_.retraces != kOften) return;
   }
-  std::string change = "the number of its arguments changed";
+  std::string change = "the parts of its arguments changed";
   for (size_t i = 0; i < descriptions.size() && descriptions.size() == last_descriptions_.size(); ++i) {
     if (descriptions[i] == last_descriptions_[i]) continue;
     change = str_cat(descriptions[i], " was ", last_descriptions_[i].substr(last_descriptions_[i].find(": ") + 2),
@@ -356,6 +359,11 @@ void TracedFunction::warn_if_often(const std::vector<std::string>& descriptions,
   }
   MUSTER_LOG(warning) << "function \"" << name() << "\" was traced " << stats_.misses << " times: " << change
                       << "; tracing is slow, so pass what changes as a tensor of one shape";
+}
+
+std::string place_in_source(const std::source_location& where) {
+  const std::string_view file = where.file_name();
+  return file.empty() ? "" : str_cat(file.substr(file.rfind('/') + 1), ":", where.line());
 }
 
 void refuse_variables_of_strategies(const TracedProgram& traced, const char* what_it_cannot) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -143,6 +144,9 @@ class TracedFunction {
   std::vector<std::string> last_descriptions_ ABSL_GUARDED_BY(mu_);
   ElementSpecs last_elements_ ABSL_GUARDED_BY(mu_);
 };
+
+// "train.cc:12"; "" of an empty one.
+std::string place_in_source(const std::source_location& where);
 
 // Throws Error{kFailedPrecondition} for a program with variables that a strategy has made, which only its coordinator
 // reaches. `what_it_cannot`: be, such as "run by a session".
