@@ -390,6 +390,25 @@ TEST(CoordinatorReports, TellWhatTheTasksHaveDoneSinceTheLastOne) {
   EXPECT_EQ(idle.closures_per_second, 0);
 }
 
+TEST(CoordinatorReports, NameAWorkerThatIsLost) {
+  InProcessCluster cluster({.workers = 2, .ps = 1});
+  ParameterServerStrategy strategy(cluster.resolver());
+  Variable v = strategy.make<Variable>(torch::zeros({}));
+  ClusterCoordinator coordinator(strategy);
+  auto add = function([&] { v.assign_add(torch::ones({})); });
+  coordinator.schedule(add);
+  coordinator.join();
+
+  cluster.stop({"worker", 1});
+  for (int i = 0; i < 20; ++i) coordinator.schedule(add);
+  coordinator.join();
+  const CoordinatorReport report = coordinator.report();
+
+  EXPECT_THAT(report.sentence(), HasSubstr("not there: /job:worker/replica:0/task:1"));
+  EXPECT_NE(report.limit(), Limit::kChief);
+  EXPECT_FALSE(report.workers[1].status.ok());
+}
+
 // ---- Who sees whom
 TEST(ClusterCoordinatorDevices, OfAnotherWorkerAreNotSeen) {
   InProcessCluster cluster({.workers = 2, .ps = 2});

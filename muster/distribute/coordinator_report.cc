@@ -87,6 +87,12 @@ Limit CoordinatorReport::limit() const {
 }
 
 std::string CoordinatorReport::sentence() const {
+  const std::vector<std::string> gone = missing(*this);
+  if (gone.empty() || limit() == Limit::kMissing) return limit_in_words();
+  return absl::StrCat(limit_in_words(), "; not there: ", absl::StrJoin(gone, ", "));
+}
+
+std::string CoordinatorReport::limit_in_words() const {
   const std::string rate = absl::StrFormat("%.4g closures a second, limited by ", closures_per_second);
   switch (limit()) {
     case Limit::kNothing: return "no closure has run";

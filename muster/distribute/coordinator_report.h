@@ -38,8 +38,11 @@ struct CoordinatorReport {
   std::vector<TaskReport> workers{}, parameter_servers{};
 
   Limit limit() const;
-  std::string sentence() const;   // that says what limits the rate
+  std::string sentence() const;   // that says what limits the rate, and which tasks are not there
   std::string to_string() const;  // the sentence, and a table of the tasks
+
+ private:
+  std::string limit_in_words() const;
 };
 
 }  // namespace muster

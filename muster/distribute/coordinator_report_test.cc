@@ -53,6 +53,7 @@ TEST(CoordinatorReport, TellsOfTasksThatDoNotAnswer) {
   CoordinatorReport given = report(worker(1, 0, 0.1), 0.5);
   given.workers.push_back({.task = "/job:worker/replica:0/task:1", .status = Status(StatusCode::kUnavailable, "gone")});
   EXPECT_EQ(given.limit(), Limit::kWorkers) << "of those that are known";
+  EXPECT_THAT(given.sentence(), testing::EndsWith("what the workers compute; not there: /job:worker/replica:0/task:1"));
   EXPECT_THAT(given.to_string(), HasSubstr("/job:worker/replica:0/task:1     gone"));
   EXPECT_THAT(given.to_string(), HasSubstr("100 %"));
   given.workers[0].running = 0.4;
