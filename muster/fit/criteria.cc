@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "muster/base/status.h"
+#include "muster/runtime/failed_op.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -230,6 +232,22 @@ Logs Criteria::logs(const std::vector<double>& sums) const {
     }
   }
   return logs;
+}
+
+Status Criteria::explained(const Status& status) const {
+  const std::optional<std::string> op = op_with_unfit_operand(status);
+  if (!op || !(op->starts_with("aten::nll_loss") || *op == "aten::gather")) return status;
+  std::vector<std::string> losses;
+  for (const Criterion& criterion : all_) {
+    if (criterion.loss.name() != sparse_categorical_cross_entropy.name()) continue;
+    losses.push_back(str_cat(criterion.loss.name(),
+                             criterion.prefix.empty() ? "" : str_cat(" of output \"", criterion.output, "\"")));
+  }
+  if (losses.empty()) return status;
+  return Status(status.code(),
+                str_cat(status.message(), "; a label of loss ", absl::StrJoin(losses, ", "),
+                        " is the number of a class, from 0 on, of as many classes as the model gives scores"),
+                status.task(), status.detail());
 }
 
 std::string Criteria::to_string() const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/fit/history.h"
 #include "muster/fit/losses.h"
 #include "muster/fit/per_output.h"
@@ -51,6 +52,9 @@ class Criteria {
 
   // "loss", and with several outputs "box_loss" and "box_accuracy" for "accuracy".
   Logs logs(const std::vector<double>& sums) const;
+
+  // The same with what a loss takes for a label, if a step has failed since one was no class.
+  Status explained(const Status& status) const;
 
   // A line for each output, if there are several.
   std::string to_string() const;

@@ -81,6 +81,16 @@ struct Model::State {
     absl::MutexLock lock(&mu);
     return known;
   }
+  // As many as loop.run() takes. A failure names the loss whose label it was.
+  int64_t run(StepLoop& loop, const Steps& steps, std::optional<int64_t> count, const StepLoop::Each& each) const {
+    try {
+      return loop.run(steps, count, each);
+    } catch (const Error& error) {
+      const auto judges = criteria();
+      if (!judges) throw;
+      throw Error(judges->explained(error.status()));
+    }
+  }
   size_t length() const {
     const auto all = criteria();
     return all ? all->length() : 0;
@@ -155,7 +165,7 @@ struct Model::State {
       const auto loop = make_step_loop(strategy, data);
       const int64_t lost_before = loop->lost_workers();
       totals = Totals();
-      loop->run(*test, how.steps, [&](const at::Tensor& sums, int64_t) {
+      run(*loop, *test, how.steps, [&](const at::Tensor& sums, int64_t) {
         totals.add(sums);
         return true;
       });
@@ -257,7 +267,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_begin(training);
     Totals totals;
     const int64_t examples_before = training.examples;
-    const int64_t taken = loop->run(steps, options.steps_per_epoch, [&](const at::Tensor& sums, int64_t count) {
+    const int64_t taken = state.run(*loop, steps, options.steps_per_epoch, [&](const at::Tensor& sums, int64_t count) {
       totals.add(sums);
       training.steps += count;
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
@@ -349,7 +359,7 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   state.parts.set_training(true);
   Totals totals;
   const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
-  const int64_t taken = loop->run(*state.train, 1, [&](const at::Tensor& sums, int64_t) {
+  const int64_t taken = state.run(*loop, *state.train, 1, [&](const at::Tensor& sums, int64_t) {
     totals.add(sums);
     return true;
   });

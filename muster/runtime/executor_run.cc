@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/blocking.h"
+#include "muster/runtime/failed_op.h"
 #include "muster/runtime/matrix_product.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
@@ -144,8 +145,7 @@ bool Executor::Run::take_steps(const std::vector<Step>& steps, size_t begin, siz
     try {
       perform(step, stack);
     } catch (...) {
-      stack.clear();
-      rethrow_with_place(step);
+      rethrow_with_place(step, std::exchange(stack, {}));
     }
     if (options_.profile != nullptr) {
       options_.profile->add({op_name(step), plan_.lane_devices[step.lane], began, Profile::Clock::now()});
@@ -199,13 +199,17 @@ const std::string& Executor::Run::op_name(const Step& step) const {
   return plan_.program.op_of(plan_.program.instructions[step.instruction]).name;
 }
 
-void Executor::Run::rethrow_with_place(const Step& step) const {
+void Executor::Run::rethrow_with_place(const Step& step, const std::vector<c10::IValue>& stack) const {
   Status status = status_of_op_failure();
-  if (!step.as<Step::Op>() || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
+  const auto* op = step.as<Step::Op>();
+  if (op == nullptr || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
+  if (step.device.is_cpu()) {
+    status = explained(status, plan_.program, plan_.program.instructions[step.instruction], op->op, stack);
+  }
   throw Error(Status(status.code(),
                      str_cat("op ", op_name(step), " (instruction ", step.instruction, " of program \"",
                              plan_.program.name, "\") on ", plan_.lane_devices[step.lane], ": ", status.message()),
-                     task_));
+                     task_, status.detail()));
 }
 
 namespace {

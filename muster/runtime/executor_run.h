@@ -56,7 +56,7 @@ class Executor::Run {
   void signal(int32_t event);
   void await(int32_t event) const;
   const std::string& op_name(const Step& step) const;
-  [[noreturn]] void rethrow_with_place(const Step& step) const;
+  [[noreturn]] void rethrow_with_place(const Step& step, const std::vector<c10::IValue>& stack) const;
   void perform(const Step& step, std::vector<c10::IValue>& stack);
   void call(const Step& step, const Step::Op& op, std::vector<c10::IValue>& stack);
   // Whether the factors of a product wait for the update now.
