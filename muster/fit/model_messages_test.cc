@@ -42,5 +42,12 @@ TEST(ModelMessages, NameTheTableOfAnIdThatIsTooLarge) {
               HasSubstr("indices has 10, expected at least 0 and below 10 (weight[0]); of variable \"words.weight\""));
 }
 
+TEST(ModelMessages, ShowOnWhichDevicesOfThisProcessAVariableIs) {
+  const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
+  const Model model = compile(strategy.make<torch::nn::Linear>(3, 1), {.loss = mean_squared_error});
+
+  EXPECT_THAT(model.summary(), AllOf(HasSubstr("here on CPU:0, here on CPU:1"), Not(HasSubstr("localhost"))));
+}
+
 }  // namespace
 }  // namespace muster::model_messages_test

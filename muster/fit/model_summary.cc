@@ -21,17 +21,24 @@ int64_t numbers_in(const Variable& variable) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
+// A device of this process by what tells it from the others here: its name says "localhost" whatever task this is.
+std::string place_of(const Variable& part) {
+  constexpr std::string_view kHere = "/job:localhost/replica:0/task:0/device:";
+  const std::string& device = part.device();
+  if (device.empty()) return "here";
+  return device.starts_with(kHere) ? str_cat("here on ", device.substr(kHere.size())) : device;
+}
+
 std::string where_is(const Variable& variable) {
-  auto device = [](const Variable& part) { return part.device().empty() ? "here" : part.device(); };
   if (!variable.shards().empty()) {
-    return str_cat(variable.shards().size(), " parts, from ", device(variable.shards().front()), " to ",
-                   device(variable.shards().back()));
+    return str_cat(variable.shards().size(), " parts, from ", place_of(variable.shards().front()), " to ",
+                   place_of(variable.shards().back()));
   }
   if (!variable.copies().empty()) {
     return absl::StrJoin(variable.copies(), ", ",
-                         [&](std::string* out, const Variable& copy) { *out += device(copy); });
+                         [](std::string* out, const Variable& copy) { *out += place_of(copy); });
   }
-  return device(variable);
+  return place_of(variable);
 }
 
 }  // namespace
@@ -57,6 +64,9 @@ std::string Model::summary() const {
   }
   str_append(text, with_commas(trained), " numbers are trained, ", with_commas(others), " others\n",
              outputs_in_words());
+  if (const int64_t processes = strategy().across().size; processes > 1) {
+    str_append(text, "each of ", processes, " processes has all of them, and they stay alike\n");
+  }
   return text;
 }
 
