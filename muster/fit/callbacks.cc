@@ -59,12 +59,24 @@ std::string in_all_digits(double value) {
   return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
 }
 
-double value_of(const Logs& logs, const std::string& name) {
+double value_of(const Logs& logs, const std::string& name, const char* callback) {
   const auto found = logs.find(name);
   if (found != logs.end()) return found->second;
-  throw not_found("a callback asks for \"", name, "\", but an epoch has ",
-                  absl::StrJoin(logs, ", ", [](std::string* out, const auto& log) { *out += log.first; }),
-                  name.starts_with("val_") ? "; validation_data gives it" : "");
+  std::vector<std::string> there;
+  bool validated = false;
+  for (const auto& [each, value] : logs) {
+    there.push_back(each);
+    validated = validated || each.starts_with("val_");
+  }
+  std::vector<std::string> possible = there;
+  for (size_t i = 0; i < there.size() && !validated; ++i) possible.push_back("val_" + there[i]);
+  const std::string meant = nearest_name(name, possible);
+  const bool of_validation = !validated && meant.starts_with("val_");
+  throw not_found(callback, " asks for \"", name, "\", but an epoch has ", absl::StrJoin(there, ", "),
+                  meant.empty()   ? ""
+                  : meant == name ? "; validation_data gives it"
+                                  : str_cat("; did you mean \"", meant, "\"",
+                                            of_validation ? ", which validation_data gives?" : "?"));
 }
 
 // The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
@@ -105,8 +117,8 @@ std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::st
   return more;
 }
 
-bool BestSoFar::improves(const Logs& logs) {
-  const double value = value_of(logs, monitor_);
+bool BestSoFar::improves(const Logs& logs, const char* whose) {
+  const double value = value_of(logs, monitor_, whose);
   if (std::isnan(value)) return false;
   if (best_ && !(larger_ ? value > *best_ + min_delta_ : value < *best_ - min_delta_)) return false;
   best_ = value;
@@ -120,7 +132,7 @@ void EarlyStopping::on_train_begin(Training&) { *this = EarlyStopping(options_);
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   if (training.epoch < options_.start_from_epoch) return;
-  if (best_.improves(logs)) {
+  if (best_.improves(logs, "EarlyStopping")) {
     waited_ = 0;
     if (!options_.restore_best_weights) return;
     best_weights_.clear();
@@ -179,7 +191,7 @@ void ModelCheckpoint::on_epoch_begin(Training& training) {
 }
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
-  if (best_ && !best_->improves(logs)) return;
+  if (best_ && !best_->improves(logs, "ModelCheckpoint")) return;
   const int64_t step = first_step_ + training.steps;
   // What a job has saved that was lost before its backup is saved again.
   if (went_on_ && training.model.strategy().is_chief()) {
@@ -324,16 +336,16 @@ void TensorBoard::on_train_end(Training&, const Logs&) {
 }
 
 void TerminateOnNaN::on_steps(Training& training, const Logs& logs) {
-  if (std::isfinite(value_of(logs, "loss"))) return;
-  MUSTER_LOG(warning) << "fit: the loss is " << value_of(logs, "loss") << " after step " << training.steps
-                      << ", so it ends";
+  if (std::isfinite(value_of(logs, "loss", "TerminateOnNaN"))) return;
+  MUSTER_LOG(warning) << "fit: the loss is " << value_of(logs, "loss", "TerminateOnNaN") << " after step "
+                      << training.steps << ", so it ends";
   training.stop = true;
 }
 
 void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
-  if (training.stop || std::isfinite(value_of(logs, "loss"))) return;
-  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << value_of(logs, "loss")
-                      << ", so it ends";
+  if (training.stop || std::isfinite(value_of(logs, "loss", "TerminateOnNaN"))) return;
+  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is "
+                      << value_of(logs, "loss", "TerminateOnNaN") << ", so it ends";
   training.stop = true;
 }
 

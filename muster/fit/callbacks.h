@@ -25,11 +25,12 @@ class SummaryWriter;
 // recall, f1, r2 or iou; smaller for others, and for all that end in loss or error.
 enum class Better { kAuto, kSmaller, kLarger };
 
-// Remembers the best of a number. Throws Error{kNotFound} that lists the names if an epoch has no such number.
+// Remembers the best of a number.
 class BestSoFar {
  public:
   BestSoFar(std::string monitor, Better better, double min_delta = 0);
-  bool improves(const Logs& logs);
+  // Throws Error{kNotFound} if an epoch has no such number: it says which callback asks, and what there is.
+  bool improves(const Logs& logs, const char* whose);
   std::optional<double> best() const { return best_; }
   void set_best(double best) { best_ = best; }
   // For Callback::memory(), with numbers of its own; remember() gives these back, none for a text that is not of the

@@ -12,6 +12,7 @@
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
+#include "muster/fit/rate_callbacks.h"
 #include "muster/fit/test_events.h"
 #include "muster/train/checkpoints.h"
 
@@ -19,6 +20,7 @@ namespace muster::callbacks_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -381,9 +383,9 @@ TEST_F(FitCallbacks, EarlyStoppingBringsTheBestWeightsBack) {
 
 TEST_F(FitCallbacks, ANumberThatEndsInLossIsBetterIfSmaller) {
   BestSoFar best("val_recall_loss", Better::kAuto);
-  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.5}}));
-  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.4}}));
-  EXPECT_FALSE(best.improves({{"val_recall_loss", 0.45}}));
+  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.5}}, "EarlyStopping"));
+  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.4}}, "EarlyStopping"));
+  EXPECT_FALSE(best.improves({{"val_recall_loss", 0.45}}, "EarlyStopping"));
 }
 
 TEST_F(FitCallbacks, CsvHasAllDigits) {
@@ -404,6 +406,30 @@ TEST_F(FitCallbacks, CsvMakesItsDirectoryAndGoesOnWhereATrainingDoes) {
   }
   EXPECT_EQ(read_file(in("new/directory/log.csv")), "epoch,loss\n0,0\n2,2\n");
   EXPECT_THROW(CsvLogger("/proc/no/log.csv").on_train_begin(training), Error);
+}
+
+TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
+  Model trained = model();
+  auto said = [&](Callbacks callbacks, std::optional<ModelInput> validation_data = {}) -> std::string {
+    try {
+      trained.fit(data_, {.validation_data = validation_data, .callbacks = callbacks, .verbose = 0});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+
+  EXPECT_THAT(said({EarlyStopping({.monitor = "val_los"})}, data_),
+              EndsWith("EarlyStopping asks for \"val_los\", but an epoch has loss, val_loss; did you mean "
+                       "\"val_loss\"?"));
+  EXPECT_THAT(said({EarlyStopping({.monitor = "val_los"})}),
+              EndsWith("has loss; did you mean \"val_loss\", which validation_data gives?"));
+  EXPECT_THAT(said({EarlyStopping()}), EndsWith("\"val_loss\", but an epoch has loss; validation_data gives it"));
+  EXPECT_THAT(said({ModelCheckpoint({.directory = in("monitored"), .monitor = "lost"})}),
+              HasSubstr("ModelCheckpoint asks for \"lost\""));
+  EXPECT_THAT(said({ReduceLrOnPlateau({.monitor = "f1"})}, data_),
+              EndsWith("ReduceLrOnPlateau asks for \"f1\", but an epoch has learning_rate, loss, val_loss"));
+  EXPECT_THROW(trained.fit(data_, {.verbose = 0})["los"], Error);
 }
 
 }  // namespace

@@ -12,11 +12,14 @@ namespace muster {
 class Logs : public std::map<std::string, double> {
  public:
   using map::map;
-  // Throws Error{kNotFound} that lists the names.
+  // Throws Error{kNotFound} that lists the names, and says which is nearest.
   double operator[](const std::string& name) const { return at(name); }
   double at(const std::string& name) const;
   void set(const std::string& name, double value) { insert_or_assign(name, value); }
 };
+
+// The one of them that `name` is most likely meant to be; "" if none is near.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& names);
 
 class History {
  public:

@@ -169,7 +169,9 @@ TEST(Fit, ListsTheNumbersThatThereAreForOneThatThereIsNot) {
   const Status status = testing_support::caught([&] { model.evaluate(line.batches())["mean_absolute_eror"]; });
 
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "there is no number \"mean_absolute_eror\"; there are loss, mean_absolute_error");
+  EXPECT_EQ(status.message(),
+            "there is no number \"mean_absolute_eror\"; there are loss, mean_absolute_error; "
+            "did you mean \"mean_absolute_error\"?");
   EXPECT_EQ(testing_support::caught([&] { History()["loss"]; }).message(),
             "history: there is no \"loss\"; there are none");
 }

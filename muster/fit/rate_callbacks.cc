@@ -55,7 +55,7 @@ void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
     --cooling_;
     waited_ = 0;
   }
-  if (best_.improves(logs)) {
+  if (best_.improves(logs, "ReduceLrOnPlateau")) {
     waited_ = 0;
     return;
   }
