@@ -432,5 +432,12 @@ TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
   EXPECT_THROW(trained.fit(data_, {.verbose = 0})["los"], Error);
 }
 
+TEST_F(FitCallbacks, NumbersThatAreNoneHaveNoSign) {
+  Logs logs;
+  logs.set("loss", -std::numeric_limits<double>::quiet_NaN());
+
+  EXPECT_FALSE(std::signbit(logs["loss"]));
+}
+
 }  // namespace
 }  // namespace muster::callbacks_test

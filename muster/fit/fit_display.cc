@@ -69,8 +69,8 @@ void FitDisplay::on_epoch_end(Training& training, const Logs& logs) {
     shown_.reset();
     out_ << "\x1b[1A\x1b[2K";  // over the bar
   }
-  out_ << "epoch " << training.epoch + 1 << "/" << training.epochs << "  " << with_commas(steps) << " steps  "
-       << absl::StrFormat("%.1f", seconds) << " s  "
+  out_ << "epoch " << training.epoch + 1 << "/" << training.epochs << "  " << with_commas(steps)
+       << (steps == 1 ? " step  " : " steps  ") << absl::StrFormat("%.1f", seconds) << " s  "
        << with_commas(static_cast<int64_t>(static_cast<double>(examples) / std::max(seconds, 1e-9))) << " examples/s  "
        << described(logs) << std::endl;
 }

@@ -46,5 +46,18 @@ TEST(FitDisplay, IsABarOnATerminalThatBecomesALine) {
   EXPECT_THAT(shown({.steps = 2000, .bar = false, .tty = true}), Not(HasSubstr("\x1b")));
 }
 
+TEST(FitDisplay, SaysOneStep) {
+  std::ostringstream out;
+  FitDisplay display({.out = &out});
+  Model model = compile(torch::nn::Linear(1, 1), {.loss = mean_squared_error});
+  Training training{.model = model, .epochs = 1};
+
+  display.on_epoch_begin(training);
+  training.steps = 1;
+  display.on_epoch_end(training, {{"loss", 0.25}});
+
+  EXPECT_THAT(out.str(), StartsWith("epoch 1/1  1 step  "));
+}
+
 }  // namespace
 }  // namespace muster

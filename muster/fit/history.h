@@ -1,6 +1,8 @@
 // What fit() has seen, epoch by epoch.
 #pragma once
 
+#include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,7 +17,10 @@ class Logs : public std::map<std::string, double> {
   // Throws Error{kNotFound} that lists the names, and says which is nearest.
   double operator[](const std::string& name) const { return at(name); }
   double at(const std::string& name) const;
-  void set(const std::string& name, double value) { insert_or_assign(name, value); }
+  // A NaN loses its sign, which is nobody's and would be printed.
+  void set(const std::string& name, double value) {
+    insert_or_assign(name, std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);
+  }
 };
 
 // The one of them that `name` is most likely meant to be; "" if none is near.

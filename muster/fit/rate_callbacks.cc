@@ -68,7 +68,8 @@ void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
   cooling_ = options_.cooldown;
   if (training.model.strategy().is_chief()) {
     MUSTER_LOG(info) << "epoch " << training.epoch + 1 << ": " << options_.monitor << " is no better for "
-                     << options_.patience << " epochs; the learning rate is " << after << " now";
+                     << options_.patience << (options_.patience == 1 ? " epoch" : " epochs")
+                     << "; the learning rate is " << after << " now";
   }
 }
 
