@@ -79,6 +79,26 @@ double value_of(const Logs& logs, const std::string& name, const char* callback)
                                             of_validation ? ", which validation_data gives?" : "?"));
 }
 
+// Takes the lines of epochs from this one on out of a file of CsvLogger.
+void forget_epochs(const std::string& path, int first) {
+  std::ifstream in(path);
+  std::string kept, line;
+  bool forgot = false;
+  while (std::getline(in, line)) {
+    int epoch = 0;
+    const bool again = absl::SimpleAtoi(line.substr(0, line.find(',')), &epoch) && epoch >= first;
+    forgot = forgot || again;
+    if (!again) str_append(kept, line, "\n");
+  }
+  if (!forgot) return;
+  const std::string beside = path + ".tmp";  // whoever is killed now has not lost what it has
+  std::ofstream out(beside, std::ios::trunc);
+  out << kept << std::flush;
+  std::error_code refused;
+  if (out) std::filesystem::rename(beside, path, refused);
+  if (!out || refused) throw unavailable("CsvLogger: \"", path, "\" cannot be written");
+}
+
 // The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
 double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
   double best = std::numeric_limits<double>::quiet_NaN();
@@ -260,6 +280,7 @@ void BackupAndRestore::on_train_end(Training& training, const Logs&) {
 }
 
 void CsvLogger::on_train_begin(Training& training) {
+  begun_ = false;
   if (!training.model.strategy().is_chief()) return;
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
   std::error_code refused;
@@ -271,7 +292,10 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   if (!training.model.strategy().is_chief()) return;
   // A training that goes on after a backup adds to what it had written before.
   std::error_code none;
-  begun_ = begun_ || (training.epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none);
+  if (!begun_ && training.epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) {
+    forget_epochs(path_, training.epoch);
+    begun_ = true;
+  }
   std::ofstream out(path_, begun_ ? std::ios::app : std::ios::trunc);
   if (!begun_) {
     out << "epoch";

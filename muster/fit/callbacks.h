@@ -124,8 +124,9 @@ class BackupAndRestore : public Callback {
   std::shared_ptr<Checkpoints> checkpoints_;
 };
 
-// A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch.
-// Makes the directory. Throws Error{kUnavailable} for a file that cannot be written.
+// A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch;
+// lines of epochs that it takes again, since they were lost before their backup, go. Makes the directory. Throws
+// Error{kUnavailable} for a file that cannot be written.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
@@ -134,7 +135,7 @@ class CsvLogger : public Callback {
 
  private:
   std::string path_;
-  bool begun_ = false;
+  bool begun_ = false;  // by this training
 };
 
 struct TensorBoardOptions {

@@ -408,6 +408,35 @@ TEST_F(FitCallbacks, CsvMakesItsDirectoryAndGoesOnWhereATrainingDoes) {
   EXPECT_THROW(CsvLogger("/proc/no/log.csv").on_train_begin(training), Error);
 }
 
+TEST_F(FitCallbacks, CsvHasOneLineForAnEpochThatWasLostBeforeItsBackup) {
+  Model trained = model();
+  Training training{.model = trained, .epochs = 4};
+  auto train = [&](int first, int end, double loss) {
+    CsvLogger logger(in("lost.csv"));
+    training.epoch = first;
+    logger.on_train_begin(training);
+    for (; training.epoch < end; ++training.epoch) logger.on_epoch_end(training, {{"loss", loss}});
+  };
+
+  train(0, 3, 1);  // of which the last has no backup
+  train(2, 4, 0.5);
+
+  EXPECT_EQ(read_file(in("lost.csv")), "epoch,loss\n0,1\n1,1\n2,0.5\n3,0.5\n");
+}
+
+TEST_F(FitCallbacks, CsvBeginsAnewWithEachTraining) {
+  Model trained = model();
+  Training training{.model = trained, .epochs = 1};
+  CsvLogger logger(in("anew.csv"));
+
+  for (const double loss : {1.0, 0.5}) {
+    logger.on_train_begin(training);
+    logger.on_epoch_end(training, {{"loss", loss}});
+  }
+
+  EXPECT_EQ(read_file(in("anew.csv")), "epoch,loss\n0,0.5\n");
+}
+
 TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
   Model trained = model();
   auto said = [&](Callbacks callbacks, std::optional<ModelInput> validation_data = {}) -> std::string {
