@@ -271,7 +271,7 @@ std::string CheckpointDirectory::begin(int64_t step) {
   for (int tries = 0;; ++tries) {
     const std::string temporary = temporary_path(path_, step);
     if (disk::repeated({}, [&] { return disk::mkdir(temporary, 0777); }) != 0) {
-      throw file_error(temporary, "create", errno);
+      throw file_error(path_, "create a checkpoint in it", errno);  // the user knows this name, and not the other one
     }
     auto lock = lock_directory(temporary);
     if (!lock && tries < 3) {

@@ -7,6 +7,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/io/disk.h"
 #include "muster/io/test_checkpoints.h"
 #include "muster/io/test_files.h"
@@ -18,6 +19,7 @@ using namespace ::muster::testing_support;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 constexpr int kPassing[] = {EIO, ESTALE, ETIMEDOUT, EAGAIN, EHOSTDOWN};
@@ -89,6 +91,16 @@ TEST_F(FailingDisk, IsSaidWhereItCannotBeListed) {
   disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "list" ? EIO : 0; });
 
   EXPECT_EQ(caught([&] { (void)directory_.latest(); }).code(), StatusCode::kUnavailable);
+}
+
+TEST_F(FailingDisk, IsSaidByTheNameOfTheDirectoryThatAnotherCheckpointIsToBeIn) {
+  disk::ScopedFaults faults([](std::string_view call, const std::string&) { return call == "mkdir" ? EACCES : 0; });
+
+  const Status status = caught([&] { directory_.begin(2); });
+
+  EXPECT_EQ(status.code(), StatusCode::kPermissionDenied);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(str_cat("file \"", scratch_.path(), "\": create a checkpoint in it")),
+                                      Not(HasSubstr(".tmp"))));
 }
 
 TEST_F(FailingDisk, NeverCostsTheCheckpointOfAStepThatIsSavedAgain) {

@@ -126,6 +126,13 @@ TEST_F(ModuleWeights, ReplaceNothingButPlainFiles) {
   EXPECT_TRUE(std::filesystem::is_fifo(file_));
 }
 
+TEST_F(ModuleWeights, ThatCannotBeWrittenAreNamedAsTheyWereAskedFor) {
+  const Status status = caught([&] { save_safetensors(net_of(1), "/nowhere/net.safetensors"); });
+
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("file \"/nowhere/net.safetensors\": create"));
+}
+
 TEST_F(ModuleWeights, GoToParameterServersAndComeBack) {
   const InProcessCluster cluster({.workers = 1, .ps = 2});
   const ParameterServerStrategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);

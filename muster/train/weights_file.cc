@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,13 +54,17 @@ void write_weights(const std::string& path, const NamedTensors& tensors,
 
   static std::atomic<uint64_t> files{0};
   const std::string temporary = str_cat(path, ".", getpid(), "-", files.fetch_add(1), ".tmp");
-  {
+  try {
     SafetensorsWriter writer(temporary, std::move(specs), described);
     for (const auto& [name, tensor] : sorted) {
       const at::Tensor written = here(tensor);
       writer.write(name, bytes_in(written));
     }
     writer.finish();
+  } catch (const Error& error) {  // whoever has asked knows the file by its name
+    const Status& status = error.status();
+    throw Error(Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}}), status.task(),
+                       status.detail()));
   }
   std::error_code failed;
   std::filesystem::rename(temporary, path, failed);
