@@ -20,6 +20,18 @@ std::string_view name_of(StatusCode code) {
                                : "UNKNOWN";  // A newer peer may send a code that this one does not know.
 }
 
+namespace {
+
+bool names_task(std::string_view message, std::string_view task) {
+  for (size_t at = message.find(task); at != std::string_view::npos; at = message.find(task, at + 1)) {
+    const size_t end = at + task.size();  // of task 1, not of task 12
+    if (end == message.size() || message[end] < '0' || message[end] > '9') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::ostream& operator<<(std::ostream& out, StatusCode code) { return out << name_of(code); }
 
 Status::Status(StatusCode code, std::string message, std::string task, std::string detail)
@@ -27,7 +39,8 @@ Status::Status(StatusCode code, std::string message, std::string task, std::stri
 
 std::string Status::to_string() const {
   if (ok()) return "OK";
-  return str_cat(name_of(code_), task_.empty() ? "" : " at ", task_, message_.empty() ? "" : ": ", message_);
+  const bool says_where = task_.empty() || names_task(message_, task_);
+  return str_cat(name_of(code_), says_where ? "" : str_cat(" at ", task_), message_.empty() ? "" : ": ", message_);
 }
 
 Status Status::from(const std::string& task) const {

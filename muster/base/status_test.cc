@@ -25,6 +25,14 @@ TEST(Status, PrintsCodeTaskAndMessage) {
   EXPECT_EQ(out.str(), "UNAVAILABLE at /job:ps/task:1: connection refused");
 }
 
+TEST(Status, PrintsATaskOnceThatItsMessageNames) {
+  const Status named(StatusCode::kUnknown, "op on /job:ps/task:1/device:CPU:0", "/job:ps/task:1");
+  const Status other(StatusCode::kUnknown, "from /job:ps/task:12", "/job:ps/task:1");
+
+  EXPECT_EQ(named.to_string(), "UNKNOWN: op on /job:ps/task:1/device:CPU:0");
+  EXPECT_EQ(other.to_string(), "UNKNOWN at /job:ps/task:1: from /job:ps/task:12");
+}
+
 TEST(Status, PrintsNoTaskAndNoColonWhenThereIsNothingToSay) {
   EXPECT_EQ(Status(StatusCode::kNotFound, "variable \"w\"").to_string(), "NOT_FOUND: variable \"w\"");
   EXPECT_EQ(Status(StatusCode::kAborted, "").to_string(), "ABORTED");
