@@ -1,5 +1,6 @@
 #include "muster/distribute/ps_checkpoints.h"
 
+#include <exception>
 #include <future>
 #include <set>
 
@@ -84,11 +85,36 @@ void PsCheckpoints::check_directory(const std::string& directory) const {
 }
 
 void PsCheckpoints::restore(const std::string& checkpoint, const StoredByTask& by_task, RestoreStage stage) const {
+  auto answers =
+      ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
+        keeper.restore(checkpoint, variables, stage);
+      });
+  StoredByTask ready;  // nothing of each task that has said that it can
+  std::exception_ptr failure;
+  auto task = by_task.begin();
+  for (auto& answer : answers) {
+    try {
+      answer.get();
+      ready[task->first];
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    ++task;
+  }
+  if (!failure) return;
+  if (stage == RestoreStage::kCheck) drop_staged(checkpoint, ready);
+  std::rethrow_exception(failure);
+}
+
+void PsCheckpoints::drop_staged(const std::string& checkpoint, const StoredByTask& nothing) const {
   for (auto& answer :
-       ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
-         keeper.restore(checkpoint, variables, stage);
+       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
+         keeper.restore(checkpoint, none, RestoreStage::kApply);
        })) {
-    answer.get();
+    try {
+      answer.get();
+    } catch (const Error&) {  // it has let go of them, or is gone
+    }
   }
 }
 

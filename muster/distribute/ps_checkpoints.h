@@ -46,6 +46,8 @@ class PsCheckpoints : public SavedVariables {
   // How a variable or part is stored in checkpoints.
   StoredVariable stored(const Variable::State& state) const;
   void restore(const std::string& checkpoint, const StoredByTask& by_task, RestoreStage stage) const;
+  // What tasks have read in vain, as others could not: a restore of nothing lets go of it. `nothing`: of each of them.
+  void drop_staged(const std::string& checkpoint, const StoredByTask& nothing) const;
 
   const PsCheckpointsOptions options_;
   PsIncarnations& incarnations_;

@@ -24,6 +24,8 @@
 namespace muster {
 namespace {
 
+using testing_support::caught;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -276,6 +278,25 @@ TEST_F(RestoreTest, ChangesNothingWhenOneServerCannotReadItsPart) {
 
   EXPECT_EQ(restore().code(), StatusCode::kDataLoss);
 
+  expect_all(9);
+}
+
+TEST_F(RestoreTest, LeavesNothingAtTheServersThatCouldWhenAnotherOneCannot) {
+  save_twice();
+  change_a_byte(1, 1);
+  change_a_byte(2, 1);
+  EXPECT_EQ(restore().code(), StatusCode::kDataLoss);
+
+  std::filesystem::remove(file(1, 0));  // which the first one has read
+  LocalWorker& first = cluster_.worker({"ps", 0});
+  const StoredVariable half{.name = first.variables().at(0).name,
+                            .spec = {DType::kFloat, {50}},
+                            .device = "/job:ps/replica:0/task:0/device:CPU:0",
+                            .whole = "w",
+                            .whole_sizes = {100}};
+  const Status status = caught([&] { first.restore(directory_ + "/ckpt-1", {half}, RestoreStage::kApply); });
+
+  EXPECT_FALSE(status.ok()) << "it still has what it read for a restore that has failed";
   expect_all(9);
 }
 
