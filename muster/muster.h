@@ -25,6 +25,7 @@
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/distribute/replica_ops.h"
+#include "muster/fit/autocast.h"
 #include "muster/fit/callbacks.h"
 #include "muster/fit/export_model.h"
 #include "muster/fit/loaded_model.h"
