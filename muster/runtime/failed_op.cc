@@ -33,10 +33,11 @@ void add_variables(const Program& program, const Instruction& instruction, std::
 }
 
 // Those that are used together with these values.
-void add_variables_beside(const Program& program, const std::set<ValueId>& values, const std::vector<Program>& parts,
+void add_variables_beside(const Program& program, std::set<ValueId> values, const std::vector<Program>& parts,
                           std::set<std::string>& names) {
   for (const Instruction& instruction : program.instructions) {
     if (!uses(instruction, values)) continue;
+    if (program.op_of(instruction).name == kCopy.name) values.insert(instruction.results[0][0]);
     add_variables(program, instruction, names);
     if (program.op_of(instruction).name != kRemote.name) continue;
     const auto number = static_cast<size_t>(std::get<int64_t>(instruction.arguments[0].value));

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <tuple>
 
 #include "muster/base/status.h"
 #include "muster/runtime/rows/row_ops.h"
@@ -30,6 +31,15 @@ std::vector<int64_t> starts_of(const Variable& table) {
   std::vector<int64_t> starts{0};
   for (const Variable& part : parts_of(table)) starts.push_back(starts.back() + part.sizes()[0]);
   return starts;
+}
+
+// The trace runs with the values of the first call, so an id that does not fit may be seen here, and not in a run.
+std::tuple<at::Tensor, Parts> unique_in(const Variable& table, const at::Tensor& ids) {
+  try {
+    return rows::unique(ids, starts_of(table));
+  } catch (const Error& error) {
+    throw Error(Status(error.code(), str_cat(error.status().message(), "; of variable \"", table.name(), "\"")));
+  }
 }
 
 at::Tensor zeros_for(const Variable& variable) {
@@ -58,7 +68,7 @@ at::Tensor lookup(const Variable& table, const at::Tensor& ids) {
   }
   c10::AutoGradMode no_gradients(false);
   const at::Tensor flat = ids.reshape({-1});
-  auto [places, part_ids] = rows::unique(flat, starts_of(table));
+  auto [places, part_ids] = unique_in(table, flat);
   Parts gathered;
   const std::vector<Variable> parts = parts_of(table);
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/train/optimizers.h"
@@ -166,8 +167,8 @@ TEST(Embedding, OfAModuleIsCutByTheStrategy) {
   EXPECT_EQ(adopted(net).at("words.table").shards().size(), 2u);
 }
 
-TEST(Embedding, NamesAnIdThatIsTooLarge) {
-  Variable table(torch::zeros({3, 2}));
+TEST(Embedding, NamesAnIdThatIsTooLargeAndItsTable) {
+  Variable table(torch::zeros({3, 2}), {.name = "words"});
   auto find = function([&](const at::Tensor& ids) { return embedding_lookup(table, ids); });
   find(ids_of({1}));
 
@@ -177,6 +178,29 @@ TEST(Embedding, NamesAnIdThatIsTooLarge) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), StatusCode::kOutOfRange);
     EXPECT_THAT(error.what(), testing::HasSubstr("id 3 of a table with 3 rows"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("of variable \"words\""));
+  }
+}
+
+TEST(Embedding, NamesTheTableOnParameterServersThatAnIdIsTooLargeFor) {
+  InProcessCluster cluster({.workers = 1, .ps = 2});
+  ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = 2}});
+  auto table = strategy.make<Variable>(torch::zeros({4, 2}), VariableOptions{.name = "words"});
+  ClusterCoordinator coordinator(strategy);
+  auto find = function([&](const at::Tensor& ids) { return embedding_lookup(table, ids).sum(); });
+
+  EXPECT_THAT(testing_support::message_of([&] { coordinator.schedule(find, ids_of({4})); }),
+              testing::HasSubstr("of variable \"words\""))
+      << "while it is traced";
+  coordinator.schedule(find, ids_of({3}));
+  coordinator.join();
+  coordinator.schedule(find, ids_of({4}));
+  try {
+    coordinator.join();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("id 4 of a table with 4 rows"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("\"words"));
   }
 }
 
