@@ -217,9 +217,10 @@ TEST(DescribeParts, NamesThePartsOfAnArgumentAsTheyAreWritten) {
   describe_parts("argument 2", std::pair(7, Point{torch::ones({4}), 3}), descriptions);
   describe_parts("argument 3", std::vector<bool>{true}, descriptions);
 
-  EXPECT_THAT(descriptions, testing::ElementsAre("argument 0[0]: float32[1]", "argument 0[1]: float32[2, 3]",
-                                                 "argument 1[\"w\"]: float32[3]", "argument 2[0]: 7",
-                                                 "argument 2[1][0]: float32[4]", "argument 2[1][1]: 3", "argument 3[0]: 1"));
+  EXPECT_THAT(descriptions,
+              testing::ElementsAre("argument 0[0]: float32[1]", "argument 0[1]: float32[2, 3]",
+                                   "argument 1[\"w\"]: float32[3]", "argument 2[0]: 7", "argument 2[1][0]: float32[4]",
+                                   "argument 2[1][1]: 3", "argument 3[0]: 1"));
 }
 
 TEST(DescribeParts, OfASequenceOfExamplesAreItsElementsAndNotWhatItIsMadeOf) {
@@ -230,8 +231,7 @@ TEST(DescribeParts, OfASequenceOfExamplesAreItsElementsAndNotWhatItIsMadeOf) {
 
   describe_parts("argument 0", iterator, descriptions);
 
-  EXPECT_THAT(descriptions,
-              testing::ElementsAre("argument 0: a sequence of (\"x\" float32[5, 4], \"y\" int64[5])"));
+  EXPECT_THAT(descriptions, testing::ElementsAre("argument 0: a sequence of (\"x\" float32[5, 4], \"y\" int64[5])"));
 }
 
 }  // namespace
