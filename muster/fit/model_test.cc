@@ -464,8 +464,8 @@ TEST_F(FitOnParameterServers, SeesEveryExampleOnceInAnEpoch) {
        .verbose = kQuiet});
 
   EXPECT_EQ(examples, 140);
-  for (const double seen : history["loss"]) EXPECT_NEAR(seen, loss, 1e-6);
-  EXPECT_NEAR(history["val_loss"][1], loss, 1e-6);
+  for (const double seen : history["loss"]) EXPECT_NEAR(seen, loss, 1e-6 * loss);
+  EXPECT_NEAR(history["val_loss"][1], loss, 1e-6 * loss);  // workers may have a GPU, which rounds in another order
   EXPECT_NEAR(model.evaluate(line.batches()).at("mean_absolute_error"), (said - line.y).abs().mean().item<double>(),
               1e-6);
 }

@@ -203,9 +203,7 @@ void Executor::Run::rethrow_with_place(const Step& step, const std::vector<c10::
   Status status = status_of_op_failure();
   const auto* op = step.as<Step::Op>();
   if (op == nullptr || status.code() == StatusCode::kCancelled) throw Error(status.from(task_));
-  if (step.device.is_cpu()) {
-    status = explained(status, plan_.program, plan_.program.instructions[step.instruction], op->op, stack);
-  }
+  status = explained(status, plan_.program, plan_.program.instructions[step.instruction], op->op, stack);
   throw Error(Status(status.code(),
                      str_cat("op ", op_name(step), " (instruction ", step.instruction, " of program \"",
                              plan_.program.name, "\") on ", plan_.lane_devices[step.lane], ": ", status.message()),

@@ -18,8 +18,8 @@ namespace muster {
 std::vector<std::string> variables_about(const Program& program, const Instruction& instruction);
 
 // The words of `status` with the operand that does not fit, where the op has a rule for it (gpu_guard_rules), and the
-// variables that it is about. An operand that does not fit is in the detail, too. `stack`: what the op was called with,
-// on a CPU. Costs nothing until something fails.
+// variables that it is about. An operand that does not fit is in the detail, too. `stack`: what the op was called with;
+// operands on a GPU are not looked at. Costs nothing until something fails.
 Status explained(const Status& status, const Program& program, const Instruction& instruction,
                  const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack);
 
