@@ -38,9 +38,10 @@ std::vector<uint64_t> TaskGroup::await_incarnations(StartClock::time_point deadl
       workers_[rank]->start_status(
           never, [answer](const Status& status, const WorkerStatus& of_task) { answer->set_value({status, of_task}); });
       const auto [status, of_task] = answer->get_future().get();
-      // Nobody there, somebody else there, a name that nobody knows: the words say which.
-      if (!status.ok()) missing.push_back(str_cat(described(rank), ": ", status.message()));
-      if (!status.ok()) continue;
+      if (!status.ok()) {  // nobody there, somebody else there, a name that nobody knows: the words say which
+        missing.push_back(str_cat(described(rank), ": ", status.message()));
+        continue;
+      }
       incarnations[rank] = of_task.incarnation;
       check_size(rank, of_task.workers);
     }

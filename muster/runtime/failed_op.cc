@@ -6,6 +6,7 @@
 #include <set>
 
 #include "muster/runtime/op_guards.h"
+#include "muster/runtime/worker.h"
 
 namespace muster {
 namespace {
@@ -14,8 +15,7 @@ constexpr std::string_view kUnfitOperand = "unfit operand of ";  // before the o
 
 // Without the container of its job.
 std::string name_of_user(const std::string& name) {
-  const size_t end = name.find("//");
-  return end == std::string::npos ? name : name.substr(end + 2);
+  return name.substr(name_in_container(container_of(name), "").size());
 }
 
 bool uses(const Instruction& instruction, const std::set<ValueId>& values) {
