@@ -33,8 +33,8 @@ enum class MatrixProduct : char { kNone, kProduct, kSumWithProduct };  // mm, ad
 // Of one overload.
 struct OpForm {
   std::string_view view_like{};  // the view that shows, with the same first arguments, what it makes of its tensor
-  std::string_view in_place{};   // takes the same, and the result goes to the first operand: to be given again, if it
-                                 // takes one more
+  std::string_view in_place{};   // takes the same, and the result, if it is a tensor like that, goes to the first
+                                 // operand: to be given again, if it takes one more
   std::string_view together{};   // an update in place: the op that does it for many tensors
   int common_from = 0;           // its arguments from here on are the same for all of those
   int arguments = 0;             // that it has; a schema may come from a stranger

@@ -312,7 +312,10 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
   if (op.factors >= 0 && leaves_factors(op, stack)) return;
   if (op.moves && move_into(stack[0].toTensor(), stack[1], step.slots[1].last)) {
     stack.resize(1);  // what copy_ returns
-  } else if (op.in_place && nobody_else_sees(stack[0], step.slots[0].last)) {
+  } else if (const bool ours = op.in_place && nobody_else_sees(stack[0], step.slots[0].last);
+             op.small != nullptr && op.small(stack, ours)) {
+    // the result is on the stack
+  } else if (ours && results_fit(stack)) {
     // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
     if (op.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
     op.in_place->callBoxed(stack);

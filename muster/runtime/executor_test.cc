@@ -13,6 +13,7 @@
 #include "muster/graph/checker.h"
 #include "muster/graph/placer.h"
 #include "muster/graph/test_program.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -364,6 +365,23 @@ TEST(Executor, CopiesIntoAVariableThatTheProgramLooksAtAgain) {
   std::vector<at::Tensor> outputs = executor->run({torch::full({2, 2}, 3.0F)});
 
   EXPECT_TRUE(torch::equal(outputs.at(0), torch::full({2, 2}, 6.0F)));
+}
+
+TEST(Executor, PutsAResultWhereTheLastOperandWasIfItIsOfTheSameKind) {
+  Bench bench;
+  Builder builder;
+  const TensorSpec large{DType::kFloat, {256, 1024}};  // 1 MiB
+  ValueId x = builder.argument(large), y = builder.argument(large);
+  ValueId value = builder.add(x, y);
+  for (int i = 0; i < 3; ++i) value = builder.add(value, y);
+  auto executor = bench.make(builder.finish({value}));
+  const at::Tensor zeros = torch::zeros({256, 1024}), ones = torch::ones({256, 1024});
+  MemoryPool::Budget budget(3 << 19);  // there is no room for two at once
+  MemoryPool::Use use({.pooled = true, .budget = &budget});
+
+  const at::Tensor sum = executor->run({zeros, ones}).at(0);
+
+  EXPECT_EQ(sum.const_data_ptr<float>()[0], 4);
 }
 
 TEST(Executor, FreesTensorsAtTheirLastUse) {

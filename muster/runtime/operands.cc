@@ -1,5 +1,6 @@
 #include "muster/runtime/operands.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/List.h>
 
 #include "muster/base/status.h"
@@ -17,6 +18,9 @@ bool is_channels_last(const at::Tensor& tensor) {
 bool fills_its_memory(const at::Tensor& tensor) {
   return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
 }
+
+// libtorch takes it for a number of C++, which does not decide about types.
+bool is_number(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
 
 }  // namespace
 
@@ -65,8 +69,23 @@ void put_in_usual_order(c10::IValue& operand) {
 
 bool nobody_else_sees(const c10::IValue& operand, bool handed_over) {
   const at::Tensor& tensor = operand.toTensor();
-  return tensor.use_count() <= (handed_over ? 1 : 2) && tensor.storage().use_count() == 1 &&
+  return tensor.has_storage() && tensor.use_count() <= (handed_over ? 1 : 2) && tensor.storage().use_count() == 1 &&
          tensor.is_non_overlapping_and_dense();
+}
+
+bool results_fit(at::ArrayRef<c10::IValue> operands) {
+  const at::Tensor& first = operands[0].toTensor();
+  if (!first.is_floating_point() || is_number(first)) return false;
+  for (const c10::IValue& operand : operands.slice(1)) {
+    if (operand.isComplexDouble()) return false;
+    if (!operand.isTensor()) continue;
+    const at::Tensor& other = operand.toTensor();
+    if (!other.defined() || other.is_complex()) return false;
+    if (other.scalar_type() != first.scalar_type() && !is_number(other)) return false;
+    if (other.device() != first.device() && other.dim() != 0) return false;
+    if (other.sizes() != first.sizes() && !at::is_expandable_to(other.sizes(), first.sizes())) return false;
+  }
+  return true;
 }
 
 bool move_into(const at::Tensor& variable, const c10::IValue& given, bool handed_over) {

@@ -21,6 +21,9 @@ void put_in_usual_order(c10::IValue& operand);
 // Besides the stack and, unless that was handed over to it, the value that is about to be dropped.
 bool nobody_else_sees(const c10::IValue& operand, bool handed_over);
 
+// Whether what an op makes of these element by element is a tensor of the type and the shape of the first.
+bool results_fit(at::ArrayRef<c10::IValue> operands);
+
 // Instead of a copy the variable gets the memory of the value that it is given, which gets the variable's. False: it is
 // of another kind, or somebody else has it, too. REQUIRES: nobody else sees the variable.
 bool move_into(const at::Tensor& variable, const c10::IValue& given, bool handed_over);

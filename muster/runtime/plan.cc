@@ -475,7 +475,9 @@ class Planner {
         hand_over_last_operands(step);
         overwrite_last_operand(step);
         auto* call = step.as<Step::Op>();
-        if (call == nullptr || step.slots.size() != 2) continue;
+        if (call == nullptr) continue;
+        if (step.device.is_cpu()) call->small = small_op(program_.op_of(program_.instructions[step.instruction]).name);
+        if (step.slots.size() != 2) continue;
         if (!facts_[program_.instructions[step.instruction].op].copies) continue;
         const ValueId source = step.slots[1].value;
         // On a GPU the next step finds a variable where this one did, if that was recorded.

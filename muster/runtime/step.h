@@ -16,6 +16,7 @@
 #include "muster/graph/program.h"
 #include "muster/runtime/collectives.h"
 #include "muster/runtime/op_guards.h"
+#include "muster/runtime/small_ops.h"
 #include "muster/runtime/tuning/kernel_choice.h"
 
 namespace muster {
@@ -54,6 +55,7 @@ struct Step {
     std::shared_ptr<KernelChoice> choice{};         // null if there is only one way to call it
     bool one_order = false;                         // operands in different orders of memory are brought to one
     std::optional<c10::OperatorHandle> in_place{};  // the form that overwrites its first operand: this is its last use
+    SmallOp small = nullptr;                        // does it with few numbers
     bool moves = false;          // copies a value, whose last use this is, into a variable that nothing else touches
     bool gradients = false;      // what it returns for its backward pass is wanted
     int32_t second_factor = -1;  // a product of matrices: the position of the second one

@@ -129,6 +129,39 @@ TEST(ReplayOps, InPlaceOpsOnResultsArgumentsAndVariablesAreThoseOfLibtorch) {
       [] { return Tensors{torch::randn({4, 3}), torch::randn({4, 4})}; });
 }
 
+// Each result has no other use, so its memory may be that of the next one, where that is of the same type and shape.
+TEST(ReplayOps, ChainsOfOpsOnResultsThatNobodyElseUsesAreThoseOfLibtorch) {
+  const auto make = [] {
+    auto holder = std::make_shared<Holder>();
+    at::Tensor w = holder->parameter("w", torch::randn({4, 3}));
+    return training(holder, [=](const Tensors& in) {
+      const at::Tensor &x = in[0], &row = in[1], &wide = in[2], &count = in[3];
+      at::Tensor a = (((x + w) * row - 0.5) / 3).sigmoid().tanh().exp().sqrt().log().abs();
+      at::Tensor b = (x * 2).neg().relu() * wide;                                         // of another shape
+      at::Tensor c = (x * 3) + w.to(torch::kDouble);                                      // of another type
+      at::Tensor d = (count + 1) * 0.5;                                                   // integers become floats
+      at::Tensor e = (count * 2) / (count + 3);                                           // likewise
+      at::Tensor f = (x + 1).transpose(-1, -2) * (x - 1).transpose(-1, -2).contiguous();  // in another order of memory
+      at::Tensor g = (x + 1) * (x + 1);                                                   // the same twice
+      at::Tensor sum = x.mean() * 2;
+      at::Tensor h = sum * w + sum;  // a number times a matrix
+      at::Tensor i = torch::addcmul(x * 1, w, row, 0.5) + torch::gelu(w * 2) + torch::silu(w * 3);
+      at::Tensor j = (x + 0.25).clamp(-1, 1).clamp_min(0);
+      at::Tensor loss = a.mean() + b.mean() + c.mean() + f.mean() + g.mean() + h.mean() + i.mean() + j.mean();
+      return Tensors{loss, a, b, c, d, e, f, g, h, i, j};
+    });
+  };
+  for (const int64_t rows : {4, 4 * 1024}) {  // beyond what small ops do
+    SCOPED_TRACE(rows);
+    expect_replay_equals_eager(make, [rows] {
+      const int64_t many = rows / 4;
+      at::Tensor x = torch::randn({many, 4, 3});
+      if (many == 1) x = x[0].contiguous();
+      return Tensors{x, torch::randn({3}), torch::randn({2, many, 4, 3}), torch::arange(6)};
+    });
+  }
+}
+
 TEST(ReplayOps, ResultsThatAreTheVariableItselfHaveItsLastValue) {
   expect_replay_equals_eager(
       [] {
