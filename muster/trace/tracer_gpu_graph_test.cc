@@ -101,6 +101,22 @@ TEST_F(GpuGraphs, TrainAsTheStepsOneByOneDoBitForBit) {
   }
 }
 
+TEST_F(GpuGraphs, AreRecordedOnStreamsThatNobodyElseTakes) {
+  const at::Device device("cuda:0");
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  std::vector<c10::Stream> taken;
+  for (int i = 0; i < 100; ++i) taken.push_back(streams.getStreamFromGlobalPool(device));
+  int64_t shared = 0;
+  const GpuGraph graph(device, {}, [&] {
+    for (const c10::Stream& stream : taken) {
+      shared += stream == streams.getStream(device) || stream == GpuGraph::side_stream(device);
+    }
+    torch::ones({2}, device).add_(1);
+  });
+
+  EXPECT_EQ(shared, 0);
+}
+
 TEST_F(GpuGraphs, RecordALoopAsOne) {
   Training training;
   auto steps = function([&](at::Tensor x, at::Tensor y) {

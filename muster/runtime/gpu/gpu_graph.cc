@@ -31,6 +31,8 @@ uint64_t GpuGraph::replays() { return replays_made.load(std::memory_order_relaxe
 namespace {
 
 // Libraries keep memory for each stream that they have seen, so all recordings of a device are made on the same two.
+// libtorch hands out the same few streams again and again: what another thread put on one that records would be
+// recorded instead of done. Copies take those of plain priority, so recordings take two of the others.
 struct Streams {
   c10::Stream main, side;
 };
@@ -39,7 +41,7 @@ const Streams& streams_of(at::Device device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(recor
   static auto& streams = *new std::map<c10::DeviceIndex, Streams>;
   auto it = streams.find(device.index());
   if (it == streams.end()) {
-    const auto take = [&] { return c10::cuda::getStreamFromPool(false, device.index()).unwrap(); };
+    const auto take = [&] { return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index()).unwrap(); };
     it = streams.emplace(device.index(), Streams{take(), take()}).first;
   }
   return it->second;
