@@ -73,7 +73,7 @@ struct BodyEffects {
 // The joins and writes of one program, instruction by instruction.
 class Analysis {
  public:
-  Analysis(const Program& program, const std::vector<OpSchema>& schemas)
+  Analysis(const Program& program, const std::vector<std::shared_ptr<const OpSchema>>& schemas)
       : program_(program), schemas_(schemas), sets_(program.num_values), written_(program.instructions.size()) {
     for (const Program& body : program.bodies) effects_.emplace_back(body);
   }
@@ -109,7 +109,7 @@ class Analysis {
 
   void add_plain(size_t number) {
     const Instruction& instruction = program_.instructions[number];
-    const OpSchema& schema = schemas_[instruction.op];
+    const OpSchema& schema = *schemas_[instruction.op];
     const bool keeps_statistics = is_in_eval(schema, instruction);
     for (size_t a = 0; a < schema.arguments.size(); ++a) {
       const SchemaArgument& argument = schema.arguments[a];
@@ -185,7 +185,7 @@ class Analysis {
   }
 
   const Program& program_;
-  const std::vector<OpSchema>& schemas_;
+  const std::vector<std::shared_ptr<const OpSchema>>& schemas_;
   UnionFind sets_;
   std::vector<std::vector<ValueId>> written_;
   std::vector<BodyEffects> effects_;
@@ -215,7 +215,7 @@ std::vector<ValueId> body_inputs(const Program& program, const Instruction& inst
 Aliases::Aliases(const Program& program, const std::vector<int>& argument_classes)
     : acts_(program.instructions.size()), draws_(program.instructions.size()) {
   schemas_.reserve(program.ops.size());
-  for (const Op& op : program.ops) schemas_.push_back(parse_schema(op.schema));
+  for (const Op& op : program.ops) schemas_.push_back(shared_schema(op.schema));
 
   Analysis analysis(program, schemas_);
   std::vector<ValueId> first_of_class;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "muster/graph/op_schema.h"
@@ -33,19 +34,19 @@ class Aliases {
   // Whether it takes numbers from the random stream of the step.
   bool draws(size_t instruction) const { return draws_[instruction]; }
 
-  const OpSchema& schema(const Instruction& instruction) const { return schemas_[instruction.op]; }
+  const OpSchema& schema(const Instruction& instruction) const { return *schemas_[instruction.op]; }
 
   // For the constructor above: how the callers of body number `body` join its arguments.
   const std::vector<int>& argument_classes(size_t body) const { return body_classes_[body]; }
 
  private:
   int num_groups_ = 0;
-  std::vector<int> groups_;               // by value
-  std::vector<bool> written_;             // by group
-  std::vector<std::vector<int>> writes_;  // by instruction
-  std::vector<bool> acts_;                // by instruction
-  std::vector<bool> draws_;               // by instruction
-  std::vector<OpSchema> schemas_;         // by op
+  std::vector<int> groups_;                               // by value
+  std::vector<bool> written_;                             // by group
+  std::vector<std::vector<int>> writes_;                  // by instruction
+  std::vector<bool> acts_;                                // by instruction
+  std::vector<bool> draws_;                               // by instruction
+  std::vector<std::shared_ptr<const OpSchema>> schemas_;  // by op
   std::vector<std::vector<int>> body_classes_;
 };
 

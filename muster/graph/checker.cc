@@ -169,11 +169,11 @@ class Checker {
       check_text("name", op.name, limits_.name_length);
       check_text("schema", op.schema, limits_.schema_length);
       try {
-        schemas_.push_back(parse_schema(op.schema));
+        schemas_.push_back(shared_schema(op.schema));
       } catch (const Error& error) {
         fail(error.status().message());
       }
-      if (schemas_.back().name != op.name) fail("\"", op.name, "\" has the schema of \"", schemas_.back().name, "\"");
+      if (schemas_.back()->name != op.name) fail("\"", op.name, "\" has the schema of \"", schemas_.back()->name, "\"");
       const ControlOp* own = own_op(op.name);
       if (own != nullptr && op.schema != own->schema) fail("the schema of ", op.name, " is not ours");
     }
@@ -259,7 +259,7 @@ class Checker {
     if (instruction.op < 0 || static_cast<size_t>(instruction.op) >= program_.ops.size()) {
       fail("op number ", instruction.op, ", but there are ", program_.ops.size());
     }
-    const OpSchema& schema = schemas_[instruction.op];
+    const OpSchema& schema = *schemas_[instruction.op];
     context_ = str_cat("instruction ", number, " (", schema.name, ")");
     check_device(instruction.device);
     limit("number of arguments", instruction.arguments.size(), limits_.arguments);
@@ -453,7 +453,7 @@ class Checker {
   const int depth_;
   const bool holes_;  // whether an output may be kNoValue
   std::string context_;
-  std::vector<OpSchema> schemas_;
+  std::vector<std::shared_ptr<const OpSchema>> schemas_;
   std::vector<bool> defined_;
 };
 

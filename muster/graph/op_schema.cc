@@ -1,5 +1,8 @@
 #include "muster/graph/op_schema.h"
 
+#include <absl/container/flat_hash_map.h>
+#include <absl/synchronization/mutex.h>
+
 #include <algorithm>
 
 #include "muster/base/status.h"
@@ -100,6 +103,20 @@ OpSchema parse_schema(std::string_view schema) {
     for (SchemaArgument& result : parsed.results) result.aliases = "a";
   }
   return parsed;
+}
+
+std::shared_ptr<const OpSchema> shared_schema(const std::string& schema) {
+  constexpr size_t kMost = 4096;  // more than libtorch has; the rest is of strangers
+  static absl::Mutex mu(absl::kConstInit);
+  static auto& parsed = *new absl::flat_hash_map<std::string, std::shared_ptr<const OpSchema>>;
+  {
+    absl::MutexLock lock(&mu);
+    if (const auto found = parsed.find(schema); found != parsed.end()) return found->second;
+  }
+  auto made = std::make_shared<const OpSchema>(parse_schema(schema));
+  absl::MutexLock lock(&mu);
+  if (parsed.size() >= kMost) parsed.clear();
+  return parsed.try_emplace(schema, std::move(made)).first->second;
 }
 
 }  // namespace muster

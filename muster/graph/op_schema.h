@@ -2,6 +2,7 @@
 // arguments.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,5 +35,8 @@ struct OpSchema {
 // Tensor(a!)". Adds the writes and the views that libtorch's own schemas keep quiet about (batch norm updates its
 // running statistics, _unsafe_view is a view). Throws Error{kInvalidArgument} for a string that is no schema.
 OpSchema parse_schema(std::string_view schema);
+
+// The same, parsed once for all who ask: a program is planned by a dozen passes, and each looks at the same few ops.
+std::shared_ptr<const OpSchema> shared_schema(const std::string& schema);
 
 }  // namespace muster

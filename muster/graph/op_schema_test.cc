@@ -117,4 +117,13 @@ TEST(OpTraits, TellsPureOpsFromOthers) {
 }
 
 }  // namespace
+TEST(OpSchema, IsParsedOnceForAllWhoAsk) {
+  const std::string text = "mylib::f(Tensor(a!) x, int n) -> Tensor(a!)";
+  const auto first = shared_schema(text);
+
+  EXPECT_EQ(first, shared_schema(text));
+  EXPECT_TRUE(first->arguments.at(0).written);
+  EXPECT_THROW(shared_schema("no schema"), Error);
+}
+
 }  // namespace muster

@@ -1,7 +1,10 @@
 #include "muster/runtime/op_catalog.h"
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <absl/synchronization/mutex.h>
 
+#include <memory>
 #include <sstream>
 
 #include "muster/base/status.h"
@@ -25,7 +28,7 @@ std::optional<c10::OperatorHandle> lookup(const std::string& name) {
 }
 
 void check_schema(const Op& op, const c10::OperatorHandle& handle) {
-  if (std::string ours = schema_text(handle.schema()); ours != op.schema) {
+  if (const std::string& ours = schema_text(handle); ours != op.schema) {
     throw failed_precondition("op ", op.name, " was recorded as \"", op.schema, "\", but this libtorch has \"", ours,
                               "\"; trace the program with the same version of libtorch");
   }
@@ -88,7 +91,7 @@ c10::OperatorHandle known_op(std::string_view name) {
 std::optional<std::string> schema_of(const std::string& name) {
   auto handle = lookup(name);
   if (!handle) return std::nullopt;
-  return schema_text(handle->schema());
+  return schema_text(*handle);
 }
 
 bool has_kernel(const std::string& op, c10::DeviceType type) {
@@ -97,10 +100,18 @@ bool has_kernel(const std::string& op, c10::DeviceType type) {
   return !handle || handle->hasComputedKernelForDispatchKey(backend);
 }
 
-std::string schema_text(const c10::FunctionSchema& schema) {
-  std::ostringstream text;
-  text << schema;
-  return text.str();
+// An op is registered once in a process, so its text is made once.
+const std::string& schema_text(const c10::OperatorHandle& op) {
+  static absl::Mutex mu(absl::kConstInit);
+  static auto& texts = *new absl::flat_hash_map<c10::OperatorName, std::unique_ptr<const std::string>>;
+  absl::MutexLock lock(&mu);
+  std::unique_ptr<const std::string>& known = texts[op.operator_name()];
+  if (!known) {
+    std::ostringstream text;
+    text << op.schema();
+    known = std::make_unique<const std::string>(text.str());
+  }
+  return *known;
 }
 
 std::string qualified_name(const c10::OperatorName& name) {

@@ -46,7 +46,7 @@ std::optional<std::string> schema_of(const std::string& name);
 // Whether this process's libtorch has an implementation of the op, or makes it of others that it has. True for what is
 // no op of libtorch.
 bool has_kernel(const std::string& op, c10::DeviceType type);
-std::string schema_text(const c10::FunctionSchema& schema);
+const std::string& schema_text(const c10::OperatorHandle& op);
 std::string qualified_name(const c10::OperatorName& name);
 
 }  // namespace muster

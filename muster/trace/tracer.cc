@@ -400,8 +400,8 @@ void Tracer::answer_read(const std::string& op, c10::IValue& answer) {
 const Tracer::KnownOp& Tracer::known(const c10::OperatorHandle& op) {
   auto it = known_ops_.find(op.operator_name());
   if (it == known_ops_.end()) {
-    KnownOp known{parse_schema(schema_text(op.schema())), qualified_name(op.operator_name()), false};
-    known.random = known.schema.random() || op.hasTag(at::Tag::nondeterministic_seeded);
+    KnownOp known{shared_schema(schema_text(op)), qualified_name(op.operator_name()), false};
+    known.random = known.schema->random() || op.hasTag(at::Tag::nondeterministic_seeded);
     it = known_ops_.emplace(op.operator_name(), std::move(known)).first;
   }
   return it->second;
@@ -415,8 +415,8 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   if (limit_ != 0 && instruction_count() > limit_) throw cancelled("probe");
   const KnownOp& op = known(handle);
   const std::string& name = handle.schema().name();
-  const size_t first = stack.size() - op.schema.arguments.size();
-  const at::ArrayRef<c10::IValue> inputs(stack.data() + first, op.schema.arguments.size());
+  const size_t first = stack.size() - op.schema->arguments.size();
+  const at::ArrayRef<c10::IValue> inputs(stack.data() + first, op.schema->arguments.size());
   const bool from_constants = !op.random && constant(inputs);
   bool alike = !op.random;
   for (const c10::IValue& input : inputs) {
@@ -442,10 +442,10 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
 
   Instruction instruction{.device = program_.intern_device(op_device())};
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool written = op.schema.arguments[i].written;
+    const bool written = op.schema->arguments[i].written;
     if (written && i == 0) refuse_new_shape(op.name, inputs[i]);
     if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { before_write(op.name, tensor); });
-    const bool reads = !written && op.schema.arguments[i].aliases.empty() && !reads_no_elements(name);
+    const bool reads = !written && op.schema->arguments[i].aliases.empty() && !reads_no_elements(name);
     instruction.arguments.push_back(argument(inputs[i], reads));
     if (written) for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { note_written(op.name, tensor, alike); });
     if (!written || (from_constants && outer_ == nullptr)) continue;
@@ -457,13 +457,13 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   }
   if (name.starts_with("aten::as_strided")) note_offset(inputs[0].toTensor());
   if (root().may_leave_values_out_ && !from_constants &&
-      leave_values_out(handle, op.schema, options_.values_below, stack)) {
+      leave_values_out(handle, *op.schema, options_.values_below, stack)) {
     root().left_values_out_ = true;
   } else {
     Untraced untraced;
     handle.redispatchBoxed(below, &stack);
   }
-  const size_t outputs = op.schema.results.size();
+  const size_t outputs = op.schema->results.size();
   bool has_tensors = false;
   for (size_t i = 0; i < outputs; ++i) {
     std::vector<ValueId>& values = instruction.results.emplace_back();
@@ -484,13 +484,13 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
     for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
   }
   // What has neither tensors nor effects was a question; what returns nothing at all is a check.
-  if (!has_tensors && !op.schema.writes() && outputs > 0) return;
+  if (!has_tensors && !op.schema->writes() && outputs > 0) return;
   if (const auto view = view_like(op.name)) {
     const std::string schema = *schema_of(*view);
-    instruction.arguments.resize(parse_schema(schema).arguments.size());
+    instruction.arguments.resize(shared_schema(schema)->arguments.size());
     instruction.op = program_.intern_op(*view, schema);
   } else {
-    instruction.op = program_.intern_op(op.name, schema_text(handle.schema()));
+    instruction.op = program_.intern_op(op.name, schema_text(handle));
   }
   program_.instructions.push_back(std::move(instruction));
 }

@@ -85,7 +85,7 @@ class Tracer {
   };
   // What is asked of an op again and again.
   struct KnownOp {
-    OpSchema schema;
+    std::shared_ptr<const OpSchema> schema;
     std::string name;
     bool random;
   };

@@ -14,7 +14,7 @@ namespace {
 class ViewCanceller {
  public:
   explicit ViewCanceller(Program& program) : program_(program), definition_(program.num_values, nullptr) {
-    for (const Op& op : program.ops) written_operand_.push_back(written_operand(parse_schema(op.schema)));
+    for (const Op& op : program.ops) written_operand_.push_back(written_operand(*shared_schema(op.schema)));
   }
 
   int run() {
