@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "muster/base/status.h"
+#include "muster/runtime/small_memory.h"
 
 namespace muster {
 namespace {
@@ -71,13 +72,14 @@ struct alignas(kAlignment) MemoryPool::Block {
   // of which only the end is given back, and the allocator that libtorch has on arm64 if another thread has freed them.
   static Block* make(size_t bytes, bool pooled) {
     const bool mapped = pooled && bytes >= kSmallestMapped;
-    void* memory = mapped ? map(sizeof(Block) + bytes) : c10::alloc_cpu(sizeof(Block) + bytes);
+    void* memory = memory_here.pooled ? SmallMemory::take(sizeof(Block) + bytes) : nullptr;
+    if (memory == nullptr) memory = mapped ? map(sizeof(Block) + bytes) : c10::alloc_cpu(sizeof(Block) + bytes);
     return new (memory) Block{bytes, nullptr, pooled};
   }
   static void destroy(Block* block) {
     if (block->pooled && block->bytes >= kSmallestMapped) {
       ::munmap(block, sizeof(Block) + block->bytes);
-    } else {
+    } else if (!memory_here.pooled || !SmallMemory::keep(block, sizeof(Block) + block->bytes)) {
       c10::free_cpu(block);
     }
   }
