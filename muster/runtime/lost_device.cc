@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "muster/base/log.h"
+#include "muster/runtime/op_failure.h"
 
 namespace muster {
 namespace {
@@ -18,8 +19,6 @@ std::string& cause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   static std::string& text = *new std::string;
   return text;
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // Those after which the context still works: it was asked for something that it refused.
 bool is_harmless(std::string_view what) {

@@ -20,16 +20,6 @@
 namespace muster {
 namespace {
 
-template <class Visit>
-void for_each_operand(Step& step, const Visit& visit) {
-  for (Step::Slot& slot : step.slots) visit(slot.value);
-  for (Step::ListSlot& list : step.lists) {
-    for (ValueId& value : list.values) {
-      if (value >= 0) visit(value);
-    }
-  }
-}
-
 constexpr const char* kCollectives = "";  // take turns as the parts of a task do; no task is called so
 
 // Builds the lanes of a plan.

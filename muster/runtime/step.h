@@ -140,4 +140,15 @@ struct Step {
   bool is_answered_later() const { return as<Remote>() || as<Receive>() || as<Collective>(); }
 };
 
+// `visit` gets each value that the step is given; of a step that may change, as a reference.
+template <class AnyStep, class Visit>
+void for_each_operand(AnyStep& step, const Visit& visit) {
+  for (auto& slot : step.slots) visit(slot.value);
+  for (auto& list : step.lists) {
+    for (auto& value : list.values) {
+      if (value >= 0) visit(value);
+    }
+  }
+}
+
 }  // namespace muster

@@ -14,8 +14,6 @@ bool is_part_of(const at::Tensor& tensor, const at::Tensor& whole) {
   return whole.defined() && tensor.has_storage() && tensor.storage().is_alias_of(whole.storage());
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 }  // namespace
 
 void CapturedStretch::run(std::vector<at::Tensor>& values, const std::vector<at::Generator>& generators,

@@ -44,16 +44,6 @@ int64_t recorded_steps(const Plan& plan, const Step& step) {
 }
 
 template <class Visit>
-void for_each_operand(const Step& step, const Visit& visit) {
-  for (const Step::Slot& slot : step.slots) visit(slot.value);
-  for (const Step::ListSlot& list : step.lists) {
-    for (ValueId value : list.values) {
-      if (value >= 0) visit(value);
-    }
-  }
-}
-
-template <class Visit>
 void for_each_result(const Step& step, const Visit& visit) {
   for (const auto& values : step.results) {
     for (ValueId value : values) {
