@@ -66,7 +66,8 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>> {
   explicit EmbeddingImpl(EmbeddingOptions options) : options_(std::move(options)), table_(make_table(options_)) {
     EmbeddingImpl::reset();
   }
-  void reset() override { this->register_parameter("table", shown_parameter(table_), table_.trainable()); }
+  // Under the name that it has in torch::nn::Embedding, so that files of weights go from one to the other.
+  void reset() override { this->register_parameter("weight", shown_parameter(table_), table_.trainable()); }
 
   at::Tensor forward(const at::Tensor& ids) { return embedding_lookup(table_, ids); }
   // With a combiner: one row for each bag of ids.

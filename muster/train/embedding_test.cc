@@ -119,7 +119,7 @@ TEST(Embedding, IsAModuleWhoseTableIsAmongTheVariables) {
   BagOfWords net;
   const ModuleVariables variables = adopt(net);
   ASSERT_EQ(variables.all().size(), 3u);
-  EXPECT_EQ(variables.at("words.table").state(), net->words.table().state());
+  EXPECT_EQ(variables.at("words.weight").state(), net->words.table().state());
   EXPECT_EQ(adopted(net).trainable().size(), 3u);
 
   const Sgd sgd(net, {.learning_rate = 0.5});
@@ -135,7 +135,7 @@ TEST(Embedding, StandsInASequential) {
   torch::nn::Sequential net(nn::Embedding({.rows = 5, .dim = 3}), torch::nn::Linear(3, 2));
   auto variables = adopt(net);
   auto forward = function([&](at::Tensor ids) { return net->forward(ids); });
-  const at::Tensor table = variables.at("0.table").value();
+  const at::Tensor table = variables.at("0.weight").value();
   const at::Tensor expected = torch::linear(table.index_select(0, torch::tensor({4, 0})),
                                             variables.at("1.weight").value(), variables.at("1.bias").value());
   EXPECT_TRUE(torch::allclose(forward(torch::tensor({4, 0})), expected));
@@ -164,7 +164,7 @@ TEST(Embedding, OfAModuleIsCutByTheStrategy) {
   ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2}});
   auto net = strategy.make<BagOfWords>();
   EXPECT_EQ(net->words.table().shards().size(), 2u);
-  EXPECT_EQ(adopted(net).at("words.table").shards().size(), 2u);
+  EXPECT_EQ(adopted(net).at("words.weight").shards().size(), 2u);
 }
 
 TEST(Embedding, NamesAnIdThatIsTooLargeAndItsTable) {

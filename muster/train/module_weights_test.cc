@@ -291,5 +291,15 @@ TEST_F(ModuleWeights, OfAnEmbeddingAreThoseOfItsTable) {
   EXPECT_TRUE(torch::equal(first->table().value(), second->table().value()));
 }
 
+TEST_F(ModuleWeights, OfATableAreThoseOfPyTorchsEmbedding) {
+  const torch::nn::Sequential of_pytorch(torch::nn::Embedding(5, 2), torch::nn::Linear(2, 1));
+  nn::Embedding table({.rows = 5, .dim = 2});
+  const torch::nn::Sequential net(table, torch::nn::Linear(2, 1));
+
+  save_safetensors(of_pytorch, file_);
+  load_safetensors(net, file_);
+  EXPECT_TRUE(torch::equal(table->table().value(), of_pytorch->named_parameters()["0.weight"]));
+}
+
 }  // namespace
 }  // namespace muster::module_weights_test
