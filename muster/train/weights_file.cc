@@ -84,7 +84,10 @@ at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
   const auto expected = file.metadata().find(kSumOf + name);
   if (expected == file.metadata().end() || expected->second == sum_of(tensor)) return tensor;
   throw data_loss("file \"", file.path(), "\": tensor \"", name, "\": CRC-32C ", sum_of(tensor), ", expected ",
-                  expected->second, ": the file is damaged");
+                  expected->second,
+                  ": the file is damaged, or another program has changed the values and kept the "
+                  "metadata, of which it must leave out what begins with \"",
+                  kSumOf, "\"");
 }
 
 std::string first_ten(const std::vector<std::string>& texts) {
