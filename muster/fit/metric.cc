@@ -121,9 +121,13 @@ TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
     : Metric(
           std::move(name), 2,
           [k](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
-            const at::Tensor best = std::get<1>(at::topk(output, std::min(k, output.size(-1)), -1));
-            const at::Tensor hit = best.eq(classes_of(target, output).unsqueeze(-1)).any(-1);
-            return mean_sums(hit.to(at::kDouble), weights);
+            // Fewer than k classes are above it, so that classes of equal scores are all in or all out, as in Keras; a
+            // score that is no number is above all others. What is no class is never right.
+            const at::Tensor classes = classes_of(target, output).unsqueeze(-1);
+            const at::Tensor is_class = classes.ge(0).logical_and(classes.lt(output.size(-1)));
+            const at::Tensor score = output.gather(-1, classes.clamp(0, output.size(-1) - 1));
+            const at::Tensor above = output.le(score).logical_not().sum(-1, /*keepdim=*/true);
+            return mean_sums(above.lt(k).logical_and(is_class).squeeze(-1).to(at::kDouble), weights);
           },
           mean_result, Reads::kRanks) {}
 

@@ -54,7 +54,7 @@ class Accuracy : public Metric {
  public:
   explicit Accuracy(std::string name = "accuracy", double threshold = 0.5);
 };
-// The share of examples whose class is among the k with the highest scores.
+// The share of examples whose class is among the k with the highest scores: fewer than k classes have a higher one.
 class TopKAccuracy : public Metric {
  public:
   explicit TopKAccuracy(int64_t k = 5, std::string name = "top_k_accuracy");

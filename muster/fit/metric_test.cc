@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/fit/criteria.h"
 
 namespace muster {
@@ -55,6 +57,16 @@ TEST(Metrics, OfClassesAreThoseOfKeras) {
   EXPECT_NEAR(result(TopKAccuracy(2), scores, classes), 2.0 / 3, 1e-9);
   EXPECT_NEAR(result(TopKAccuracy(3), scores, classes), 1, 1e-9);
   EXPECT_NEAR(result(MeanIoU(3), torch::tensor({0, 2, 2, 1, 1, 2}), torch::tensor({0, 1, 2, 1, 0, 2})), 0.5, 1e-9);
+}
+
+TEST(Metrics, OfRanksTakeClassesOfEqualScoresAllInOrAllOut) {
+  const float no_number = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor scores = torch::tensor({{1.F, 1.F, 0.F}, {1.F, 1.F, 0.F}, {0.F, 2.F, 0.F}, {0.F, 2.F, 0.F}});
+
+  EXPECT_EQ(result(TopKAccuracy(1), scores, torch::tensor({0, 1, 0, 2})), 0.5);
+  EXPECT_EQ(result(TopKAccuracy(2), scores, torch::tensor({0, 2, 0, 2})), 0.75);
+  EXPECT_EQ(result(TopKAccuracy(2), scores, torch::tensor({-1, 3, 0, 2})), 0.5);  // the first two are no classes
+  EXPECT_EQ(result(TopKAccuracy(1), torch::tensor({{no_number, 0.F}, {no_number, 0.F}}), torch::tensor({0, 1})), 0);
 }
 
 TEST(Metrics, OfRanksLookAtScoresAndNotAtProbabilitiesThatAreRoundedToOneNumber) {
