@@ -246,6 +246,21 @@ class InStep(unittest.TestCase):
         self.assertRegex(done.stdout, r"\[chief\] \[\('chief', \['127.*\('ps', \['127[^,]*'\]\), \('worker', \['127.*', '127.*'\]\)\]")
         self.assertIn("chief has ended with 7", done.stderr)
 
+    def test_run_makes_the_storage_of_its_servers_and_says_nothing_of_it(self):
+        storage = self.directory / "of" / "checkpoints"
+        script = "import os, subprocess, sys; print(subprocess.run(['ps', '--ppid', str(os.getppid()), '-o', 'args'], stdout=-1, text=True).stdout); sys.exit(not os.path.isdir(sys.argv[1]))"
+        done = subprocess.run([MUSTER, "run", "--workers", "1", "--ps", "1", "--storage", storage, sys.executable, "-c", script, storage],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("is not there", done.stdout + done.stderr)
+        self.assertIn("[chief] muster server --cluster", done.stdout)
+
+        (self.directory / "file").touch()
+        done = subprocess.run([MUSTER, "run", "--workers", "1", "--ps", "1", "--storage", self.directory / "file" / "below", "true"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn('below" cannot be made: Not a directory', done.stderr)
+
     def test_run_starts_a_server_again_that_was_killed(self):
         script = """
 import os, signal, time

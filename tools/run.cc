@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "muster/base/status.h"
@@ -56,12 +58,21 @@ std::vector<int> free_ports(int count) {
   return ports;
 }
 
+// All of the job's tasks are on this machine, and the program would make them with its first checkpoint.
+void make_directories(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) throw unavailable("run: --storage \"", path, "\" cannot be made: ", error.message());
+  }
+}
+
 // A process of the job, whose lines are shown with its name before them.
 struct Member {
   std::string name;
   std::vector<std::string> command{};
   std::string tf_config{};
-  bool serves = false;  // as long as the program runs; started again when it ends before
+  bool serves = false;  // this binary, as long as the program runs; started again when it ends before
   RunClock::time_point started{};
   pid_t pid = -1;
   int output = -1;
@@ -84,7 +95,7 @@ struct Member {
       ::dup2(ends[1], STDOUT_FILENO);
       ::dup2(ends[1], STDERR_FILENO);
       ::setenv("TF_CONFIG", tf_config.c_str(), 1);
-      ::execvp(words[0], words.data());
+      ::execvp(serves ? "/proc/self/exe" : words[0], words.data());
       std::cerr << "muster run: " << words[0] << ": " << std::strerror(errno) << std::endl;
       ::_exit(127);
     }
@@ -194,8 +205,8 @@ class Job {
  private:
   static std::vector<std::string> server(const RunFlags& flags, const std::string& cluster, const std::string& type,
                                          int index) {
-    std::vector<std::string> words{"/proc/self/exe", "server", "--cluster",    cluster,
-                                   "--task_type",    type,     "--task_index", std::to_string(index)};
+    std::vector<std::string> words{"muster",      "server", "--cluster",    cluster,
+                                   "--task_type", type,     "--task_index", std::to_string(index)};
     for (const std::string& directory : flags.storage) words.insert(words.end(), {"--storage", directory});
     for (const std::string& directory : flags.data) words.insert(words.end(), {"--data", directory});
     return words;
@@ -255,7 +266,8 @@ void add_run(CLI::App& muster) {
       ->allow_extra_args(false);  // what follows is the program
   command
       ->add_option("--storage", flags->storage,
-                   "A directory below which the servers may write and read checkpoints and caches of datasets")
+                   "A directory below which the servers may write and read checkpoints and caches of datasets; it is "
+                   "made if it is not there")
       ->needs("--ps")
       ->allow_extra_args(false);
   command
@@ -276,6 +288,7 @@ void add_run(CLI::App& muster) {
       throw CLI::ParseError(str_cat("run: there is no flag ", flags->command[0], "; see muster run --help"),
                             CLI::ExitCodes::ExtrasError);
     }
+    make_directories(flags->storage);
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, [](int got) { stop_signal = got; });
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });
