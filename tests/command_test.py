@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the muster command: command_test.py MUSTER CONTROL_FLOW, the latter being the example that writes a program."""
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -207,6 +208,7 @@ class Command(unittest.TestCase):
         self.addCleanup(server.wait)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.kill)
+        self.server = server
         return server.stdout.readline().split()[-1]
 
     def test_run_model_says_what_paths_there_are(self):
@@ -240,6 +242,36 @@ class Command(unittest.TestCase):
             stack.callback(over.set)
             with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as said:
                 self.assertIn("outputs", json.load(said))
+
+    def test_run_model_keeps_a_connection_for_all_that_a_client_asks(self):
+        address = self.served_model().split("/")[2]
+        connection = http.client.HTTPConnection(address, timeout=60)
+        self.addCleanup(connection.close)
+        connection.connect()
+        first = connection.sock.getsockname()
+
+        for _ in range(100):
+            connection.request("POST", "/run", b'{"inputs": {"input": [0, 1]}}')
+            self.assertIn(b"outputs", connection.getresponse().read())
+            self.assertEqual(connection.sock and connection.sock.getsockname(), first)
+
+    def test_run_model_reads_large_requests_one_after_the_other(self):
+        url = self.served_model()
+        body = b'{"inputs": {"input": [' + b"1," * 17_000_000 + b'"x"]}}'  # refused when all of it is read
+
+        def ask():
+            with self.assertRaises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(urllib.request.Request(url, body), timeout=300)
+            self.assertEqual(error.exception.code, 400)
+
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        status = pathlib.Path(f"/proc/{self.server.pid}/status").read_text()
+        peak = int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) >> 10
+        self.assertLess(peak, 2_000)  # MiB; 900 for one
 
     def test_run_model_takes_large_requests_but_makes_nothing_of_brackets_alone(self):
         url = self.served_model()
@@ -398,11 +430,21 @@ class Plot(unittest.TestCase):
         self.assertRegex(done.stderr, r'^muster: file "[^"]*tfevents[^"]*": record 2: ')
         self.assertIn("train 0.25\n", done.stdout)
 
+    def test_prints_no_control_characters_of_names(self):
+        self.write("train\x1b[2J", "loss\x1b]0;title\x07 \u009b31m é", [2.0, 1.0])
+
+        done = muster("plot", self.folder)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("loss?]0;title? ?31m é\n", done.stdout)
+        self.assertIn("train?[2J 1\n", done.stdout)
+
     def test_says_what_is_missing(self):
         empty = self.folder / "empty"
         empty.mkdir()
         for arguments, words in (([self.folder / "nowhere"], "nowhere\": there is none"),
                                  ([empty], "there are no event files"),
+                                 ([self.write("one", "loss", [1.0])], "is a file, expected the directory that it is in"),
                                  ([self.write("nan", "loss", [float("nan")]).parent], "none of its scalars is a finite number"),
                                  ([self.write("train", "loss", [1.0]).parent, "--svg", "/nowhere/a.svg"], "cannot be written")):
             with self.subTest(words):

@@ -23,6 +23,17 @@ struct PlotOptions {
   std::vector<std::string> tags;
 };
 
+// Names come from whoever wrote the files, and a terminal does what its control characters say. Those of 8 bits are
+// two bytes in UTF-8.
+std::string printable(std::string name) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(name[i]); };
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (byte(i) < 0x20 || byte(i) == 0x7f) name[i] = '?';
+    if (byte(i) == 0xc2 && i + 1 < name.size() && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0) name.replace(i, 2, "?");
+  }
+  return name;
+}
+
 // Those curves, in the order in which the tags were asked for; all without.
 std::vector<ScalarCurve> chosen(const PlotOptions& options, std::vector<ScalarCurve> curves) {
   if (options.tags.empty()) return curves;
@@ -54,7 +65,11 @@ void write_svg(const std::string& path, const std::string& svg) {
 }
 
 void run_plot(const PlotOptions& options) {
-  const ScalarCurves all = scalars_below(options.directory);
+  ScalarCurves all = scalars_below(options.directory);
+  for (ScalarCurve& curve : all.curves) {
+    curve.tag = printable(std::move(curve.tag));
+    curve.run = printable(std::move(curve.run));
+  }
   for (const Status& damage : all.damaged) std::cerr << "muster: " << damage.message() << "\n";
   if (all.files == 0) {
     throw not_found("directory \"", options.directory, "\": there are no event files (*tfevents*) in it or below");

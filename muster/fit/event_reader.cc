@@ -58,7 +58,10 @@ std::optional<ScalarEvent> EventReader::next() {
 
 ScalarCurves scalars_below(const std::string& directory) {
   namespace fs = std::filesystem;
-  if (!fs::is_directory(directory)) throw not_found("directory \"", directory, "\": there is none");
+  if (!fs::is_directory(directory)) {
+    throw not_found("directory \"", directory, "\": ",
+                    fs::exists(directory) ? "is a file, expected the directory that it is in" : "there is none");
+  }
   std::vector<fs::path> paths;
   for (const fs::directory_entry& entry :
        fs::recursive_directory_iterator(directory, fs::directory_options::skip_permission_denied)) {
