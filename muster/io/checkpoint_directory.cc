@@ -2,6 +2,7 @@
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -196,6 +197,27 @@ void write_patiently(const Write& write) {
   }
 }
 
+// The name that a checkpoint gets when it is complete, which users know: of "d/.tmp-7-0123456789abcdef" it is
+// "d/ckpt-7".
+std::string final_path(const std::string& temporary) {
+  const size_t name = temporary.rfind('/') + 1;  // 0 if there is none
+  if (!temporary.substr(name).starts_with(kTemporaryPrefix)) return temporary;
+  const std::string rest = temporary.substr(name + kTemporaryPrefix.size());
+  return str_cat(temporary.substr(0, name), kPrefix, rest.substr(0, rest.rfind('-')));
+}
+
+// What `use` returns. Its errors name the checkpoint and not the directory that is there for the time being.
+template <class Use>
+auto in_final_words(const std::string& temporary, const Use& use) {
+  try {
+    return use();
+  } catch (const Error& error) {
+    const Status& status = error.status();
+    throw Error(Status(status.code(), absl::StrReplaceAll(status.message(), {{temporary, final_path(temporary)}}),
+                       status.task(), status.detail()));
+  }
+}
+
 // Fills in the sizes, and checks that every slice is where its entry says. The data itself is not read again.
 void take_stock(const std::string& directory, CheckpointIndex& index) {
   if (auto complaint = complaint_about(index)) {
@@ -238,7 +260,7 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
     tensors.push_back({entry.tensor_name(), entry.spec});
   }
   if (entries.empty()) return entries;
-  write_patiently([&] {
+  const auto write = [&] {
     // By "pt" Python knows that these are tensors of PyTorch.
     SafetensorsWriter writer(str_cat(temporary, "/", file), tensors, {{"format", "pt"}}, cache);
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -247,7 +269,8 @@ std::vector<ShardEntry> write_shard(const std::string& temporary, std::string_vi
           sorted[i]->pieces ? writer.write_pieces(name, sorted[i]->pieces) : writer.write(name, sorted[i]->bytes);
     }
     writer.finish();
-  });
+  };
+  in_final_words(temporary, [&] { write_patiently(write); });
   return entries;
 }
 
@@ -289,7 +312,7 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
     throw invalid_argument("checkpoint \"", temporary, "\": begun for step ", step, ", got the index of ", index.step);
   }
   const std::string path = path_of(index.step);
-  take_stock(temporary, index);
+  in_final_words(temporary, [&] { take_stock(temporary, index); });
   std::string aside;
   ino_t damaged = 0;
   if (exists(path)) {
@@ -305,13 +328,14 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
   }
   const std::string text = to_json(index);
   const std::string index_path = str_cat(temporary, "/", kIndexFile);
-  write_patiently([&] {
+  const auto write = [&] {
     OutputFile file(index_path);
     file.write(std::as_bytes(std::span(text)));
     file.finish();
-  });
+  };
+  in_final_words(temporary, [&] { write_patiently(write); });
   try {
-    sync_directory(temporary);  // the tasks have synced what is in their files
+    in_final_words(temporary, [&] { sync_directory(temporary); });  // the tasks have synced what is in their files
     if (!aside.empty()) rename_directory(path, aside);
     try {
       if (!aside.empty() && number_of(aside) != damaged) {

@@ -103,6 +103,22 @@ TEST_F(FailingDisk, IsSaidByTheNameOfTheDirectoryThatAnotherCheckpointIsToBeIn) 
                                       Not(HasSubstr(".tmp"))));
 }
 
+TEST_F(FailingDisk, IsSaidByTheNameOfTheCheckpointThatIsWritten) {
+  for (const char* file : {"shard-", "index.json"}) {
+    for (const char* failing : {"open", "write", "fsync"}) {
+      disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+        return call == failing && path.find(file) != std::string::npos ? ENOSPC : 0;
+      });
+
+      const Status status = caught([&] { save(directory_, 2); });
+
+      EXPECT_GT(faults.failures(), 0) << failing << " " << file;
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr(str_cat(scratch_.path(), "/ckpt-2/", file)), Not(HasSubstr(".tmp"))));
+    }
+  }
+}
+
 TEST_F(FailingDisk, NeverCostsTheCheckpointOfAStepThatIsSavedAgain) {
   for (const char* failing : {"open", "pread", "fstat", "stat"}) {
     {
