@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/data/files/example_bytes.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -19,65 +20,6 @@ namespace example_internal {  // with a name: a member of Batch has such a type
 
 static_assert(std::endian::native == std::endian::little, "packed floats are little-endian, and are not converted");
 
-// Thrown by what reads the wire format, which does not know of which record; caught where that is known.
-struct MalformedExample {
-  const char* what;
-};
-
-// Fields of protobuf's wire format, read from the front.
-struct ExampleBytes {
-  enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kPiece = 2, kGroup = 3, kGroupEnd = 4, kFixed32 = 5 };
-  // With the wire type: a field of a known number but of another type is an unknown field, as in protobuf.
-  static constexpr uint32_t tag_of(uint32_t number, WireType type) { return number << 3 | type; }
-
-  const uint8_t* at = nullptr;
-  const uint8_t* end = nullptr;
-
-  bool empty() const { return at == end; }
-  size_t size() const { return static_cast<size_t>(end - at); }
-  std::string_view text() const { return {reinterpret_cast<const char*>(at), size()}; }
-
-  uint64_t varint() { return !empty() && *at < 0x80 ? *at++ : long_varint(); }
-  [[gnu::noinline]] uint64_t long_varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      if (empty()) throw MalformedExample{"it ends within a number"};
-      const uint8_t byte = *at++;
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;  // bits above the 64th are lost, as protobuf does it
-      if (byte < 0x80) return value;
-    }
-    throw MalformedExample{"a number has more than 10 bytes"};
-  }
-
-  uint32_t tag() {
-    const uint64_t tag = varint();
-    if (tag < 8 || tag > std::numeric_limits<uint32_t>::max()) throw MalformedExample{"a field has no valid number"};
-    return static_cast<uint32_t>(tag);
-  }
-
-  ExampleBytes take(uint64_t count) {
-    if (count > size()) throw MalformedExample{"a field is longer than what holds it"};
-    const ExampleBytes piece{at, at + count};
-    at = piece.end;
-    return piece;
-  }
-  ExampleBytes piece() { return take(varint()); }
-
-  void skip(uint32_t tag) {
-    switch (tag & 7) {
-      case kVarint: varint(); return;
-      case kFixed64: take(8); return;
-      case kPiece: piece(); return;
-      case kFixed32: take(4); return;
-      case kGroup:
-      case kGroupEnd: throw MalformedExample{"it has a group, which examples never have"};
-      default: throw MalformedExample{"a field has an unknown wire type"};
-    }
-  }
-};
-
-constexpr uint32_t kValuePiece =
-    ExampleBytes::tag_of(1, ExampleBytes::kPiece);                  // most fields of examples have number 1
 constexpr uint32_t kBytesList = 1, kFloatList = 2, kInt64List = 3;  // in a Feature
 constexpr uint64_t kVarintHighBits = 0x8080808080808080;
 
@@ -140,15 +82,6 @@ FeatureLists lists_of(ExampleBytes feature) {
   }
   if (!lists.whole) lists.bytes = {first, feature.end};
   return lists;
-}
-
-// Calls `field(bytes, tag)` for each field; it takes the field or answers false.
-template <class Field>
-void each_example_field(ExampleBytes bytes, const Field& field) {
-  while (!bytes.empty()) {
-    const uint32_t tag = bytes.tag();
-    if (!field(bytes, tag)) bytes.skip(tag);
-  }
 }
 
 template <class Field>
@@ -334,7 +267,6 @@ class ExampleParser::Batch {
  private:
   using Kind = ExampleFeature::Kind;
   static constexpr size_t kUnwanted = std::numeric_limits<size_t>::max();
-  static constexpr uint32_t kSecondPiece = ExampleBytes::tag_of(2, ExampleBytes::kPiece);
 
   // The records of a file mostly have their features in one order: what stood at a place in the record before is
   // looked at first, before the name is hashed.
@@ -410,7 +342,7 @@ class ExampleParser::Batch {
         }
       } else if (!feature_->otherwise) {
         throw invalid_argument(place(), ": the example does not have it, expected ", wanted.elements, " ",
-                               example_list_name(Out::kList));
+                               example_list_name(Out::kList), "; it has ", names_there());
       } else {
         const auto& values = std::get<std::vector<typename Out::Value>>(*feature_->otherwise);
         for (const auto& value : values) out.fill(value, values.size() == 1 ? wanted.elements : 1);
@@ -446,7 +378,7 @@ class ExampleParser::Batch {
       const auto rows = static_cast<size_t>(length[record_]);
       if (feature_->sequence) {
         size_t left = rows;
-        each_step(found(wanted.slot), [&](ExampleBytes step) {
+        each_piece(found(wanted.slot), [&](ExampleBytes step) {
           if (left > 0) out.take(lists_of(step), wanted.elements), --left;
         });
       } else {
@@ -500,7 +432,7 @@ class ExampleParser::Batch {
   template <class Out>
   size_t steps_of(const Wanted& wanted) {
     size_t steps = 0;
-    each_step(found(wanted.slot), [&](ExampleBytes step) {
+    each_piece(found(wanted.slot), [&](ExampleBytes step) {
       const FeatureLists lists = lists_of(step);
       if (lists.number != 0 && lists.number != Out::kList) {
         throw invalid_argument(place(), ": step ", steps, " has ", example_list_name(lists.number), ", expected ",
@@ -515,12 +447,30 @@ class ExampleParser::Batch {
   }
 
   template <class Each>
-  static void each_step(ExampleBytes list, const Each& step) {
-    each_example_field(list, [&](ExampleBytes& steps, uint32_t tag) {
+  static void each_piece(ExampleBytes list, const Each& use) {
+    each_example_field(list, [&](ExampleBytes& pieces, uint32_t tag) {
       if (tag != kValuePiece) return false;
-      step(steps.piece());
+      use(pieces.piece());
       return true;
     });
+  }
+
+  // Of the features of this record, for a message.
+  std::string names_there() const {
+    constexpr size_t kMost = 20;
+    std::vector<std::string> names;
+    const std::string_view record = records_[record_];
+    const auto* const begin = reinterpret_cast<const uint8_t*>(record.data());
+    each_piece({begin, begin + record.size()}, [&](ExampleBytes map) {
+      each_piece(map, [&](ExampleBytes entry) {
+        each_piece(entry, [&](ExampleBytes name) { names.push_back(str_cat("\"", name.text(), "\"")); });
+      });
+    });
+    if (names.empty()) return "none";
+    std::sort(names.begin(), names.end());
+    const size_t more = names.size() - std::min(names.size(), kMost);
+    names.resize(names.size() - more);
+    return str_cat(absl::StrJoin(names, ", "), more == 0 ? "" : str_cat(" and ", more, " more"));
   }
 
   ExampleBytes found(size_t slot) const { return found_[slot * records_.size() + record_]; }

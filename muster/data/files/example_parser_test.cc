@@ -17,6 +17,7 @@ namespace muster::example_parser_test {
 using namespace std::string_literals;
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using Kind = ExampleFeature::Kind;
 using Type = ExampleFeature::Type;
@@ -144,8 +145,9 @@ TEST(ExampleParser, FillsInDefaultsWhereAnExampleHasNoValues) {
   EXPECT_THAT(strings(columns[2]), ElementsAre("none", "none", "none", "none", "none", "none"));
 }
 
-TEST(ExampleParser, NamesRecordAndFeatureThatIsMissing) {
+TEST(ExampleParser, NamesRecordAndFeatureThatIsMissingAndThoseThatAreThere) {
   const std::string full = ExampleBuilder().floats("d", {1}).serialize(), empty;
+  const std::string other = ExampleBuilder().int64s("label", {1}).floats("D", {1}).serialize();
   const ExampleParser parser({fixed("d", Type::kFloat)});
   const std::vector<std::string_view> views{full, empty};
 
@@ -155,7 +157,13 @@ TEST(ExampleParser, NamesRecordAndFeatureThatIsMissing) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(error.status().message(),
-              "file \"a\": record 17: feature \"d\": the example does not have it, expected 1 floats");
+              "file \"a\": record 17: feature \"d\": the example does not have it, expected 1 floats; it has none");
+  }
+  try {
+    parser.parse(std::vector<std::string_view>{full, other}, {});
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.status().message(), EndsWith("; it has \"D\", \"label\""));
   }
 }
 
@@ -508,7 +516,10 @@ TEST(ExampleParser, RefusesFeaturesThatDoNotFitTogether) {
   expect_refused(with(sparse("d", Type::kInt64), [](F f) { f.shape = {2}; }), "a sparse feature has no shape");
   expect_refused(with(fixed("d", Type::kInt64), [](F f) { f.sequence = true; }), "has to be padded");
   expect_refused(with(fixed("d", Type::kInt64), [](F f) { f.otherwise = std::vector<float>{1}; }), "not of its type");
-  expect_refused(with(fixed("d", Type::kFloat, {3}), [](F f) { f.otherwise = std::vector<float>{1, 2}; }),
+  expect_refused(with(fixed("d", Type::kFloat, {3}),
+                      [](F f) {
+                        f.otherwise = std::vector<float>{1, 2};
+                      }),
                  "2 values for examples without it, expected 1 or the 3 of its shape");
   expect_refused(with(padded("d", Type::kFloat), [](F f) { f.otherwise = std::vector<float>{1}; }), "only a fixed");
   expect_refused(with(padded("d", Type::kFloat), [](F f) { f.padding = 1; }), "the padding is not of its type");
