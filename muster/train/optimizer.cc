@@ -48,14 +48,12 @@ Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
   }
 }
 
-Optimizer::Own Optimizer::own_of(const Variable& variable) const {
+Optimizer::Own Optimizer::own_of(const Variable& variable, const ParameterGroup* group) const {
   Own own{.slots = {}, .average = {}, .rate_factor = 1, .weight_decay = rule_.weight_decay};
   if (!rule_.all.decay_vectors && variable.sizes().size() < 2) own.weight_decay = 0;
-  for (const ParameterGroup& group : rule_.all.groups) {
-    if (!std::regex_search(variable.name(), std::regex(group.names))) continue;
-    own.rate_factor = group.rate_factor;
-    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
-    break;
+  if (group != nullptr) {
+    own.rate_factor = group->rate_factor;
+    own.weight_decay = group->weight_decay.value_or(own.weight_decay);
   }
   auto beside = [&](const SlotRule& slot) {
     const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
@@ -84,7 +82,6 @@ void Optimizer::bind(Trained variables) {
                               "with every trace; make it outside and use it inside");
   }
   std::set<const Variable::State*> known;
-  std::vector<Own> all;
   for (const Variable& variable : given) {
     if (!known.insert(variable.state().get()).second) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" is there twice");
@@ -93,16 +90,23 @@ void Optimizer::bind(Trained variables) {
       throw invalid_argument(name, ": variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
                              ") is not trainable or not of a floating-point type");
     }
-    all.push_back(own_of(variable));
   }
+  std::vector<const ParameterGroup*> group_of(given.size(), nullptr);  // the first one that names it
   for (const ParameterGroup& group : rule_.all.groups) {
     const std::regex pattern(group.names);
-    if (std::ranges::any_of(given, [&](const Variable& each) { return std::regex_search(each.name(), pattern); }))
-      continue;
+    bool of_any = false;
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (!std::regex_search(given[i].name(), pattern)) continue;
+      of_any = true;
+      if (group_of[i] == nullptr) group_of[i] = &group;
+    }
+    if (of_any) continue;
     MUSTER_LOG(warning) << name << ": group \"" << group.names << "\" is of none of its variables, which are "
                         << absl::StrJoin(given, ", ",
                                          [](std::string* out, const Variable& each) { *out += each.name(); });
   }
+  std::vector<Own> all;
+  for (size_t i = 0; i < given.size(); ++i) all.push_back(own_of(given[i], group_of[i]));
   auto beside_all = [&](const char* what, double initial, at::ScalarType dtype) {
     return make_beside_all(given, str_cat(given[0].name(), "/", name, "/", what),
                            InitialValue::constant({1}, initial, dtype));

@@ -154,7 +154,7 @@ class Optimizer {
   // The learning rate at a place, made once for all that is there.
   class Rates;
 
-  Own own_of(const Variable& variable) const;
+  Own own_of(const Variable& variable, const ParameterGroup* group) const;
   Gradients gradients_of(const at::Tensor& loss, double share) const;
   // What the replicas have is added up and divided by that.
   void apply(const Gradients& gradients, int divisor) const;
