@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "muster/base/status.h"
@@ -370,7 +371,10 @@ void at_once(size_t count, const std::function<void(size_t)>& use) {
   };
   {
     std::vector<std::jthread> others;
-    while (others.size() + 1 < std::min(count, kMost)) others.emplace_back(work);
+    try {
+      while (others.size() + 1 < std::min(count, kMost)) others.emplace_back(work);
+    } catch (const std::system_error&) {  // a machine that is out of threads: those that there are do it all
+    }
     work();
   }
   for (const std::exception_ptr& failure : failures) {

@@ -516,10 +516,7 @@ TEST(ExampleParser, RefusesFeaturesThatDoNotFitTogether) {
   expect_refused(with(sparse("d", Type::kInt64), [](F f) { f.shape = {2}; }), "a sparse feature has no shape");
   expect_refused(with(fixed("d", Type::kInt64), [](F f) { f.sequence = true; }), "has to be padded");
   expect_refused(with(fixed("d", Type::kInt64), [](F f) { f.otherwise = std::vector<float>{1}; }), "not of its type");
-  expect_refused(with(fixed("d", Type::kFloat, {3}),
-                      [](F f) {
-                        f.otherwise = std::vector<float>{1, 2};
-                      }),
+  expect_refused(with(fixed("d", Type::kFloat, {3}), [](F f) { f.otherwise = std::vector<float>{1, 2}; }),
                  "2 values for examples without it, expected 1 or the 3 of its shape");
   expect_refused(with(padded("d", Type::kFloat), [](F f) { f.otherwise = std::vector<float>{1}; }), "only a fixed");
   expect_refused(with(padded("d", Type::kFloat), [](F f) { f.padding = 1; }), "the padding is not of its type");
