@@ -178,17 +178,21 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
                                "examples would be lost; expected a number for each example");
       }
       if (each.dim() > 1) each = each.flatten(1).mean(1);
-      const at::Tensor sum = each.dim() == 0 ? each * examples : (weighted ? each * weights[i] : each).sum();
-      const at::Tensor mean = each.dim() == 0 ? each : sum / std::max(examples, 1.0);
+      if (weighted) each = each * weights[i];
+      const at::Tensor mean = each.dim() == 0 ? each : each.sum() / std::max(examples, 1.0);
       const at::Tensor part = criterion.weight == 1 ? mean : mean * criterion.weight;
-      losses.push_back(sum);
+      losses.push_back(each.detach());
       loss = loss.defined() ? loss + part : part;
     });
   }
 
   c10::AutoGradMode no_gradients(false);
   std::vector<at::Tensor> sums{at::full({1}, examples, weights[0].options().dtype(at::kDouble))};
-  for (const at::Tensor& sum : losses) sums.push_back(sum.detach().to(at::kDouble).reshape({1}));
+  for (const at::Tensor& each : losses) {
+    // One op: nobody needs the mean itself, whose gradient is known without it.
+    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * examples).reshape({1})
+                                   : each.sum({0}, /*keepdim=*/true, at::kDouble));
+  }
   for (size_t i = 0; i < all_.size(); ++i) {
     const Criterion& criterion = all_[i];
     if (criterion.metrics.empty()) continue;
