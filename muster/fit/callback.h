@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct Training {
   // one had to `remembered`, and all get it when the training begins.
   std::function<std::vector<std::string>()> memories = [] { return std::vector<std::string>(); };
   std::vector<std::string> remembered{};
+  // The names of an epoch's numbers; nothing if they are known only after the first one.
+  std::optional<std::vector<std::string>> numbers{};
 };
 
 // Called by fit(), on its thread. Under a strategy of several processes each of them calls its own, with the same
@@ -50,6 +53,8 @@ class Callback {
   virtual bool uses_steps() const { return wants_steps(); }
   // Its own numbers of an epoch, before everybody sees them.
   virtual void add_logs(Training&, Logs&) {}
+  // Their names, of a callback that has add_logs(). Known, they are among Training::numbers; nothing: they are not.
+  virtual std::optional<std::vector<std::string>> added_names() const { return std::nullopt; }
   virtual void on_epoch_end(Training&, const Logs&) {}
   virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all
   virtual void on_train_end(Training&, const Logs&) {}
@@ -65,14 +70,26 @@ class Callbacks {
   class Any {
    public:
     template <std::derived_from<Callback> T>
-    Any(T callback) : callback_(std::make_shared<T>(std::move(callback))) {}  // NOLINT: a callback is any callback
+    Any(T callback)  // NOLINT: a callback is any callback
+        : callback_(std::make_shared<T>(std::move(callback))), adds_nothing_(inherits_add_logs<T>()) {}
     template <std::derived_from<Callback> T>
     Any(std::shared_ptr<T> callback) : callback_(std::move(callback)) {}  // NOLINT
     Callback& operator*() const { return *callback_; }
     Callback* operator->() const { return callback_.get(); }
+    std::optional<std::vector<std::string>> added_names() const {
+      return adds_nothing_ ? std::vector<std::string>() : callback_->added_names();
+    }
 
    private:
+    template <class T>
+    static constexpr bool inherits_add_logs() {
+      if constexpr (requires { &T::add_logs; })
+        return std::is_same_v<decltype(&T::add_logs), decltype(&Callback::add_logs)>;
+      return false;
+    }
+
     std::shared_ptr<Callback> callback_;
+    bool adds_nothing_ = false;  // as far as its type says
   };
 
   Callbacks() = default;

@@ -137,6 +137,13 @@ std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::st
   return more;
 }
 
+void BestSoFar::expect_in(const Training& training, const char* whose) const {
+  if (!training.numbers) return;
+  Logs there;
+  for (const std::string& name : *training.numbers) there.set(name, 0);
+  value_of(there, monitor_, whose);
+}
+
 bool BestSoFar::improves(const Logs& logs, const char* whose) {
   const double value = value_of(logs, monitor_, whose);
   if (std::isnan(value)) return false;
@@ -148,7 +155,10 @@ bool BestSoFar::improves(const Logs& logs, const char* whose) {
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
 
-void EarlyStopping::on_train_begin(Training&) { *this = EarlyStopping(options_); }
+void EarlyStopping::on_train_begin(Training& training) {
+  *this = EarlyStopping(options_);
+  best_.expect_in(training, "EarlyStopping");
+}
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   if (training.epoch < options_.start_from_epoch) return;
@@ -186,6 +196,7 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
 }
 
 void ModelCheckpoint::on_train_begin(Training& training) {
+  if (best_) best_->expect_in(training, "ModelCheckpoint");
   checkpoints_ = std::make_shared<Checkpoints>(
       training.model.strategy(),
       CheckpointsOptions{.directory = options_.directory, .keep = options_.keep, .incremental = options_.incremental});
@@ -360,16 +371,16 @@ void TensorBoard::on_train_end(Training&, const Logs&) {
 }
 
 void TerminateOnNaN::on_steps(Training& training, const Logs& logs) {
-  if (std::isfinite(value_of(logs, "loss", "TerminateOnNaN"))) return;
-  MUSTER_LOG(warning) << "fit: the loss is " << value_of(logs, "loss", "TerminateOnNaN") << " after step "
-                      << training.steps << ", so it ends";
+  const double loss = value_of(logs, "loss", "TerminateOnNaN");
+  if (std::isfinite(loss)) return;
+  MUSTER_LOG(warning) << "fit: the loss is " << loss << " after step " << training.steps << ", so it ends";
   training.stop = true;
 }
 
 void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
-  if (training.stop || std::isfinite(value_of(logs, "loss", "TerminateOnNaN"))) return;
-  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is "
-                      << value_of(logs, "loss", "TerminateOnNaN") << ", so it ends";
+  const double loss = value_of(logs, "loss", "TerminateOnNaN");
+  if (training.stop || std::isfinite(loss)) return;
+  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << loss << ", so it ends";
   training.stop = true;
 }
 

@@ -29,7 +29,8 @@ enum class Better { kAuto, kSmaller, kLarger };
 class BestSoFar {
  public:
   BestSoFar(std::string monitor, Better better, double min_delta = 0);
-  // Throws Error{kNotFound} if an epoch has no such number: it says which callback asks, and what there is.
+  // Both throw Error{kNotFound} if an epoch has no such number: it says which callback asks, and what there is.
+  void expect_in(const Training& training, const char* whose) const;  // as far as is known when the training begins
   bool improves(const Logs& logs, const char* whose);
   std::optional<double> best() const { return best_; }
   void set_best(double best) { best_ = best; }

@@ -461,6 +461,39 @@ TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
   EXPECT_THROW(trained.fit(data_, {.verbose = 0})["los"], Error);
 }
 
+TEST_F(FitCallbacks, AskForNumbersThatThereWillNotBeBeforeTheFirstStep) {
+  Model trained = model();
+  const Callbacks::Any asking[] = {EarlyStopping({.monitor = "val_los"}), ReduceLrOnPlateau({.monitor = "val_los"}),
+                                   ModelCheckpoint({.directory = in("asked"), .monitor = "val_los"})};
+
+  for (const Callbacks::Any& callback : asking) {
+    bool begun = false;
+    const LambdaCallback watch({.on_epoch_begin = [&](Training&) { begun = true; }});
+    try {
+      trained.fit(data_, {.validation_data = data_, .callbacks = {watch, callback}, .verbose = 0});
+      FAIL() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("asks for \"val_los\""));
+      EXPECT_THAT(error.what(), EndsWith("did you mean \"val_loss\"?"));
+    }
+    EXPECT_FALSE(begun);
+  }
+}
+
+// With a number of its own, whose name nobody knows before.
+class Adding : public Callback {
+ public:
+  void add_logs(Training&, Logs& logs) override { logs.set("own", 1); }
+};
+
+TEST_F(FitCallbacks, MayAskForWhatAnotherOneAdds) {
+  Model trained = model();
+  const Callbacks callbacks{EarlyStopping({.monitor = "own"}), std::make_shared<Adding>()};
+
+  EXPECT_NO_THROW(trained.fit(data_, {.callbacks = {EarlyStopping({.monitor = "own"}), Adding()}, .verbose = 0}));
+  EXPECT_NO_THROW(trained.fit(data_, {.callbacks = callbacks, .verbose = 0}));
+}
+
 TEST_F(FitCallbacks, NumbersThatAreNoneHaveNoSign) {
   Logs logs;
   logs.set("loss", -std::numeric_limits<double>::quiet_NaN());

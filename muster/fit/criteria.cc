@@ -238,6 +238,15 @@ Logs Criteria::logs(const std::vector<double>& sums) const {
   return logs;
 }
 
+std::vector<std::string> Criteria::numbers() const {
+  std::vector<std::string> names{"loss"};
+  for (const Criterion& criterion : all_) {
+    if (criterion.loss && !criterion.prefix.empty()) names.push_back(criterion.prefix + "loss");
+    for (const Metric& metric : criterion.metrics) names.push_back(criterion.prefix + metric.name());
+  }
+  return names;
+}
+
 Status Criteria::explained(const Status& status) const {
   const std::optional<std::string> op = op_with_unfit_operand(status);
   if (!op || !(op->starts_with("aten::nll_loss") || *op == "aten::gather")) return status;

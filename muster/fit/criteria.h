@@ -52,6 +52,7 @@ class Criteria {
 
   // "loss", and with several outputs "box_loss" and "box_accuracy" for "accuracy".
   Logs logs(const std::vector<double>& sums) const;
+  std::vector<std::string> numbers() const;  // their names
 
   // The same with what a loss takes for a label, if a step has failed since one was no class.
   Status explained(const Status& status) const;

@@ -96,6 +96,20 @@ struct Model::State {
     return all ? all->length() : 0;
   }
 
+  // Of an epoch; nothing while somebody is there who may add more, or no forward() has said which outputs there are.
+  std::optional<std::vector<std::string>> numbers(bool validated, const Callbacks& callbacks) const {
+    const auto all = criteria();
+    if (!all) return std::nullopt;
+    std::vector<std::string> names = all->numbers();
+    for (size_t i = 0, own = names.size(); validated && i < own; ++i) names.push_back("val_" + names[i]);
+    for (const Callbacks::Any& callback : callbacks) {
+      const std::optional<std::vector<std::string>> added = callback.added_names();
+      if (!added) return std::nullopt;
+      names.insert(names.end(), added->begin(), added->end());
+    }
+    return names;
+  }
+
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
     c10::AutoGradMode gradients(trains);
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
@@ -249,6 +263,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     std::optional<Program> one = steps.one.last_program();
     return one ? std::move(one) : steps.several.last_program();
   };
+  training.numbers = state.numbers(options.validation_data.has_value(), callbacks);
   state.parts.set_training(true);
   training.memories = [&callbacks] {
     std::vector<std::string> memories;

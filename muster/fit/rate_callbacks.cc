@@ -43,6 +43,7 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
 void ReduceLrOnPlateau::on_train_begin(Training& training) {
   refuse_schedule(training, "ReduceLrOnPlateau");
   *this = ReduceLrOnPlateau(options_);
+  best_.expect_in(training, "ReduceLrOnPlateau");
 }
 
 void ReduceLrOnPlateau::add_logs(Training& training, Logs& logs) {

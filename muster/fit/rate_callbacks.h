@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/fit/callbacks.h"
 
@@ -17,7 +19,8 @@ class LearningRateScheduler : public Callback {
   explicit LearningRateScheduler(Rule rule);
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
-  void add_logs(Training& training, Logs& logs) override;  // "learning_rate"
+  void add_logs(Training& training, Logs& logs) override;
+  std::optional<std::vector<std::string>> added_names() const override { return {{"learning_rate"}}; }
 
  private:
   Rule rule_;
@@ -38,7 +41,8 @@ class ReduceLrOnPlateau : public Callback {
   // Throws Error{kInvalidArgument} for a factor that reduces nothing.
   explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
   void on_train_begin(Training& training) override;
-  void add_logs(Training& training, Logs& logs) override;  // "learning_rate"
+  void add_logs(Training& training, Logs& logs) override;
+  std::optional<std::vector<std::string>> added_names() const override { return {{"learning_rate"}}; }
   void on_epoch_end(Training& training, const Logs& logs) override;
   std::string memory() const override;
   void remember(const std::string& memory) override;
