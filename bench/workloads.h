@@ -51,6 +51,7 @@ void data_csv(const Part& part, Bench& bench);
 void data_images(const Part& part, Bench& bench);
 void data_memory(const Part& part, Bench& bench);
 void fit_local(const Part& part, Bench& bench);
+void fit_ps_mlp(const Part& part, Bench& bench);
 void fit_dense10(const Part& part, Bench& bench);
 void gpu_steps(const Part& part, Bench& bench);
 void recovery(const Part& part, Bench& bench);
