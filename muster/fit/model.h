@@ -92,6 +92,12 @@ class Model {
   Logs train_on_batch(const at::Tensor& x, const at::Tensor& y) { return train_on_batch({x, y}); }
   Logs test_on_batch(const at::Tensor& x, const at::Tensor& y) { return test_on_batch({x, y}); }
 
+  // All that training needs to go on, in any strategy: the module's variables, the optimizer's, and its count of steps.
+  // The directory is a checkpoint's, which the next save() replaces when it is complete. load() changes all or nothing;
+  // throws Error{kNotFound} if there is none, or none of such a model. Each process of the strategy calls them.
+  void save(const std::string& directory) const;
+  void load(const std::string& directory);
+
   // The variables as a table: shapes, numbers, where they are. Then, if it is known that there are several, the outputs
   // and their losses.
   std::string summary() const;

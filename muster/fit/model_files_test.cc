@@ -1,0 +1,76 @@
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "muster/base/test_errors.h"
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/fit/model.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster::model_files_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing_support::message_of;
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  std::string path() const { return folder_.path() + "/model"; }
+  // With momentum, which is lost if only weights are kept.
+  template <class AnyStrategy>
+  static Model make(const AnyStrategy& strategy) {
+    torch::manual_seed(static_cast<uint64_t>(++made_));
+    return compile(strategy.template make<torch::nn::Linear>(3, 2),
+                   {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}), .loss = mean_squared_error});
+  }
+  at::Tensor predict(Model& model) const { return model.predict(Dataset::from_tensors({x_})); }
+
+  inline static int made_ = 0;
+  const testing_support::ScopedDirectory folder_;
+  const at::Tensor x_ = torch::randn({8, 3}), y_ = torch::randn({8, 2});
+};
+
+TEST_F(ModelFiles, LetATrainingGoOnWhereItWasUnderAnotherStrategy) {
+  const Strategy none;
+  const MirroredStrategy mirrored({"/device:CPU:0", "/device:CPU:1"});
+  Model first = make(none);
+  first.fit({x_, y_}, {.epochs = 3, .batch_size = 4, .shuffle = false, .verbose = 0});
+
+  first.save(path());
+  Model second = make(mirrored);
+  second.load(path());
+
+  EXPECT_TRUE(torch::allclose(predict(first), predict(second)));
+  EXPECT_EQ(second.optimizer().iterations(), first.optimizer().iterations());
+  for (Model* model : {&first, &second}) {
+    model->fit({x_, y_}, {.epochs = 2, .batch_size = 4, .shuffle = false, .verbose = 0});
+  }
+  EXPECT_TRUE(torch::allclose(predict(first), predict(second), 1e-4, 1e-5));
+}
+
+TEST_F(ModelFiles, AreReplacedByTheNextSave) {
+  Model model = make(Strategy());
+  model.save(path());
+  model.train_on_batch(x_, y_);
+  model.save(path());
+  model.save(path());  // of the same step
+  const at::Tensor saved = predict(model);
+  model.train_on_batch(x_, y_);
+
+  model.load(path());
+
+  EXPECT_TRUE(torch::equal(predict(model), saved));
+  EXPECT_EQ(CheckpointDirectory(path()).present().size(), 1u);
+}
+
+TEST_F(ModelFiles, SayWhatIsMissingOrIsNotTheModels) {
+  Model model = make(Strategy());
+  EXPECT_THAT(message_of([&] { model.load(path()); }), AllOf(HasSubstr("no model in"), HasSubstr(path())));
+  EXPECT_THAT(message_of([&] { model.save(""); }), HasSubstr("no directory"));
+  model.save(path());
+  Model other = compile(torch::nn::Linear(4, 2), {.loss = mean_squared_error});
+
+  EXPECT_THAT(message_of([&] { other.load(path()); }), HasSubstr("weight"));
+}
+
+}  // namespace muster::model_files_test
