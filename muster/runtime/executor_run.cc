@@ -356,6 +356,7 @@ void Executor::Run::copy(const Step& step, const Step::Copy& copy) {
   at::Tensor& target = frame_.values[step.results[0][0]];
   target = copy.share || source.device() != step.device ? source : source.clone();
   bring_to(step.device, target);
+  if (trial_ != nullptr) trial_->note_copy(source, target);
 }
 
 void Executor::Run::element(const Step& step) {

@@ -41,15 +41,25 @@ OrderTrial::Product OrderTrial::product_of(const Step::Op& step, const std::vect
   return product;
 }
 
+void OrderTrial::note_copy(const at::Tensor& source, const at::Tensor& target) {
+  absl::MutexLock lock(&mu_);
+  const auto weight = weights_.find(source.const_data_ptr());
+  if (weight == weights_.end()) return;
+  const size_t variable = weight->second;
+  weights_[target.const_data_ptr()] = variable;
+  copies_.push_back(target);
+}
+
 void OrderTrial::note(const Step::Op& step, const std::vector<c10::IValue>& stack,
                       const std::vector<at::Tensor>& values) {
   const at::Tensor& matrix = step.target >= 0 ? values[step.target] : stack[step.second_factor].toTensor();
-  const auto weight = weights_.find(matrix.const_data_ptr());
-  if (weight == weights_.end()) return;
-  const size_t variable = weight->second;
+  size_t variable = 0;
   std::vector<Product> all;
   {
     absl::MutexLock lock(&mu_);
+    const auto weight = weights_.find(matrix.const_data_ptr());
+    if (weight == weights_.end()) return;
+    variable = weight->second;
     if (!noted_.insert(&step).second) return;
     std::vector<Product>& products = found_[variable].products;
     products.push_back(product_of(step, stack));

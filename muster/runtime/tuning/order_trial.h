@@ -31,6 +31,9 @@ class OrderTrial {
   // `values` are those of the run that begins. `plan` and `tuner` outlive the trial.
   OrderTrial(const Plan& plan, const std::vector<at::Tensor>& values, Autotuner& tuner);
 
+  // A replica on another device multiplies by a copy of the weight.
+  void note_copy(const at::Tensor& source, const at::Tensor& target) ABSL_LOCKS_EXCLUDED(mu_);
+
   // What `step`, a product, is about to do with `stack`, if a weight takes part. `values` are those of the program that
   // the step belongs to. Asks when it has come by the last product of a weight, on the thread that has made it.
   void note(const Step::Op& step, const std::vector<c10::IValue>& stack, const std::vector<at::Tensor>& values)
@@ -73,10 +76,11 @@ class OrderTrial {
 
   const Plan& plan_;
   Autotuner& tuner_;
-  absl::flat_hash_map<const void*, size_t> weights_;  // memory -> number of the variable
 
   mutable absl::Mutex mu_;
-  std::vector<Weight> found_ ABSL_GUARDED_BY(mu_);  // by variable
+  absl::flat_hash_map<const void*, size_t> weights_ ABSL_GUARDED_BY(mu_);  // memory -> number of the variable
+  std::vector<at::Tensor> copies_ ABSL_GUARDED_BY(mu_);  // of weights; held, so that their memory is of nothing else
+  std::vector<Weight> found_ ABSL_GUARDED_BY(mu_);       // by variable
   absl::flat_hash_set<const Step::Op*> noted_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -239,6 +239,50 @@ TEST_F(WeightsInColumns, AreWhereATuningFileSaysSo) {
   }
 }
 
+// Central storage: the weight on one device, a replica on each of two.
+Program training_on_two_devices() {
+  Builder b("two_devices");
+  const ValueId x = b.argument(kInput), wanted = b.argument(kOutput), w = weight(b);
+  b.program.devices = {"", "/device:CPU:0", "/device:CPU:1"};
+  auto gradient_on = [&](int32_t device) {
+    const size_t first = b.program.instructions.size();
+    const ValueId error = b.op("aten::add.Tensor", {ref(product(b, x, w)), ref(wanted), integer(-1)});
+    const ValueId gradient = b.op("aten::mm", {ref(b.op("aten::t", {ref(error)})), ref(x)});
+    for (size_t i = first; i < b.program.instructions.size(); ++i) b.program.instructions[i].device = device;
+    return gradient;
+  };
+  const ValueId here = gradient_on(1), there = gradient_on(2);
+  b.op("aten::sub_.Tensor", {ref(w), ref(b.add(here, there)), {kRate}});
+  b.program.instructions.back().device = 1;
+  return b.finish({});
+}
+
+TEST_F(WeightsInColumns, MayHaveReplicasThatReadThemFromOtherDevices) {
+  const testing_support::ScopedDirectory folder;
+  const std::string path = folder.path("choices");
+  const LocalDevicesOptions devices{.cpus = 2, .gpus = false};
+  LocalWorker measuring({.devices = devices, .tuning = {TuningMode::kMeasure, path}});
+  measuring.store().declare("w", kWeight, at::kCPU)->assign(expected_);
+  measuring.run(measuring.register_program(training_on_two_devices()), {x_, wanted_});
+  TuningTable told = measuring.tuner()->all();
+  ASSERT_EQ(told.size(), 1u);
+  told.begin()->second.winner = "columns";
+  testing_support::write_file(path, tuning_text(told));
+  LocalWorker pinned({.devices = devices, .tuning = {TuningMode::kPinned, path}});
+  const auto cell = pinned.store().declare("w", kWeight, at::kCPU);
+  cell->assign(expected_);
+  const ProgramHandle step = pinned.register_program(training_on_two_devices());
+
+  for (int i = 0; i < 3; ++i) {
+    pinned.run(step, {x_, wanted_});
+    const at::Tensor gradient = times((times(x_, expected_.t()) - wanted_).t(), x_);
+    expected_.sub_(gradient + gradient, kRate);
+  }
+
+  EXPECT_TRUE(in_columns(cell->read(false, MatrixOrder::kEither)));
+  EXPECT_TRUE(torch::allclose(cell->read(), expected_, 1e-4, 1e-4));
+}
+
 TEST_F(WeightsInColumns, AreGivenProductsInColumns) {
   std::vector<c10::IValue> stack{wanted_.t(), x_};
 

@@ -30,10 +30,10 @@ void for_each_update(const Program& program, const Instruction& instruction, con
   for (size_t i = 0; i < targets.size() && i < terms.size(); ++i) visit(targets[i], terms[i]);
 }
 
-int uses_in(const Instruction& instruction, const Aliases& aliases, int group) {
+int uses_in(const Instruction& instruction, const Aliases& aliases, const absl::flat_hash_set<int>& groups) {
   int uses = 0;
   for (const Argument& argument : instruction.arguments) {
-    for_each_value(argument, [&](ValueId value) { uses += value >= 0 && aliases.group(value) == group; });
+    for_each_value(argument, [&](ValueId value) { uses += value >= 0 && groups.contains(aliases.group(value)); });
   }
   return uses;
 }
@@ -123,13 +123,31 @@ class ProductTargets {
   std::vector<ValueId> targets_;
 };
 
+// For each value: the argument or variable whose transpose it is, or a copy of its transpose, which lies as that does:
+// replicas on other devices multiply by copies. Else kNoValue.
+std::vector<ValueId> transposed_inputs(const Program& program) {
+  std::vector<ValueId> inputs(program.num_values, kNoValue), transposed(program.num_values, kNoValue);
+  for (const ProgramArgument& argument : program.arguments) inputs[argument.value] = argument.value;
+  for (const VariableRef& variable : program.variables) inputs[variable.value] = variable.value;
+  for (const Instruction& instruction : program.instructions) {
+    const std::string& op = program.op_of(instruction).name;
+    const bool transposes = form_of(op).transposes;
+    if (!transposes && op != kCopy.name) continue;
+    const ValueId of = value_at(instruction, 0), result = instruction.results[0][0];
+    if (of >= 0 && result >= 0) transposed[result] = (transposes ? inputs : transposed)[of];
+  }
+  return transposed;
+}
+
 // The products, or nothing if any other use was found.
 std::optional<int> count_products(ValueId input, const Program& program, const Aliases& aliases) {
-  const int group = aliases.group(input);
-  auto leaves = [&](ValueId output) { return output >= 0 && aliases.group(output) == group; };
+  const std::vector<ValueId> targets = targets_of_products(program), transposed = transposed_inputs(program);
+  absl::flat_hash_set<int> groups{aliases.group(input)};  // its memory, and that of its copies
+  for (ValueId value = 0; value < program.num_values; ++value) {
+    if (transposed[value] == input) groups.insert(aliases.group(value));
+  }
+  auto leaves = [&](ValueId output) { return output >= 0 && groups.contains(aliases.group(output)); };
   if (std::any_of(program.outputs.begin(), program.outputs.end(), leaves)) return std::nullopt;
-  const std::vector<ValueId> targets = targets_of_products(program);
-  absl::flat_hash_set<ValueId> transposed;
   int products = 0;
   for (const Instruction& instruction : program.instructions) {
     const std::string& op = program.op_of(instruction).name;
@@ -138,14 +156,14 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
       const ValueId result = instruction.results[0][0];
       products += result >= 0 && targets[result] == input;
     }
-    const int uses = uses_in(instruction, aliases, group);
+    const int uses = uses_in(instruction, aliases, groups);
     if (uses == 0) continue;
+    auto is_transposed = [&](ValueId value) { return value >= 0 && transposed[value] == input; };
     int understood = 0;
-    if (form.transposes && value_at(instruction, 0) == input) {
-      transposed.insert(instruction.results[0][0]);
+    if ((form.transposes || op == kCopy.name) && is_transposed(instruction.results[0][0])) {
       ++understood;
     } else if (form.product != MatrixProduct::kNone &&
-               transposed.contains(value_at(instruction, second_factor(form.product)))) {
+               is_transposed(value_at(instruction, second_factor(form.product)))) {
       ++products;
       ++understood;
     } else if (op == kLoop.name || op == kCond.name) {

@@ -22,7 +22,8 @@ bool may_be_in_columns(const TensorSpec& spec);
 std::vector<ValueId> targets_of_products(const Program& program);
 
 // In how many products of the program, its bodies included, the matrix `input` (an argument or a variable) takes part:
-// its transpose is the second factor, or it is the target. 0 if there is any use besides, or it leaves the program.
+// its transpose, or a copy of that, is the second factor, or it is the target. 0 if there is any use besides, or it
+// leaves the program.
 int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases);
 
 }  // namespace muster

@@ -76,6 +76,25 @@ TEST(WeightOrder, FollowsGradientsThatReplicasAddUp) {
   EXPECT_EQ(targets_of_products(program)[second.gradient], second.weight);
 }
 
+TEST(WeightOrder, FollowsCopiesThatReplicasMultiplyBy) {
+  auto products_with = [](const std::function<ValueId(Builder&, ValueId copy)>& other_use) {
+    Builder b;
+    Layer first(b, b.variable("w"));
+    const ValueId copy = b.op(kCopy.name, {ref(b.op("aten::t", {ref(first.weight)}))});
+    const ValueId result = b.op("aten::mm", {ref(b.argument()), ref(copy)});
+    const ValueId there = b.op("aten::mm", {ref(b.op("aten::t", {ref(result)})), ref(b.argument())});
+    const ValueId gradient = b.add(first.gradient, b.op(kCopy.name, {ref(there)}));
+    const ValueId output = other_use(b, copy);
+    b.op("aten::sub_.Tensor", {ref(first.weight), ref(gradient), integer(1)});
+    return products_of(b.finish({output}));
+  };
+
+  EXPECT_EQ(products_with([](Builder& b, ValueId) { return b.argument(); }), 4);
+  EXPECT_EQ(products_with([](Builder&, ValueId copy) { return copy; }), 0) << "the copy leaves the program";
+  EXPECT_EQ(products_with([](Builder& b, ValueId copy) { return b.relu(copy); }), 0) << "something else reads it";
+  EXPECT_EQ(products_with([](Builder& b, ValueId copy) { return b.add_(copy, copy); }), 0) << "the copy is written";
+}
+
 TEST(WeightOrder, LeavesASumInRowsThatIsNotOfProductsOnly) {
   Builder b;
   Layer layer(b, b.variable("w"));
