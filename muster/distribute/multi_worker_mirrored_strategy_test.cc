@@ -340,6 +340,20 @@ TEST_F(TwoWorkers, RefuseWhatOneOfThemWouldWriteToACopyForItself) {
       });
 }
 
+TEST_F(TwoWorkers, RefuseToTrainWhatEachOfThemHasMadeForItself) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        Variable own(torch::rand({2}), {.name = "own", .aggregation = Aggregation::kMean});
+        auto step = function([&](const torch::Tensor& x) { own.assign_add(x); });
+
+        const Status status = caught([&] { strategy.run(step, torch::ones({2})); });
+
+        EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+        EXPECT_THAT(status.message(), AllOf(HasSubstr("\"own\""), HasSubstr("made outside of their strategy")));
+      },
+      [](TaskGroup&) {});
+}
+
 TEST_F(TwoWorkers, NeedAsManyDevices) {
   const std::jthread other([&] {
     Server server({.cluster = spec_, .task = {"worker", 1}});

@@ -131,6 +131,15 @@ void ReplicaContext::check_end() const {
   check(all_.merges, merged_);
 }
 
+void ReplicaContext::check_everywhere(const Variable::State& variable) const {
+  if (across_.alone() || variable.in_step) return;
+  throw failed_precondition(
+      "variable \"", variable.options.name, "\" is written by the replicas of ", across_.size,
+      " workers, but was made outside of their strategy, so that each worker has values of its "
+      "own; make it, or the module that it belongs to, by strategy.make(), or adopt the module in "
+      "strategy.scope()");
+}
+
 void ReplicaContext::merge(const std::string& what, const std::vector<Variable>& changed, Tensors values, Merge how) {
   const size_t number = merged_++;
   std::vector<Merging>& merges = all_.merges;

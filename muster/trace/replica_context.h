@@ -50,6 +50,9 @@ class ReplicaContext {
            const std::function<Tensors(const std::vector<Tensors>& by_replica)>& how);
   // What `make` gives is made once, for all replicas. They ask for the same things in the same order, as with merge().
   Tensors once(const std::string& what, const std::function<Tensors()>& make);
+  // Before a write that all make together. Throws Error{kFailedPrecondition} if other processes take the step, too, and
+  // have no copy of the variable: each would go on from values of its own.
+  void check_everywhere(const Variable::State& variable) const;
   // Throws Error{kFailedPrecondition} if this replica has written to the variable before.
   void check_readable(const Variable::State& variable) const;
 

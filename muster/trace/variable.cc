@@ -450,10 +450,10 @@ void write_with_others(ReplicaContext& replica, const Variable& variable, Write 
     throw invalid_argument("variable \"", variable.name(), "\" is bool and written by each of ", replica.num_replicas(),
                            " replicas: a sum counts, so use kOnlyFirstReplica, or whole numbers");
   }
-  // As the variable has it, so that the mean of whole numbers need not be one.
-  const at::Tensor own = value.to(variable.dtype());
+  replica.check_everywhere(*variable.state());
   const std::string what = str_cat("a write to variable \"", variable.name(), "\"");
-  replica.merge(what, {variable}, {own},
+  // As the variable has it, so that the mean of whole numbers need not be one.
+  replica.merge(what, {variable}, {value.to(variable.dtype())},
                 [variable, how, aggregation, what,
                  across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
                   c10::AutoGradMode no_gradients(false);

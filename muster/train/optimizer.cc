@@ -270,6 +270,7 @@ void Optimizer::apply(const Gradients& gradients, int divisor) const {
   }
   c10::AutoGradMode no_gradients(false);
   if (ReplicaContext* replica = ReplicaContext::current(); replica != nullptr && replica->num_replicas() > 1) {
+    for (const Variable& variable : variables_) replica->check_everywhere(*variable.state());
     std::vector<Variable> changed = slots();
     changed.insert(changed.end(), variables_.begin(), variables_.end());
     return replica->merge(str_cat("an optimizer of variable \"", variables_[0].name(), "\""), changed,
