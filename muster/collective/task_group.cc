@@ -25,6 +25,8 @@ namespace {
 using GroupClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are waited for: are they still who they were?
+// While the group is formed, a rank that was just started anew is no rare sight. For each rank, since all ask all.
+constexpr std::chrono::milliseconds kLookPerRank{25};
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
 constexpr int64_t kAborted = -1;  // no edge of a call
@@ -66,8 +68,11 @@ class CollectiveRun : public Mail {
 
   uint64_t number() const { return number_; }
   void begin(const Cancellation* cancellation) {
-    timeout_ = group_.formed() ? group_.options_.timeout : group_.options_.start_timeout;
+    const bool formed = group_.formed();
+    timeout_ = formed ? group_.options_.timeout : group_.options_.start_timeout;
     deadline_ = GroupClock::now() + timeout_;
+    if (!formed) look_after_ = std::min(kLookAfter, size() * kLookPerRank);
+    next_look_ = GroupClock::now() + look_after_;
     if (cancellation == nullptr) return;
     cancellation->throw_if_cancelled();
     given_up_ = cancellation->on_cancel([this](const Status& why) {
@@ -89,7 +94,7 @@ class CollectiveRun : public Mail {
       throw deadline_exceeded("call ", number_, " of the group was not over within ", TaskGroup::in_words(timeout_));
     if (now < next_look_) return;
     check_all_alive();
-    next_look_ = GroupClock::now() + kLookAfter;
+    next_look_ = GroupClock::now() + look_after_;
   }
 
   int rank() const override { return group_.rank(); }
@@ -102,7 +107,7 @@ class CollectiveRun : public Mail {
     bool of_this_one = false;  // what is thrown
     try {
       if (post != nullptr) return post->send(edge_of(number_, what, to), tensor, deadline_);
-      auto next_look = GroupClock::now() + kLookAfter;
+      auto next_look = GroupClock::now() + look_after_;
       group_.wire_->send(to, edge_of(number_, what, to), tensor, deadline_, [&] {
         {
           absl::MutexLock lock(&answers_->mu);
@@ -111,7 +116,7 @@ class CollectiveRun : public Mail {
         }
         if (GroupClock::now() < next_look) return;
         check_alive(to);
-        next_look = GroupClock::now() + kLookAfter;
+        next_look = GroupClock::now() + look_after_;
       });
       return true;
     } catch (const Error& error) {
@@ -155,7 +160,7 @@ class CollectiveRun : public Mail {
   size_t first_question(int from) override { return first_[from]; }
 
   at::Tensor wait(size_t question) override {
-    auto look = GroupClock::now() + kLookAfter;
+    auto look = GroupClock::now() + look_after_;
     while (true) {
       int from = 0;
       int64_t edge = 0;
@@ -176,7 +181,7 @@ class CollectiveRun : public Mail {
       }
       if (GroupClock::now() < look) continue;
       check_those_waited_for(from);
-      look = GroupClock::now() + kLookAfter;
+      look = GroupClock::now() + look_after_;
     }
   }
 
@@ -272,7 +277,8 @@ class CollectiveRun : public Mail {
   std::chrono::milliseconds timeout_{};  // the first call waits for those that have just been started
   GroupClock::time_point deadline_{};
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
-  GroupClock::time_point next_look_ = GroupClock::now() + kLookAfter;
+  std::chrono::milliseconds look_after_ = kLookAfter;
+  GroupClock::time_point next_look_{};
   Cancellation::Registration given_up_;
   std::vector<size_t> first_;  // questions, by rank
 };

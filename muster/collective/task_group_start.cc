@@ -17,6 +17,7 @@ using StartClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSayAfter{5'000};  // who is missing
 constexpr std::chrono::milliseconds kAskAgainAfter{500};
+constexpr std::chrono::milliseconds kAskPerRank{25};  // sooner in small groups: all ask all
 constexpr std::chrono::milliseconds kAskedWithin = 3 * kAskAgainAfter;
 
 }  // namespace
@@ -29,7 +30,8 @@ std::vector<uint64_t> TaskGroup::await_incarnations(StartClock::time_point deadl
   std::vector<uint64_t> incarnations(size());
   incarnations[options_.rank] = incarnation_;
   auto say = StartClock::now() + kSayAfter;
-  for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, kAskAgainAfter)) {
+  const std::chrono::milliseconds longest = std::min(kAskAgainAfter, size() * kAskPerRank);
+  for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, longest)) {
     std::vector<std::string> missing;
     for (int rank = 0; rank < size(); ++rank) {
       if (incarnations[rank] != 0) continue;
