@@ -3,6 +3,8 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/List.h>
 
+#include <atomic>
+
 #include "muster/base/status.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
@@ -69,8 +71,18 @@ void put_in_usual_order(c10::IValue& operand) {
 
 bool nobody_else_sees(const c10::IValue& operand, bool handed_over) {
   const at::Tensor& tensor = operand.toTensor();
-  return tensor.has_storage() && tensor.use_count() <= (handed_over ? 1 : 2) && tensor.storage().use_count() == 1 &&
-         tensor.is_non_overlapping_and_dense();
+  if (!tensor.has_storage() || tensor.use_count() > (handed_over ? 1 : 2) || tensor.storage().use_count() != 1 ||
+      !tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  // Another lane may have read it until now. What it did before it let go of the tensor is over.
+#ifdef __SANITIZE_THREAD__  // which knows no fences
+  [[maybe_unused]] const at::Tensor held = tensor;
+  [[maybe_unused]] const c10::Storage memory = tensor.storage();
+#else
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+  return true;
 }
 
 bool results_fit(at::ArrayRef<c10::IValue> operands) {
