@@ -30,7 +30,7 @@ std::vector<at::Tensor> checked(const char* op, const std::vector<at::Tensor>& t
     if (!tensors[i].defined()) throw invalid_argument(op, ": tensor ", i, " is undefined");
     dtype_of(tensors[i].scalar_type());  // throws for those that cannot be sent
     const bool ours = tensors[i].use_count() == 1 && tensors[i].storage().use_count() == 1;
-    detached.push_back(ours ? tensors[i].detach() : tensors[i].clone());
+    detached.push_back(ours ? tensors[i].detach() : copy_of(tensors[i]));
   }
   return detached;
 }

@@ -1,6 +1,7 @@
 #include "muster/runtime/tensors.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/Event.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/StreamGuard.h>
@@ -14,6 +15,7 @@
 namespace muster {
 namespace {
 
+constexpr size_t kWorthHelp = 4 << 20;      // bytes: a copy takes a thread a millisecond
 constexpr size_t kWorthPinning = 16 << 10;  // bytes: CUDA takes fewer with the launch
 
 struct ByIndex {
@@ -62,6 +64,16 @@ at::Tensor tensor_of(const Constant& constant) {
   std::memcpy(tensor.mutable_data_ptr(), constant.bytes->data(), constant.bytes->size());
   if (constant.is_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
+}
+
+at::Tensor copy_of(const at::Tensor& tensor) {
+  const bool plain_memory = tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.is_conj() &&
+                            !tensor.is_neg() && tensor.is_non_overlapping_and_dense();
+  if (!plain_memory || tensor.nbytes() >= kWorthHelp) return tensor.clone();
+  PlainTensors plain;
+  const at::Tensor copy = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+  if (tensor.numel() > 0) std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  return copy;
 }
 
 void begin_at_their_memory(std::vector<at::Tensor>& arguments) {
