@@ -27,9 +27,11 @@ int evaluate() {
   const auto others = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(100);
   muster::SidecarEvaluator evaluator(compiled(), others,
                                      {.directory = "checkpoints",
-                                      .logs = "logs/evaluator",
+                                      .logs = "logs",
                                       .patience = std::chrono::seconds(60),
                                       .look_every = std::chrono::milliseconds(20),
+                                      .best = "best",
+                                      .monitor = "accuracy",
                                       .on_evaluation = [&](int64_t step, const muster::Logs& logs) {
                                         accuracy = logs.at("accuracy");
                                         std::cout << "evaluator: after step " << step << "  accuracy " << accuracy

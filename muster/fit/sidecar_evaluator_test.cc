@@ -4,19 +4,24 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <thread>
 
-#include "muster/base/status.h"
+#include "muster/base/log.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/fit/callbacks.h"
 #include "muster/fit/event_reader.h"
+#include "muster/train/checkpoints.h"
 
 namespace muster::sidecar_evaluator_test {
 namespace {
 
 using std::chrono::seconds;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using testing_support::caught;
 using testing_support::ScopedDirectory;
 
 Model small_model() {
@@ -35,13 +40,11 @@ ModelInput some_data() {
 TEST(SidecarEvaluator, EvaluatesTheNewestCheckpointAsTheTrainingWouldHave) {
   const ScopedDirectory directory;
   double trained = 0;
-  int64_t step = 0;
   {
     Model model = small_model();
-    model.fit(some_data(),
-              {.epochs = 3, .callbacks = {ModelCheckpoint({.directory = directory.path()})}, .verbose = 0});
+    model.fit(some_data(), {.epochs = 32, .batch_size = 16, .verbose = 0});
     trained = model.evaluate(some_data()).at("loss");
-    step = model.optimizer().iterations();
+    Checkpoints(Strategy(), {.directory = directory.path()}).save(7);  // a number of somebody's own
   }
 
   std::vector<int64_t> steps;
@@ -55,12 +58,132 @@ TEST(SidecarEvaluator, EvaluatesTheNewestCheckpointAsTheTrainingWouldHave) {
                                 return false;
                               }});
   EXPECT_EQ(evaluator.run(), 1);
-  EXPECT_THAT(steps, ElementsAre(step));
+  EXPECT_THAT(steps, ElementsAre(32)) << "as the optimizer counts";
   EXPECT_THAT(losses, ElementsAre(trained));
   const ScalarCurves curves = scalars_below(directory.path() + "/logs");
   ASSERT_THAT(curves.curves, SizeIs(1));
+  EXPECT_EQ(curves.curves[0].run, "validation");
   EXPECT_EQ(curves.curves[0].tag, "evaluation_loss_vs_iterations");
-  EXPECT_EQ(curves.curves[0].points.back().step, step);
+  EXPECT_EQ(curves.curves[0].points.back().step, 32);
+}
+
+TEST(SidecarEvaluator, WaitsForTheFirstCheckpointAndSaysSo) {
+  const ScopedDirectory directory;
+  const std::string elsewhere = directory.path() + "/elsewhere", checkpoints = directory.path() + "/checkpoints";
+  small_model().fit(some_data(), {.callbacks = {ModelCheckpoint({.directory = elsewhere})}, .verbose = 0});
+  LogCapture log;
+  std::jthread training([&] {
+    while (!log.contains("No checkpoints appear to be found in " + checkpoints)) std::this_thread::yield();
+    std::filesystem::rename(elsewhere, checkpoints);
+  });
+
+  SidecarEvaluator evaluator(small_model(), some_data(),
+                             {.directory = checkpoints,
+                              .max_evaluations = 1,
+                              .patience = seconds(0),
+                              .look_every = std::chrono::milliseconds(1)});
+
+  EXPECT_EQ(evaluator.run(), 1);
+}
+
+TEST(SidecarEvaluator, NamesACheckpointWithoutTheCountOfSteps) {
+  const ScopedDirectory directory;
+  Model model = small_model();
+  Checkpoints(Strategy(), {.directory = directory.path(), .objects = {{"net", model.variables()}}}).save(3);
+  SidecarEvaluator evaluator(model, some_data(), {.directory = directory.path()});
+
+  const Status status = caught([&] { evaluator.run(); });
+
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("`iterations` cannot be loaded from the checkpoint " + directory.path() +
+                                          "/ckpt-3, which has net/bias, net/weight;"));
+}
+
+// A model whose weights are given, and a checkpoint of each, as if it had been trained.
+class BestOfSidecarEvaluator : public ::testing::Test {
+ protected:
+  void save(int64_t step, float weight) {
+    std::vector<Variable> variables = model_.variables().all();
+    variables.at(0).assign(torch::full({1, 2}, weight));
+    variables.at(1).assign(torch::zeros({1}));
+    Checkpoints(Strategy(), {.directory = training_, .keep = 1}).save(step, {{"weight", std::to_string(weight)}});
+  }
+  SidecarEvaluator evaluator(std::function<bool(int64_t, const Logs&)> on_evaluation, const std::string& best) {
+    return {model_,
+            some_data(),
+            {.directory = training_,
+             .patience = seconds(0),
+             .look_every = std::chrono::milliseconds(1),
+             .best = best,
+             .on_evaluation = std::move(on_evaluation)}};
+  }
+  std::vector<int64_t> kept() const {
+    std::vector<int64_t> steps;
+    for (const Checkpoint& each : CheckpointDirectory(best_).present()) steps.push_back(each.step);
+    return steps;
+  }
+
+  const ScopedDirectory directory_;
+  const std::string training_ = directory_.path() + "/training", best_ = directory_.path() + "/best";
+  Model model_ = small_model();
+};
+
+TEST_F(BestOfSidecarEvaluator, IsKeptWhenItsCheckpointIsGone) {
+  const std::vector<float> weights{0.5F, 1.F, 3.F};  // 1 is the truth
+  int64_t step = 1;
+  save(step, weights[0]);
+
+  evaluator(
+      [&](int64_t, const Logs&) {
+        if (step == 3) return false;
+        save(step + 1, weights[static_cast<size_t>(step)]);
+        ++step;
+        return true;
+      },
+      best_)
+      .run();
+
+  EXPECT_THAT(kept(), ElementsAre(2));
+  Checkpoints best(Strategy(), {.directory = best_});
+  EXPECT_EQ(best.restore(), 2);
+  EXPECT_NEAR(model_.evaluate(some_data()).at("loss"), 0, 1e-9);
+  EXPECT_EQ(best.metadata("weight"), std::to_string(1.F));
+}
+
+TEST_F(BestOfSidecarEvaluator, IsStillTheBestWhenTheEvaluatorIsStartedAgain) {
+  const auto once = [](int64_t, const Logs&) { return false; };
+  save(5, 1.F);
+  evaluator(once, best_).run();
+
+  save(6, 3.F);
+  evaluator(once, best_).run();
+  EXPECT_THAT(kept(), ElementsAre(5));
+
+  std::filesystem::remove_all(training_);
+  save(2, 1.F);  // no better, and of another training
+  evaluator(once, best_).run();
+  EXPECT_THAT(kept(), ElementsAre(5));
+}
+
+TEST_F(BestOfSidecarEvaluator, TakesThePlaceOfAnEarlierTrainingWithMoreSteps) {
+  const auto once = [](int64_t, const Logs&) { return false; };
+  save(5, 3.F);
+  evaluator(once, best_).run();
+  std::filesystem::remove_all(training_);
+  save(2, 1.F);
+
+  evaluator(once, best_).run();
+
+  EXPECT_THAT(kept(), ElementsAre(2));
+}
+
+TEST_F(BestOfSidecarEvaluator, IsByANumberThatThereIsAndInADirectoryOfItsOwn) {
+  save(1, 1.F);
+  SidecarEvaluator by_another(model_, some_data(), {.directory = training_, .best = best_, .monitor = "val_loss"});
+
+  EXPECT_EQ(caught([&] { by_another.run(); }).message(),
+            "SidecarEvaluator: monitor \"val_loss\", but an evaluation gives loss");
+  EXPECT_THAT(caught([&] { evaluator({}, training_ + "/../training"); }).message(), HasSubstr("expected another one"));
 }
 
 TEST(SidecarEvaluator, FollowsATraining) {
@@ -87,10 +210,12 @@ TEST(SidecarEvaluator, FollowsATraining) {
   EXPECT_EQ(seen, 3);
 }
 
-TEST(SidecarEvaluator, EndsWhenNothingComes) {
+TEST(SidecarEvaluator, EndsWhenNoOtherComes) {
   const ScopedDirectory directory;
-  SidecarEvaluator evaluator(small_model(), some_data(), {.directory = directory.path(), .patience = seconds(0)});
-  EXPECT_EQ(evaluator.run(), 0);
+  Model model = small_model();
+  model.fit(some_data(), {.callbacks = {ModelCheckpoint({.directory = directory.path()})}, .verbose = 0});
+  SidecarEvaluator evaluator(model, some_data(), {.directory = directory.path(), .patience = seconds(0)});
+  EXPECT_EQ(evaluator.run(), 1);
   EXPECT_THROW(SidecarEvaluator(small_model(), some_data(), {.directory = ""}), Error);
 }
 
