@@ -151,6 +151,15 @@ class InStep(unittest.TestCase):
             models = [pathlib.Path(f"{path}.{index}").read_bytes() for index in (0, 1)]
             self.assertEqual(models[0], models[1])
 
+    def test_workers_learn_linear_and_wide_and_deep_models_in_three_epochs(self):
+        with Job("--linear-models", "yes") as job:
+            job.expect_success()
+            said = {line for worker in job.workers.values() for line in worker.output().splitlines() if line.startswith("linear")}
+        self.assertEqual(len(said), 1, "each epoch's loss is that of all workers")
+        losses = [float(word) for word in said.pop().split()[1::2]]
+        self.assertEqual(len(losses), 2)
+        self.assertLess(max(losses), 0.2)
+
     def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
             with self.subTest(number), Job("--steps", "1000000") as job:

@@ -4,6 +4,7 @@
 //           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized]
 //   in_step --rounds N
 //   in_step --export FILE [--accumulate N]
+//   in_step --linear-models yes     prints what the models of fit/test_linear_models.h have learned
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "muster/fit/test_linear_models.h"
 #include "muster/muster.h"
 #include "muster/train/sync_batch_norm.h"
 
@@ -106,6 +108,12 @@ int run(std::map<std::string, std::string>& flags) {
   // What each begins with is its own; what counts is that of the first.
   const muster::TfConfigClusterResolver resolver;
   const int index = alone ? 0 : resolver.task_index().value_or(0);
+  if (!flags["--linear-models"].empty()) {
+    const double linear = muster::testing_support::linear_loss(strategy);
+    std::cout << "linear " << linear << " wide_and_deep " << muster::testing_support::wide_and_deep_loss(strategy)
+              << std::endl;
+    return 0;
+  }
   if (!flags["--export"].empty()) return fit_and_export(strategy, index, flags);
   torch::manual_seed(static_cast<uint64_t>(index) + 1);
   torch::nn::Sequential layers(torch::nn::Linear(8, 300));
@@ -184,6 +192,7 @@ int main(int argc, char** argv) {
                                            {"--rounds", "0"},
                                            {"--norm", ""},
                                            {"--export", ""},
+                                           {"--linear-models", ""},
                                            {"--accumulate", "1"}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
