@@ -116,21 +116,31 @@ check-tensorflow: setup  ## Hold what datasets read, write and make of columns a
 	fi
 	@PYTHONDONTWRITEBYTECODE=1 build/tensorflow/bin/python tests/tensorflow/tensorflow_test.py build/bin/with_tensorflow
 
-# The torch of build/venv is there for its libraries; what its Python side needs besides is in an environment of its own.
+# A Python that has PyTorch and safetensors is taken as it is: make check-pytorch PYTHON=<it>. Else the torch of build/venv, which is
+# there for its libraries, with what its Python side needs besides in an environment of its own; where that torch is a CUDA build
+# without CUDA, Python cannot import it, and another one is installed, with all that it needs.
 PYTORCH_NEEDS ?= safetensors numpy typing_extensions sympy networkx jinja2 filelock fsspec
 .PHONY: check-pytorch
-check-pytorch: setup  ## Hold weights and exported models against PyTorch and safetensors (installed into build/pytorch).
-	@$(call build,release,with_pytorch)
-	@$(call build,release,muster_cli)
-	@if [[ ! -e build/pytorch/ready ]]; then \
-	  echo "==> Installing $(PYTORCH_NEEDS) into build/pytorch"; \
-	  python3 -m venv build/pytorch; \
-	  torch=$$(echo "$$PWD"/build/venv/lib/python3*/site-packages); \
-	  if [[ -d $$torch/torch ]]; then echo "$$torch" >$$(echo build/pytorch/lib/python3*/site-packages)/torch.pth; fi; \
-	  build/pytorch/bin/pip install --quiet --disable-pip-version-check $(PYTORCH_NEEDS) $$([[ -d $$torch/torch ]] || echo torch); \
-	  touch build/pytorch/ready; \
-	fi
-	@PYTHONDONTWRITEBYTECODE=1 build/pytorch/bin/python tests/pytorch/pytorch_test.py build/bin/with_pytorch build/bin/muster
+check-pytorch: setup  ## Hold weights and exported models against PyTorch and safetensors (PYTHON=<one that has them>, or installed into build/pytorch).
+	@$(call build,release,with_pytorch muster_cli fine_tune)
+	@python=$(PYTHON); \
+	if ! "$$python" -c 'import torch, safetensors, numpy' 2>/dev/null; then \
+	  python=build/pytorch/bin/python; \
+	  if [[ ! -e build/pytorch/ready ]]; then \
+	    echo "==> Installing $(PYTORCH_NEEDS) into build/pytorch"; \
+	    python3 -m venv build/pytorch; \
+	    path=$$(echo build/pytorch/lib/python3*/site-packages)/torch.pth; \
+	    echo "$$PWD"/build/venv/lib/python3*/site-packages >"$$path"; \
+	    build/pytorch/bin/pip install --quiet --disable-pip-version-check $(PYTORCH_NEEDS) 2>build/pytorch/pip.log || { cat build/pytorch/pip.log >&2; exit 1; }; \
+	    if ! "$$python" -c 'import torch' 2>/dev/null; then \
+	      echo "==> Installing PyTorch into build/pytorch (several gigabytes, unless pip is told of smaller ones: PIP_INDEX_URL=https://download.pytorch.org/whl/cpu)"; \
+	      rm "$$path"; \
+	      build/pytorch/bin/pip install --quiet --disable-pip-version-check $$(grep ^torch== scripts/requirements.txt); \
+	    fi; \
+	    touch build/pytorch/ready; \
+	  fi; \
+	fi; \
+	PYTHONDONTWRITEBYTECODE=1 "$$python" tests/pytorch/pytorch_test.py build/bin/with_pytorch build/bin/muster build/bin/fine_tune
 
 # The release build finds build/pyarrow when it is configured anew, and keeps it: one file and the tests of data/ are built again.
 .PHONY: check-parquet

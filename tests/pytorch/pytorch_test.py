@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weights and exported models beside PyTorch and safetensors: pytorch_test.py WITH_PYTORCH MUSTER. Needs both packages, so it is run
-by `make check-pytorch`, not by `make test`."""
+"""Weights and exported models beside PyTorch and safetensors: pytorch_test.py WITH_PYTORCH MUSTER FINE_TUNE. Needs both packages, so
+it is run by `make check-pytorch`, not by `make test`."""
 import json
 import pathlib
 import subprocess
@@ -16,7 +16,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-PROGRAM, MUSTER = sys.argv[1:3]
+import write_net
+
+PROGRAM, MUSTER, FINE_TUNE = sys.argv[1:4]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Net(nn.Module):
@@ -118,6 +121,48 @@ class ReadByMuster(WithPyTorch):
 
         self.assertEqual(done.returncode, 1)
         self.assertIn("DATA_LOSS", done.stderr)
+
+
+class ReadByTheUnitTest(unittest.TestCase):
+    def test_is_what_is_written_today(self):
+        state = safetensors.torch.load_file(ROOT / "muster" / "fit" / "pytorch" / "net.safetensors")
+
+        self.assertEqual(set(state), set(write_net.net().state_dict()))
+        for name, tensor in write_net.net().state_dict().items():
+            self.assertEqual(state[name].dtype, tensor.dtype, name)
+            torch.testing.assert_close(state[name], tensor)
+
+
+class FineTuned(WithPyTorch):
+    """What the net of examples/fine_tune is in Python."""
+
+    def setUp(self):
+        super().setUp()
+        x, y = self.folder / "x.npy", self.folder / "y.npy"
+        self.expect_success("digits", x, y)
+        torch.manual_seed(1)
+        self.net = nn.Module()
+        self.net.body = nn.Sequential(nn.Linear(784, 64), nn.ReLU())
+        self.net.head = nn.Linear(64, 10)
+        digits = torch.utils.data.TensorDataset(torch.from_numpy(np.load(x)), torch.from_numpy(np.load(y)))
+        adam = torch.optim.Adam(self.net.parameters(), lr=0.001)
+        for _ in range(3):
+            for pictures, labels in torch.utils.data.DataLoader(digits, batch_size=64, shuffle=True):
+                adam.zero_grad()
+                nn.functional.cross_entropy(self.net.head(self.net.body(pictures)), labels).backward()
+                adam.step()
+
+    def test_a_net_that_python_has_trained_gets_another_head(self):
+        weights, odd = self.folder / "digits.safetensors", self.folder / "odd.safetensors"
+        safetensors.torch.save_file(self.net.state_dict(), weights)
+
+        said = self.expect_success(odd, weights, program=FINE_TUNE)
+
+        self.assertIn("tells odd from even in ", said)
+        state = safetensors.torch.load_file(odd)
+        self.assertEqual(state["head.weight"].shape, (2, 64))
+        for name, tensor in self.net.body.state_dict().items():
+            self.assertTrue(torch.equal(state[f"body.{name}"], tensor), f"body.{name} was frozen")
 
 
 class WrittenByMuster(WithPyTorch):

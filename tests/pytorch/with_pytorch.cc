@@ -2,6 +2,7 @@
 // make of the same:
 //   with_pytorch forward WEIGHTS X Y [PREFIX]   the net with these weights, whose names begin with PREFIX, maps X to Y
 //   with_pytorch tied WEIGHTS X Y               the same for a net that uses one weight twice
+//   with_pytorch digits X Y                     what examples/fine_tune has to tell apart
 //   with_pytorch write FOLDER                   net.safetensors, half.safetensors, model.safetensors, x.npy and y.npy
 #include <torch/torch.h>
 
@@ -51,6 +52,12 @@ void forward(Module net, const std::vector<std::string>& words) {
   muster::write_npy(words[3], net->forward(muster::read_npy(words[2])));
 }
 
+void digits(const std::string& x, const std::string& y) {
+  const auto [pictures, labels] = muster::Dataset::synthetic_digits(5'000).batch(5'000).iterator().next();
+  muster::write_npy(x, pictures);
+  muster::write_npy(y, labels);
+}
+
 void write(const std::string& folder) {
   torch::manual_seed(1);
   Net net;
@@ -74,6 +81,8 @@ int main(int argc, char** argv) {
       forward(Net(), words);
     } else if (words.size() == 4 && words[0] == "tied") {
       forward(Tied(), words);
+    } else if (words.size() == 3 && words[0] == "digits") {
+      digits(words[1], words[2]);
     } else if (words.size() == 2 && words[0] == "write") {
       write(words[1]);
     } else {
