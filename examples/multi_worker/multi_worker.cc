@@ -1,4 +1,4 @@
-// Synchronous training on every worker of TF_CONFIG; `muster run --workers 3 ./multi_worker` starts it on this machine.
+// Synchronous training on every worker of TF_CONFIG; `muster run --workers 4 ./multi_worker` starts it on this machine.
 // All save together, and the chief tells and writes for all. Killed and started again, it goes on with the epoch after
 // the last that it has ended; `--dies-in-epoch 2` kills the last worker there, to see that.
 #include <muster/muster.h>
@@ -21,13 +21,13 @@ int train(int dies_in_epoch) {
     const bool last = muster::id_in_cluster(cluster.cluster_spec(), cluster.task().value()) == replicas - 1;
     if (last && training.epoch + 1 == dies_in_epoch) std::raise(SIGKILL);
   };
-  const auto digits = muster::Dataset::synthetic_digits().shuffle(10'000).batch(64 * replicas, /*drop_remainder=*/true);
+  const auto digits = muster::Dataset::synthetic_digits().shuffle(10'000).batch(64 * replicas);
   const muster::History history = model.fit(
       digits,
       {.epochs = 3,
        .callbacks = {muster::BackupAndRestore({.directory = "backup"}),  // goes away when the training has ended
-                     muster::ModelCheckpoint({.directory = "checkpoints"}),
-                     muster::LambdaCallback({.on_epoch_begin = accident})}});
+                     muster::ModelCheckpoint({.directory = "checkpoints"}), muster::TensorBoard({.directory = "logs"}),
+                     muster::CsvLogger("epochs.csv"), muster::LambdaCallback({.on_epoch_begin = accident})}});
   if (strategy.is_chief()) {
     muster::save_safetensors(net, "digits.safetensors");
     std::cout << "the chief of " << replicas << " has written digits.safetensors\n";
