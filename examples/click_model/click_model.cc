@@ -1,6 +1,7 @@
 // The same model on whatever cluster TF_CONFIG describes: Keras-style training with a table in two parts.
 //   click_model --write                                writes the files to train on, here
 //   muster run --workers 2 --ps 2 --data . --storage . click_model
+//   … click_model --on-demand                          the table has only the rows that were looked up
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -8,8 +9,8 @@
 #include <random>
 
 struct ClickModelImpl : torch::nn::Module {
-  ClickModelImpl() {
-    ids = register_module("ids", muster::nn::Embedding({.rows = 1'000'000, .dim = 16, .on_demand = true}));
+  explicit ClickModelImpl(bool on_demand) {
+    ids = register_module("ids", muster::nn::Embedding({.rows = 1'000'000, .dim = 16, .on_demand = on_demand}));
     top = register_module(
         "top", torch::nn::Sequential(torch::nn::Linear(26 * 16, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1)));
   }
@@ -38,10 +39,11 @@ void write_files() {
   }
 }
 
-int train() {
+int train(bool on_demand) {
   muster::ParameterServerStrategy strategy(muster::TfConfigClusterResolver(),
                                            {.partitioner = muster::FixedShardsPartitioner{.num_shards = 2}});
-  auto model = muster::compile(strategy.make<ClickModel>(), {.optimizer = muster::Adagrad({.learning_rate = 0.05}),
+  auto model =
+      muster::compile(strategy.make<ClickModel>(on_demand), {.optimizer = muster::Adagrad({.learning_rate = 0.05}),
                                                              .loss = muster::binary_cross_entropy_with_logits,
                                                              .metrics = {muster::Auc()},
                                                              .steps_per_execution = 10});
@@ -49,7 +51,7 @@ int train() {
       [](muster::InputContext input) {
         return muster::Dataset::tfrecords("clicks-*.tfrecord")
             .shard(input)
-            .shuffle(10'000)
+            .shuffle(100'000)
             .batch(256)
             .parse({{"ids", muster::int64s(26)}, {"click", muster::floats()}})
             .repeat();
@@ -64,8 +66,9 @@ int train() {
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 1) return train();
-    if (std::string(argv[1]) != "--write") throw std::invalid_argument("expected --write, or nothing");
+    const std::string word = argc > 1 ? argv[1] : "";
+    if (word.empty() || word == "--on-demand") return train(/*on_demand=*/!word.empty());
+    if (word != "--write") throw std::invalid_argument("expected --write, --on-demand or nothing");
     write_files();
     return 0;
   } catch (const std::exception& error) {
