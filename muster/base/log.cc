@@ -15,6 +15,7 @@
 
 #include "muster/base/check.h"
 #include "muster/base/strings.h"
+#include "muster/base/terminal_line.h"
 
 namespace muster {
 namespace {
@@ -115,9 +116,9 @@ int threshold(const char* setting) {
 Message::~Message() {
   LogLine line{level_, std::move(stream_).str()};
   if (captured(level_, line.text)) return;
-  static const bool colour = isatty(STDERR_FILENO) && !std::getenv("NO_COLOR");
+  static const bool terminal = isatty(STDERR_FILENO) != 0, colour = terminal && !std::getenv("NO_COLOR");
   // One call, so that the lines of two threads or processes do not mix.
-  const std::string text = format(line, time_of_day(), colour) + "\n";
+  const std::string text = str_cat(terminal ? over_open_line() : "", format(line, time_of_day(), colour), "\n");
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/base/terminal_line.h"
 
 namespace muster {
 namespace {
@@ -75,7 +76,9 @@ ProgressBar::ProgressBar(ProgressOptions options)
       start_(options_.now()) {}
 
 ProgressBar::~ProgressBar() {
-  if (tty_ && drawn_ && !finished_) out_ << "\n" << std::flush;
+  if (!tty_ || !drawn_ || finished_) return;
+  out_ << "\n" << std::flush;
+  set_line_open(false);
 }
 
 void ProgressBar::update(int64_t done, std::string_view note) {
@@ -97,6 +100,7 @@ void ProgressBar::finish(std::string_view note) {
        << absl::StrFormat(" in %.1f s", took);
   if (took > 0 && done_ > 0) out_ << " (" << per_second(static_cast<double>(done_) / took) << ")";
   out_ << noted(note) << "\n" << std::flush;
+  if (tty_) set_line_open(false);
 }
 
 std::string ProgressBar::figures(Clock::time_point now) const {
@@ -129,6 +133,7 @@ void ProgressBar::draw(Clock::time_point now, std::string_view note) {
   bar.resize(static_cast<size_t>(columns), ' ');
   out_ << "\r" << cut(str_cat(head, bar, tail, noted(note)), width) << "\033[K" << std::flush;
   drawn_ = now;
+  set_line_open(true);
 }
 
 void ProgressBar::print(Clock::time_point now, std::string_view note) {
