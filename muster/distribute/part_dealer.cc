@@ -136,6 +136,22 @@ void PartDealer::set_position(const std::string& position) {
   used_before_ = parsed["used_parts"].get<std::set<int64_t>>();
 }
 
+std::optional<int64_t> parts_in(const std::string& position) {
+  const auto parts = nlohmann::json::parse(position).at("parts").get<int64_t>();
+  return parts < 0 ? std::nullopt : std::optional(parts);
+}
+
+std::string position_before_parts(const std::string& position, int64_t first, int64_t end) {
+  nlohmann::json parsed = nlohmann::json::parse(position);
+  nlohmann::json used = nlohmann::json::array();
+  for (int64_t part = 0; part < parsed.at("parts").get<int64_t>(); ++part) {
+    if (part < first || part >= end) used.push_back(part);
+  }
+  parsed["rounds"] = 0;
+  parsed["used_parts"] = std::move(used);
+  return parsed.dump();
+}
+
 void HandingOut::answer(const PartsGiven& given) {
   worker_->hand_out(sequence_, given, &stopped_,
                     [self = shared_from_this()](const Status& status, const PartsWanted& wanted) {

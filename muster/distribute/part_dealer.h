@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -50,6 +51,11 @@ class PartDealer {
   uint64_t which_before_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<int64_t> used_before_ ABSL_GUARDED_BY(mu_);
 };
+
+// Of what position() gave: how many parts a round has; nothing if nobody has opened the sequence yet.
+std::optional<int64_t> parts_in(const std::string& position);
+// Of the same sequence, the position at which the parts from `first` to before `end` are left, and no others.
+std::string position_before_parts(const std::string& position, int64_t first, int64_t end);
 
 // Hands out to one worker until that is stopped, or fails. No thread waits meanwhile.
 class HandingOut : public std::enable_shared_from_this<HandingOut> {

@@ -285,6 +285,14 @@ TEST(PartDealer, GoesOnFromAPosition) {
     EXPECT_EQ(caught([&] { PartDealer().set_position(text); }).code(), StatusCode::kInvalidArgument) << text;
   }
 
+  PartDealer some;
+  some.set_position(position_before_parts(dealer.position(), 1, 3));
+  EXPECT_EQ(parts_in(dealer.position()), 4);
+  EXPECT_EQ(parts_in(PartDealer().position()), std::nullopt);
+  EXPECT_EQ(some.answer(0, wants()).part, SourcePart(0, 1));
+  EXPECT_EQ(some.answer(0, wants()).part, SourcePart(0, 2));
+  EXPECT_EQ(some.answer(0, wants()).what, PartsGiven::What::kRoundOver);
+
   PartDealer of_others;
   of_others.set_position(dealer.position());
   const PartsGiven refused = of_others.answer(0, {.request = 1, .parts = 5});

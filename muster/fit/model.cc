@@ -32,7 +32,6 @@
 namespace muster {
 namespace {
 
-constexpr int kMostBeginnings = 10;       // of an evaluation under which workers die
 constexpr std::source_location kNoPlace;  // of functions that are ours: a user knows them by their names
 
 // A weight for each class from 0 on.
@@ -81,10 +80,11 @@ struct Model::State {
     absl::MutexLock lock(&mu);
     return known;
   }
-  // As many as loop.run() takes. A failure names the loss whose label it was.
-  int64_t run(StepLoop& loop, const Steps& steps, std::optional<int64_t> count, const StepLoop::Each& each) const {
+  // What `steps` returns. A failure names the loss whose label it was.
+  template <class F>
+  auto run(const F& steps) const {
     try {
-      return loop.run(steps, count, each);
+      return steps();
     } catch (const Error& error) {
       const auto judges = criteria();
       if (!judges) throw;
@@ -169,30 +169,20 @@ struct Model::State {
     return {made(1), made(options.steps_per_execution), options.steps_per_execution};
   }
 
-  Logs evaluate(const std::variant<Dataset, ModelInput::Make>& data, const EvaluateOptions& how) {
+  // `data`: of the examples; from their beginning.
+  Logs evaluate(StepLoop& data, std::optional<int64_t> count) {
     if (!test) test = steps(/*trains=*/false);
     const bool was_training = parts.set_training(false);
     const absl::Cleanup as_it_was = [&] { parts.set_training(was_training); };
-    Totals totals;
-    if (!how.steps) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
-    for (int begun = 1;; ++begun) {
-      const auto loop = make_step_loop(strategy, data);
-      const int64_t lost_before = loop->lost_workers();
-      totals = Totals();
-      run(*loop, *test, how.steps, [&](const at::Tensor& sums, int64_t) {
-        totals.add(sums);
-        return true;
-      });
-      if (loop->lost_workers() == lost_before) break;
-      // What is read twice counts once only if nothing of it counts.
-      if (begun == kMostBeginnings) {
-        throw unavailable("evaluate: workers were lost each of the ", begun, " times that it began");
-      }
-      MUSTER_LOG(info) << "evaluate: a worker was lost, so it begins again: each example counts once";
-    }
+    Totals totals = run([&] { return data.once(*test, count); });
     totals.add_others(strategy.across(), length());
     if (totals.examples() == 0) throw out_of_range("evaluate: there are no examples");
     return totals.logs(*criteria());
+  }
+  Logs evaluate(std::variant<Dataset, ModelInput::Make> data, std::optional<int64_t> count,
+                std::optional<int64_t> length = {}) {
+    if (!count) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
+    return evaluate(*make_step_loop(strategy, std::move(data), length), count);
   }
 
   const ModelParts parts;
@@ -246,6 +236,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     }
     step_by_step = true;
   }
+  // Steps of an epoch, as far as they are known before.
+  std::optional<int64_t> length = options.steps_per_epoch;
+  if (!length) length = input.batches(options.batch_size);
+  if (length && !options.steps_per_epoch) length = *length / state.options.accumulate;
   if (options.verbose > 0 && state.strategy.is_chief()) {
     const FitDisplay display({.steps = options.steps_per_epoch, .bar = options.verbose == 1});
     step_by_step = step_by_step || display.wants_steps();
@@ -256,7 +250,16 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (!options.class_weight.empty()) weighted = state.steps(/*trains=*/true, table_of(options.class_weight));
   if (!weighted && !state.train) state.train = state.steps(/*trains=*/true);
   const Steps& steps = weighted ? *weighted : *state.train;
-  const auto loop = make_step_loop(state.strategy, std::move(data));
+  const auto loop = make_step_loop(state.strategy, std::move(data), length);
+  std::unique_ptr<StepLoop> validation;  // one for all epochs: what it keeps of the data stays
+  if (options.validation_data) {
+    auto validation_data = options.validation_data->batched(options.batch_size, /*shuffle=*/false);
+    if (!options.validation_steps) {
+      refuse_endless(validation_data, "fit: the validation data has no end, so validation_steps is needed");
+    }
+    validation = make_step_loop(state.strategy, std::move(validation_data),
+                                options.validation_data->batches(options.batch_size));
+  }
 
   Training training{.model = *this, .epochs = options.epochs, .epoch = options.initial_epoch};
   training.program = [&steps] {
@@ -282,7 +285,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_begin(training);
     Totals totals;
     const int64_t examples_before = training.examples;
-    const int64_t taken = state.run(*loop, steps, options.steps_per_epoch, [&](const at::Tensor& sums, int64_t count) {
+    const auto each = [&](const at::Tensor& sums, int64_t count) {
       totals.add(sums);
       training.steps += count;
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
@@ -290,7 +293,8 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       const Logs so_far = totals.logs(*state.criteria());
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
       return !(alone && training.stop);
-    });
+    };
+    const int64_t taken = state.run([&] { return loop->run(steps, options.steps_per_epoch, each); });
     if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
       throw out_of_range("fit: there are no batches in the data",
                          state.options.accumulate > 1 ? str_cat(", or fewer than the ", state.options.accumulate,
@@ -306,10 +310,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     totals.add_others(state.strategy.across(), state.length());
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
-    if (options.validation_data) {
-      const EvaluateOptions how{.steps = options.validation_steps, .batch_size = options.batch_size};
-      logs.merge(named(evaluate(*options.validation_data, how), "val_"));
-    }
+    if (validation) logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
     for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);
     history.add(training.epoch, logs);
     for (const Callbacks::Any& callback : callbacks) callback->on_epoch_end(training, logs);
@@ -320,7 +321,8 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
 }
 
 Logs Model::evaluate(const ModelInput& input, const EvaluateOptions& options) {
-  return state_->evaluate(input.batched(options.batch_size, /*shuffle=*/false), options);
+  return state_->evaluate(input.batched(options.batch_size, /*shuffle=*/false), options.steps,
+                          input.batches(options.batch_size));
 }
 
 at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& options) {
@@ -374,15 +376,17 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   state.parts.set_training(true);
   Totals totals;
   const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
-  const int64_t taken = state.run(*loop, *state.train, 1, [&](const at::Tensor& sums, int64_t) {
+  const auto add = [&](const at::Tensor& sums, int64_t) {
     totals.add(sums);
     return true;
-  });
-  if (taken == 0) throw out_of_range("train_on_batch: there is no batch in the data");
+  };
+  if (state.run([&] { return loop->run(*state.train, 1, add); }) == 0) {
+    throw out_of_range("train_on_batch: there is no batch in the data");
+  }
   return totals.logs(*state.criteria());
 }
 
-Logs Model::test_on_batch(const ModelInput& batch) { return state_->evaluate(batch.as_one_batch(), {.steps = 1}); }
+Logs Model::test_on_batch(const ModelInput& batch) { return state_->evaluate(batch.as_one_batch(), 1); }
 
 std::string Model::outputs_in_words() const {
   const auto criteria = state_->criteria();

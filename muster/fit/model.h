@@ -77,8 +77,9 @@ class Model {
   // Trains, and returns the numbers of each epoch. Throws Error for data that does not fit, for what a step or a
   // callback throws, and if the data ends before the first step.
   History fit(const ModelInput& input, const FitOptions& options = {});
-  // The loss and the metrics of data, with the module in eval(). Each example counts once: on parameter servers, if a
-  // worker is lost meanwhile, it begins again.
+  // The loss and the metrics of data, with the module in eval(). Each example counts once: if a worker of parameter
+  // servers is lost meanwhile, what was being read is read again, and what was read before counts. Throws
+  // Error{kUnavailable} if workers are lost again and again over the same part of it.
   Logs evaluate(const ModelInput& input, const EvaluateOptions& options = {});
   // The output of all examples, in their order and in the CPU's memory. This process computes it, also under a
   // strategy. Throws Error{kFailedPrecondition} if the model has several.

@@ -26,6 +26,13 @@ std::variant<Dataset, ModelInput::Make> ModelInput::batched(int64_t batch_size, 
   return (shuffle ? rows.shuffle(given.tensors[0].size(0)) : rows).batch(batch_size);
 }
 
+std::optional<int64_t> ModelInput::batches(int64_t batch_size) const {
+  const auto* given = std::get_if<Tensors>(&what_);
+  if (given == nullptr || given->tensors.empty() || given->tensors[0].dim() == 0 || batch_size < 1) return std::nullopt;
+  const int64_t rows = given->tensors[0].size(0);
+  return rows / batch_size + (rows % batch_size > 0 ? 1 : 0);
+}
+
 std::variant<Dataset, ModelInput::Make> ModelInput::as_one_batch() const {
   const auto* given = std::get_if<Tensors>(&what_);
   if (given == nullptr) return batched(/*batch_size=*/1, /*shuffle=*/false);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -33,6 +34,8 @@ class ModelInput {
 
   // With tensors in batches, in another order each time if they are shuffled.
   std::variant<Dataset, Make> batched(int64_t batch_size, bool shuffle) const;
+  // How many of them there are, where that is known before: of tensors.
+  std::optional<int64_t> batches(int64_t batch_size) const;
   bool is_tensors() const { return std::holds_alternative<Tensors>(what_); }
   // With tensors as one batch.
   std::variant<Dataset, Make> as_one_batch() const;

@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <atomic>
 #include <future>
-#include <thread>
 
+#include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/local_strategies.h"
@@ -413,38 +412,6 @@ TEST_F(FitOnParameterServers, HasALossForEachEpoch) {
   EXPECT_THAT(history["loss"], SizeIs(10));
   EXPECT_LT(history["loss"].back(), history["loss"].front());
   EXPECT_THAT(model.summary(), HasSubstr("/job:ps"));
-}
-
-// Elements that pass it are counted, and somebody may wait for some of them.
-std::atomic<int64_t>& passed_elements() {
-  static std::atomic<int64_t> count{0};
-  return count;
-}
-
-TEST(EvaluateOnParameterServers, CountsEachExampleOnceWhileAWorkerDies) {
-  InProcessCluster cluster({.workers = 2, .ps = 1});
-  const ParameterServerStrategy strategy(cluster.resolver());
-  Model model =
-      compile(strategy.make<torch::nn::Linear>(1, 1), {.loss = [](const at::Tensor& output, const at::Tensor& target) {
-                return output.flatten() * 0 + target.flatten();
-              }});
-  register_dataset_map("counted_elements", [](const RegisteredOptions&) {
-    return [](Columns element) {
-      ++passed_elements();
-      return element;
-    };
-  });
-  constexpr int64_t kElements = 3'000;
-  const at::Tensor numbers = torch::arange(kElements, torch::kFloat);
-  const Dataset data = Dataset::tensors({numbers.unsqueeze(1), numbers}).map_registered("counted_elements").batch(2);
-  LogCapture log;
-  std::jthread killer([&] {
-    while (passed_elements() < 200) std::this_thread::yield();
-    cluster.stop({"worker", 1});
-  });
-
-  EXPECT_EQ(model.evaluate(data).at("loss"), numbers.to(torch::kDouble).mean().item<double>());
-  EXPECT_TRUE(log.contains("it begins again"));
 }
 
 TEST_F(FitOnParameterServers, SeesEveryExampleOnceInAnEpoch) {

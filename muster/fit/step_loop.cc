@@ -10,12 +10,28 @@
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/part_dealer.h"
 #include "muster/runtime/next_element.h"
 
 namespace muster {
 namespace {
 
 using Input = std::variant<Dataset, ModelInput::Make>;
+
+constexpr int kMostBeginnings = 10;  // of a part of an evaluation under which workers die
+constexpr int64_t kPieces = 8;       // that become of such a part, if it can be divided
+
+StepLoop::Each adding_to(Totals& totals) {
+  return [&totals](const at::Tensor& sums, int64_t) {
+    totals.add(sums);
+    return true;
+  };
+}
+
+bool known_endless(const Input& input) {
+  const auto* dataset = std::get_if<Dataset>(&input);
+  return dataset != nullptr && is_endless(*dataset);
+}
 
 std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
   return count ? std::optional(*count - done) : std::nullopt;
@@ -24,7 +40,19 @@ std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
 // All replicas take each step together, in this process or in several.
 class LoopInStep : public StepLoop {
  public:
-  LoopInStep(Strategy strategy, Input input) : strategy_(std::move(strategy)), input_(std::move(input)) {}
+  LoopInStep(Strategy strategy, Input input, std::optional<int64_t> length)
+      : strategy_(std::move(strategy)), input_(std::move(input)), length_(length) {}
+
+  Totals once(const Steps& steps, std::optional<int64_t> count) override {
+    if (!iterator_ || !iterator_->begin_again()) iterator_ = distributed();
+    if (length_) count = std::min(count.value_or(*length_), *length_);
+    // Several steps that are one program would lose those before the end.
+    const bool may_end = count && !length_ && !known_endless(input_);
+    Totals totals;
+    const int64_t taken = take(may_end ? steps.one_by_one() : steps, count, adding_to(totals));
+    if (count && taken < *count) length_ = taken;
+    return totals;
+  }
 
  private:
   void open(std::optional<int64_t> count) override {
@@ -73,9 +101,40 @@ class LoopOnWorkers : public StepLoop {
   LoopOnWorkers(const Strategy& strategy, Input input)
       : strategy_(strategy), coordinator_(strategy_), input_(std::move(input)) {}
 
-  int64_t lost_workers() override { return coordinator_.metrics().snapshot().worker_failures; }
+  Totals once(const Steps& given, std::optional<int64_t> count) override {
+    // As above; where workers share the data, the end comes to each of them.
+    const Steps steps = count && !known_endless(input_) ? given.one_by_one() : given;
+    std::vector<Piece> left(1);
+    Totals all;
+    while (!left.empty()) {
+      Piece piece = std::move(left.back());
+      left.pop_back();
+      data_ = at_workers(count.has_value(), piece.position);
+      const std::optional<PerWorkerDataset> data = dealt_out_ && !count ? data_ : std::nullopt;
+      const int64_t lost_before = lost_workers();
+      Totals here;
+      take(steps, count, adding_to(here));
+      if (lost_workers() == lost_before) {
+        all.add(here);
+        continue;
+      }
+      if (++piece.begun == kMostBeginnings) {
+        throw unavailable("evaluate: workers were lost each of the ", piece.begun, " times that it began");
+      }
+      MUSTER_LOG(info) << "evaluate: a worker was lost, so what it was part of begins again: each example counts once";
+      divide(piece, data ? coordinator_.position(*data) : "", left);
+    }
+    data_.reset();
+    return all;
+  }
 
  private:
+  // Of data that is handed out in parts: those that are evaluated together, from their position on; or all data.
+  struct Piece {
+    std::string position{};
+    int64_t first = 0, end = 0;  // of the parts; both 0: all
+    int begun = 0;               // times
+  };
   // Who takes the steps of one sequence: all workers, or one of them.
   struct Lane {
     std::optional<int> worker{};
@@ -179,6 +238,24 @@ class LoopOnWorkers : public StepLoop {
     return done;
   }
 
+  int64_t lost_workers() { return coordinator_.metrics().snapshot().worker_failures; }
+
+  // So that what has ended without a loss stays: the longer the data, the more would have to be read again. `position`:
+  // of the parts; "" if the data has none.
+  static void divide(const Piece& lost, const std::string& position, std::vector<Piece>& into) {
+    const std::optional<int64_t> parts = position.empty() ? std::nullopt : parts_in(position);
+    const int64_t first = lost.first, end = lost.end > 0 ? lost.end : parts.value_or(0);
+    const int64_t pieces = std::min(kPieces, end - first);
+    if (pieces < 2) {
+      into.push_back(lost);
+      return;
+    }
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t begin = first + (end - first) * i / pieces, behind = first + (end - first) * (i + 1) / pieces;
+      into.push_back({.position = position_before_parts(position, begin, behind), .first = begin, .end = behind});
+    }
+  }
+
   // Whether the data has ended.
   bool join() {
     try {
@@ -194,14 +271,19 @@ class LoopOnWorkers : public StepLoop {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ended; });
   }
 
-  PerWorkerDataset at_workers(bool counted) {
+  // `position`: "" for the beginning; else of data that was dealt out.
+  PerWorkerDataset at_workers(bool counted, const std::string& position = {}) {
+    dealt_out_ = false;
     lanes_.assign(1, {.ahead = kAhead * strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);
     if (dataset == nullptr) return of_each_worker(std::get<ModelInput::Make>(input_), counted);
     // Each element by one worker, and all of them even if one dies.
     const bool shared = !counted || !is_endless(*dataset);
-    if (!shared || dataset->handed_out()) return coordinator_.create_per_worker_dataset(*dataset);
-    if (const std::optional<Dataset> parts = in_parts(*dataset)) return coordinator_.create_per_worker_dataset(*parts);
+    if (!shared) return coordinator_.create_per_worker_dataset(*dataset);
+    if (const std::optional<Dataset> parts = dataset->handed_out() ? std::optional(*dataset) : in_parts(*dataset)) {
+      dealt_out_ = true;
+      return coordinator_.create_per_worker_dataset(*parts, position);
+    }
     // Then all read it whole, in one order, and each takes every n-th element.
     const Dataset in_one_order = seeded(*dataset, random_id());
     return of_each_worker([&](InputContext context) { return in_one_order.shard(context); }, counted);
@@ -244,7 +326,8 @@ class LoopOnWorkers : public StepLoop {
   ClusterCoordinator coordinator_;
   const Input input_;
   std::optional<PerWorkerDataset> data_;
-  std::vector<Lane> lanes_;  // of the data
+  bool dealt_out_ = false;   // the data, part by part
+  std::vector<Lane> lanes_;  // of it
 };
 
 }  // namespace
@@ -260,9 +343,10 @@ int64_t StepLoop::run(const Steps& steps, std::optional<int64_t> count, const Ea
   return take(steps, count, each);
 }
 
-std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, Input input) {
+std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, Input input, std::optional<int64_t> length) {
   if (strategy.servers()) return std::make_unique<LoopOnWorkers>(strategy, std::move(input));
-  return std::make_unique<LoopInStep>(strategy, std::move(input));
+  // Of several processes each counts steps of its own.
+  return std::make_unique<LoopInStep>(strategy, std::move(input), strategy.across().alone() ? length : std::nullopt);
 }
 
 }  // namespace muster

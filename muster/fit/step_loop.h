@@ -7,6 +7,7 @@
 
 #include "muster/distribute/strategy.h"
 #include "muster/fit/model_input.h"
+#include "muster/fit/totals.h"
 #include "muster/trace/function.h"
 
 namespace muster {
@@ -21,6 +22,7 @@ struct Steps {
   // How many are taken next: several only if it is known that so many are left, since data that ends among them takes
   // those before with it.
   int64_t next(std::optional<int64_t> left) const { return count > 1 && left && *left >= count ? count : 1; }
+  Steps one_by_one() const { return {one, one, 1}; }
   const StepFunction& of(int64_t steps) const { return steps == 1 ? one : several; }
 };
 
@@ -36,8 +38,10 @@ class StepLoop {
   // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.
   int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each);
-  // How many workers were lost so far. What one of them had read, and not ended, others read once more.
-  virtual int64_t lost_workers() { return 0; }
+  // What steps over the data add up to, from its beginning to its end, or the first `count` of them. Each example
+  // counts once: of what was being read when a worker was lost nothing counts, and it is read again. Throws
+  // Error{kUnavailable} if workers are lost each time that some of it is.
+  virtual Totals once(const Steps& steps, std::optional<int64_t> count) = 0;
 
  private:
   virtual void open(std::optional<int64_t> count) = 0;
@@ -48,7 +52,9 @@ class StepLoop {
 };
 
 // Throws Error{kInvalidArgument} for a dataset that cannot be read where the strategy needs it. What is shared by
-// several workers is read once by all of them together.
-std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, std::variant<Dataset, ModelInput::Make> input);
+// several workers is read once by all of them together. `length`: steps from its beginning to its end, if that is
+// known.
+std::unique_ptr<StepLoop> make_step_loop(const Strategy& strategy, std::variant<Dataset, ModelInput::Make> input,
+                                         std::optional<int64_t> length = {});
 
 }  // namespace muster

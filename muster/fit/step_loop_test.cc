@@ -99,6 +99,34 @@ TEST(StepLoop, GoesOnWhereItWasIfStepsAreCounted) {
   EXPECT_THAT(second.sums, ElementsAre(3 + 4));
 }
 
+double sum_of(const Totals& totals) { return totals.examples(); }  // these have one number
+
+TEST(StepLoop, TakesAllOnceFromTheBeginningEachTime) {
+  const auto loop = make_step_loop(Strategy(), Dataset::range(7));
+  const Steps steps = counting(3);
+
+  EXPECT_EQ(sum_of(loop->once(steps, 2)), 0 + 1);
+  EXPECT_EQ(sum_of(loop->once(steps, {})), 21);
+  EXPECT_FALSE(steps.several.last_program()) << "nobody knew where it ends";
+  EXPECT_EQ(sum_of(loop->once(steps, {})), 21);
+  EXPECT_TRUE(steps.several.last_program());
+  EXPECT_EQ(sum_of(loop->once(steps, 4)), 6);
+}
+
+TEST(StepLoop, TakesSeveralAtATimeOfDataWhoseLengthItIsTold) {
+  const Steps steps = counting(3);
+
+  EXPECT_EQ(sum_of(make_step_loop(Strategy(), Dataset::range(7), 7)->once(steps, {})), 21);
+
+  EXPECT_TRUE(steps.several.last_program());
+}
+
+TEST(StepLoop, LosesNothingBeforeTheEndOfDataThatIsShorterThanWasAskedFor) {
+  const auto loop = make_step_loop(Strategy(), Dataset::range(6));
+
+  for (int time = 0; time < 2; ++time) EXPECT_EQ(sum_of(loop->once(counting(4), 10)), 15);
+}
+
 class StepLoopOnWorkers : public ::testing::Test {
  protected:
   InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = Transport::kLocal}};
@@ -141,6 +169,13 @@ TEST_F(StepLoopOnWorkers, TakesEachElementOnceOfDataThatCannotBeHandedOut) {
       EXPECT_TRUE(steps == 20 || steps == 1) << steps;
     }
   }
+}
+
+TEST_F(StepLoopOnWorkers, TakeAllOnceEachTime) {
+  const auto loop = make_step_loop(strategy_, Dataset::range(20));
+
+  for (int time = 0; time < 2; ++time) EXPECT_EQ(sum_of(loop->once(counting(4), {})), 190);
+  EXPECT_EQ(sum_of(make_step_loop(strategy_, Dataset::range(6))->once(counting(4), 10)), 15);
 }
 
 TEST_F(StepLoopOnWorkers, RefusesDataWithoutAnEndIfStepsAreNotCounted) {

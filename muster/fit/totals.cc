@@ -11,6 +11,10 @@ void Totals::add(const at::Tensor& step) {
   sums_.add_(step.to(at::kCPU));
 }
 
+void Totals::add(const Totals& others) {
+  if (others.sums_.defined()) add(others.sums_);
+}
+
 void Totals::add_others(const AcrossWorkers& across, size_t length) {
   if (across.alone()) return;
   if (!sums_.defined()) sums_ = at::zeros({static_cast<int64_t>(length)}, at::kDouble);

@@ -13,7 +13,8 @@ namespace muster {
 
 class Totals {
  public:
-  void add(const at::Tensor& step);                             // as Criteria::judge gives it
+  void add(const at::Tensor& step);  // as Criteria::judge gives it
+  void add(const Totals& others);
   void add_others(const AcrossWorkers& across, size_t length);  // what other processes have: so many sums
 
   double examples() const;
