@@ -99,8 +99,9 @@ class Model {
   void save(const std::string& directory) const;
   void load(const std::string& directory);
 
-  // The variables as a table: shapes, numbers, where they are. Then, if it is known that there are several, the outputs
-  // and their losses.
+  // The variables as a table: shapes, numbers, where they are; of those that are kept in parts, the rows and the place
+  // of each part, too. What layers give is in no module, and not in it. Then, if it is known that there are several,
+  // the outputs and their losses.
   std::string summary() const;
 
   const ModelParts& parts() const;

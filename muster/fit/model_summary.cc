@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/fit/fit_display.h"
@@ -30,10 +31,7 @@ std::string place_of(const Variable& part) {
 }
 
 std::string where_is(const Variable& variable) {
-  if (!variable.shards().empty()) {
-    return str_cat(variable.shards().size(), " parts, from ", place_of(variable.shards().front()), " to ",
-                   place_of(variable.shards().back()));
-  }
+  if (!variable.shards().empty()) return str_cat(variable.shards().size(), " parts");
   if (!variable.copies().empty()) {
     return absl::StrJoin(variable.copies(), ", ",
                          [](std::string* out, const Variable& copy) { *out += place_of(copy); });
@@ -46,9 +44,17 @@ std::string where_is(const Variable& variable) {
 std::string Model::summary() const {
   std::vector<Row> rows{{"variable", "shape", "numbers", "where"}};
   int64_t trained = 0, others = 0;
-  for (const Variable& variable : variables().all()) {
-    rows.push_back({variable.name(), str_cat("[", absl::StrJoin(variable.sizes(), ", "), "]"),
+  const auto add = [&rows](std::string name, const Variable& variable) {
+    rows.push_back({std::move(name), str_cat("[", absl::StrJoin(variable.sizes(), ", "), "]"),
                     with_commas(numbers_in(variable)), where_is(variable)});
+  };
+  for (const Variable& variable : variables().all()) {
+    add(variable.name(), variable);
+    int64_t row = 0;
+    for (const Variable& part : variable.shards()) {
+      const int64_t first = std::exchange(row, row + part.sizes()[0]);
+      add(str_cat("  rows ", with_commas(first), " to ", with_commas(row - 1)), part);
+    }
     (variable.trainable() ? trained : others) += numbers_in(variable);
   }
   size_t name = 0, shape = 0, count = 0;
