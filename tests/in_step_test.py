@@ -146,8 +146,13 @@ class InStep(unittest.TestCase):
             path = self.directory / f"model{accumulate}"
             with Job("--export", path, "--accumulate", accumulate) as job:
                 job.expect_success()
-                losses = {worker.output().split("loss ")[1].split()[0] for worker in job.workers.values()}
-            self.assertEqual(len(losses), 1)
+                outputs = [job.workers[index].output() for index in (0, 1)]
+            self.assertEqual(*(output.split("\nloss ")[1].split()[0] for output in outputs))
+            self.assertIn("epoch 2/2", outputs[0])
+            self.assertNotIn("epoch", outputs[1])
+            self.assertEqual(len(pathlib.Path(f"{path}.logs.0/log.csv").read_text().splitlines()), 3)
+            self.assertTrue(list(pathlib.Path(f"{path}.logs.0/train").iterdir()))
+            self.assertFalse(pathlib.Path(f"{path}.logs.1").exists(), "only the chief writes")
             models = [pathlib.Path(f"{path}.{index}").read_bytes() for index in (0, 1)]
             self.assertEqual(models[0], models[1])
 

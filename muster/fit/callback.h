@@ -26,6 +26,8 @@ struct Training {
   int epoch = 0;         // this one, from 0; in on_train_begin: the first
   int64_t steps = 0;     // taken so far, by this call of fit()
   int64_t examples = 0;  // that they have seen; of this epoch, only what this process knows of
+  // The optimizer's, of the epoch that has ended; nothing before.
+  std::optional<double> learning_rate{};
   // Set: this epoch is the last; by on_steps() of a training of one process: it ends here, too.
   bool stop = false;
   // What a step does, as it was traced for the one before; nothing before the first.
@@ -38,8 +40,8 @@ struct Training {
   std::optional<std::vector<std::string>> numbers{};
 };
 
-// Called by fit(), on its thread. Under a strategy of several processes each of them calls its own, with the same
-// numbers, but only the chief should print and write.
+// Called by fit(), on its thread, unless it only watches. Under a strategy of several processes each of them calls its
+// own, with the same numbers, but only the chief should print and write.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -49,6 +51,12 @@ class Callback {
   // is an error on parameter servers, where nobody waits for a step.
   virtual void on_steps(Training&, const Logs&) {}
   virtual bool wants_steps() const { return false; }
+  // Whether it does nothing but look, as one that writes a log does: it changes nothing of the training, has no
+  // add_logs() and no memory(). On parameter servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such
+  // a one in their order, but on another thread and whenever that comes to it, so that the workers take the steps of
+  // the next epochs meanwhile: it is given a copy of what Training said, while the variables are what they are then.
+  // What it throws ends the training with the next epoch. on_train_end comes after all of that, on fit's thread.
+  virtual bool only_watches() const { return false; }
   // The same where steps are seen one by one, in one process, and no error elsewhere.
   virtual bool uses_steps() const { return wants_steps(); }
   // Its own numbers of an epoch, before everybody sees them.

@@ -3,11 +3,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -42,41 +38,6 @@ void remove_backups(const std::string& directory) {
   }
   std::error_code not_empty;
   std::filesystem::remove(directory, not_empty);
-}
-
-bool larger_is_better(const std::string& monitor, Better better) {
-  if (better != Better::kAuto) return better == Better::kLarger;
-  if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
-  for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
-    if (monitor.find(word) != std::string::npos) return true;
-  }
-  return false;
-}
-
-// As few digits as tell it from every other number.
-std::string in_all_digits(double value) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
-}
-
-double value_of(const Logs& logs, const std::string& name, const char* callback) {
-  const auto found = logs.find(name);
-  if (found != logs.end()) return found->second;
-  std::vector<std::string> there;
-  bool validated = false;
-  for (const auto& [each, value] : logs) {
-    there.push_back(each);
-    validated = validated || each.starts_with("val_");
-  }
-  std::vector<std::string> possible = there;
-  for (size_t i = 0; i < there.size() && !validated; ++i) possible.push_back("val_" + there[i]);
-  const std::string meant = nearest_name(name, possible);
-  const bool of_validation = !validated && meant.starts_with("val_");
-  throw not_found(callback, " asks for \"", name, "\", but an epoch has ", absl::StrJoin(there, ", "),
-                  meant.empty()   ? ""
-                  : meant == name ? "; validation_data gives it"
-                                  : str_cat("; did you mean \"", meant, "\"",
-                                            of_validation ? ", which validation_data gives?" : "?"));
 }
 
 // Takes the lines of epochs from this one on out of a file of CsvLogger.
@@ -114,43 +75,7 @@ double best_in(const CheckpointDirectory& directory, const std::string& monitor)
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-std::string text_of(std::optional<double> number) { return number ? in_all_digits(*number) : "none"; }
-
 }  // namespace
-
-BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
-    : monitor_(std::move(monitor)), larger_(larger_is_better(monitor_, better)), min_delta_(min_delta) {}
-
-std::string BestSoFar::memory(const std::string& whose, const std::vector<int64_t>& more) const {
-  return absl::StrJoin({whose + " " + monitor_, text_of(best_), absl::StrJoin(more, "\n")}, "\n");
-}
-
-std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::string& memory, size_t count) {
-  const std::vector<std::string> lines = absl::StrSplit(memory, '\n');
-  if (lines.size() != count + 2 || lines[0] != whose + " " + monitor_) return {};
-  std::vector<int64_t> more(count);
-  for (size_t i = 0; i < count; ++i) {
-    if (!absl::SimpleAtoi(lines[i + 2], &more[i])) return {};
-  }
-  double best = 0;
-  best_ = absl::SimpleAtod(lines[1], &best) ? std::optional(best) : std::nullopt;
-  return more;
-}
-
-void BestSoFar::expect_in(const Training& training, const char* whose) const {
-  if (!training.numbers) return;
-  Logs there;
-  for (const std::string& name : *training.numbers) there.set(name, 0);
-  value_of(there, monitor_, whose);
-}
-
-bool BestSoFar::improves(const Logs& logs, const char* whose) {
-  const double value = value_of(logs, monitor_, whose);
-  if (std::isnan(value)) return false;
-  if (best_ && !(larger_ ? value > *best_ + min_delta_ : value < *best_ - min_delta_)) return false;
-  best_ = value;
-  return true;
-}
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
@@ -162,13 +87,15 @@ void EarlyStopping::on_train_begin(Training& training) {
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   if (training.epoch < options_.start_from_epoch) return;
-  if (best_.improves(logs, "EarlyStopping")) {
-    waited_ = 0;
-    if (!options_.restore_best_weights) return;
+  const bool improves = best_.improves(logs, "EarlyStopping");
+  if (improves && options_.restore_best_weights) {
     best_weights_.clear();
     for (const Variable& variable : training.model.variables().all()) {
       best_weights_.push_back(variable.value().detach().clone());
     }
+  }
+  if (improves && (!options_.baseline || best_.better(*best_.best(), *options_.baseline))) {
+    waited_ = 0;
   } else if (++waited_ >= options_.patience) {
     training.stop = true;
     if (!training.model.strategy().is_chief()) return;
@@ -210,7 +137,7 @@ void ModelCheckpoint::on_train_begin(Training& training) {
   const std::vector<Checkpoint> present = directory.present();
   const at::Tensor last = at::scalar_tensor(present.empty() ? 0 : present.back().step, at::kLong);
   at::Tensor best = at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-  if (best_) best.fill_(best_in(directory, best_->monitor()));
+  if (best_ && training.model.strategy().is_chief()) best.fill_(best_in(directory, best_->monitor()));
   const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "ModelCheckpoint"};
   const std::vector<at::Tensor> agreed = training.model.strategy().across().make_one(as_chief, {last, best});
   first_step_ = agreed[0].item<int64_t>();
@@ -231,7 +158,7 @@ void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
       if (each.step == step) directory.remove(step);
     }
   }
-  if (best_) metadata_[kBest + best_->monitor()] = text_of(best_->best());
+  if (best_) metadata_[kBest + best_->monitor()] = best_->best() ? in_all_digits(*best_->best()) : "none";
   checkpoints_->save_async(step, metadata_);
 }
 
@@ -266,6 +193,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   for (size_t i = 0; i < training.memories().size(); ++i) {
     training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
   }
+  if (!training.model.strategy().is_chief()) return;
   if (training.stop || training.epoch >= training.epochs) {
     MUSTER_LOG(info) << "fit had ended with epoch " << training.epoch << " of " << training.epochs;
   } else {
@@ -347,6 +275,7 @@ void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
     const bool validation = name.starts_with("val_");
     (validation ? of_validation : of_training)["epoch_" + (validation ? name.substr(4) : name)] = value;
   }
+  if (training.learning_rate) of_training.emplace("epoch_learning_rate", *training.learning_rate);
   train().scalars(of_training, training.epoch);
   if (options_.write_graph && !graph_written_) {
     if (const std::optional<Program> program = training.program()) train().graph(*program);
@@ -373,15 +302,23 @@ void TensorBoard::on_train_end(Training&, const Logs&) {
 void TerminateOnNaN::on_steps(Training& training, const Logs& logs) {
   const double loss = value_of(logs, "loss", "TerminateOnNaN");
   if (std::isfinite(loss)) return;
-  MUSTER_LOG(warning) << "fit: the loss is " << loss << " after step " << training.steps << ", so it ends";
   training.stop = true;
+  if (!training.model.strategy().is_chief()) return;
+  MUSTER_LOG(warning) << "fit: the loss is " << loss << " after step " << training.steps << ", so it ends";
 }
 
 void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
   const double loss = value_of(logs, "loss", "TerminateOnNaN");
   if (training.stop || std::isfinite(loss)) return;
-  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << loss << ", so it ends";
   training.stop = true;
+  if (!training.model.strategy().is_chief()) return;
+  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << loss << ", so it ends";
+}
+
+LambdaCallback::LambdaCallback(LambdaCallbackOptions options) : options_(std::move(options)) {
+  if (options_.only_watches && options_.add_logs) {
+    throw invalid_argument("LambdaCallback: add_logs of one that only_watches; expected none, or one that does more");
+  }
 }
 
 void LambdaCallback::on_train_begin(Training& training) {
@@ -393,8 +330,17 @@ void LambdaCallback::on_epoch_begin(Training& training) {
 void LambdaCallback::on_steps(Training& training, const Logs& logs) {
   if (options_.on_steps) options_.on_steps(training, logs);
 }
+void LambdaCallback::add_logs(Training& training, Logs& logs) {
+  if (options_.add_logs) options_.add_logs(training, logs);
+}
+std::optional<std::vector<std::string>> LambdaCallback::added_names() const {
+  return options_.add_logs ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place);
+}
 void LambdaCallback::on_epoch_end(Training& training, const Logs& logs) {
   if (options_.on_epoch_end) options_.on_epoch_end(training, logs);
+}
+void LambdaCallback::on_epoch_over(Training& training) {
+  if (options_.on_epoch_over) options_.on_epoch_over(training);
 }
 void LambdaCallback::on_train_end(Training& training, const Logs& logs) {
   if (options_.on_train_end) options_.on_train_end(training, logs);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/fit/best_so_far.h"
 #include "muster/fit/callback.h"
 #include "muster/fit/hparams.h"
 #include "muster/train/incremental_options.h"
@@ -21,38 +22,13 @@ namespace muster {
 class Checkpoints;
 class SummaryWriter;
 
-// Whether smaller or larger numbers are better. kAuto: larger for those whose names say accuracy, auc, precision,
-// recall, f1, r2 or iou; smaller for others, and for all that end in loss or error.
-enum class Better { kAuto, kSmaller, kLarger };
-
-// Remembers the best of a number.
-class BestSoFar {
- public:
-  BestSoFar(std::string monitor, Better better, double min_delta = 0);
-  // Both throw Error{kNotFound} if an epoch has no such number: it says which callback asks, and what there is.
-  void expect_in(const Training& training, const char* whose) const;  // as far as is known when the training begins
-  bool improves(const Logs& logs, const char* whose);
-  std::optional<double> best() const { return best_; }
-  void set_best(double best) { best_ = best; }
-  // For Callback::memory(), with numbers of its own; remember() gives these back, none for a text that is not of the
-  // same kind of callback and number.
-  std::string memory(const std::string& whose, const std::vector<int64_t>& more) const;
-  std::vector<int64_t> remember(const std::string& whose, const std::string& memory, size_t count);
-  const std::string& monitor() const { return monitor_; }
-
- private:
-  std::string monitor_;
-  bool larger_;
-  double min_delta_;
-  std::optional<double> best_{};
-};
-
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;
-  double min_delta = 0;      // what counts as better
-  int patience = 0;          // epochs that may be no better before the last one
-  int start_from_epoch = 0;  // those before it may be as they like
+  double min_delta = 0;              // what counts as better
+  int patience = 0;                  // epochs that may be no better before the last one
+  int start_from_epoch = 0;          // those before it may be as they like
+  std::optional<double> baseline{};  // an epoch that is not better than this does not count as better
   // When the training ends. They are kept in this process meanwhile: a job that is lost loses them, and what
   // BackupAndRestore brings back is that of its own epochs.
   bool restore_best_weights = false;
@@ -127,10 +103,11 @@ class BackupAndRestore : public Callback {
 
 // A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch;
 // lines of epochs that it takes again, since they were lost before their backup, go. Makes the directory. Throws
-// Error{kUnavailable} for a file that cannot be written.
+// Error{kUnavailable} for a file that cannot be written. It only watches.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  bool only_watches() const override { return true; }
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
 
@@ -147,12 +124,14 @@ struct TensorBoardOptions {
   // is shown a directory above: several sessions are logs/first, logs/second, and so on.
   Hparams hparams{};
 };
-// Events for TensorBoard, under Keras' names: after each epoch epoch_loss and so on in train/, those of the validation
-// data in validation/. Written by the chief; takes no time within epochs. The histogram of a variable is
-// weights/NAME; variables are fetched from wherever they are, one after the other: as much as a checkpoint.
+// Events for TensorBoard, under Keras' names: after each epoch epoch_loss, epoch_learning_rate and so on in train/,
+// those of the validation data in validation/. Written by the chief; takes no time within epochs. The histogram of a
+// variable is weights/NAME; variables are fetched from wherever they are, one after the other: as much as a checkpoint.
+// It only watches: on parameter servers a histogram is of the variable as it is while the next epoch changes it.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(TensorBoardOptions options = {});
+  bool only_watches() const override { return true; }
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
@@ -178,17 +157,25 @@ struct LambdaCallbackOptions {
   std::function<void(Training&)> on_train_begin{};
   std::function<void(Training&)> on_epoch_begin{};
   std::function<void(Training&, const Logs&)> on_steps{};
+  std::function<void(Training&, Logs&)> add_logs{};
   std::function<void(Training&, const Logs&)> on_epoch_end{};
+  std::function<void(Training&)> on_epoch_over{};
   std::function<void(Training&, const Logs&)> on_train_end{};
+  bool only_watches = false;  // as Callback::only_watches has it
 };
 class LambdaCallback : public Callback {
  public:
-  explicit LambdaCallback(LambdaCallbackOptions options) : options_(std::move(options)) {}
+  // Throws Error{kInvalidArgument} for one that only watches and has add_logs.
+  explicit LambdaCallback(LambdaCallbackOptions options);
+  bool only_watches() const override { return options_.only_watches; }
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
   void on_steps(Training& training, const Logs& logs) override;
   bool wants_steps() const override { return options_.on_steps != nullptr; }
+  void add_logs(Training& training, Logs& logs) override;
+  std::optional<std::vector<std::string>> added_names() const override;
   void on_epoch_end(Training& training, const Logs& logs) override;
+  void on_epoch_over(Training& training) override;
   void on_train_end(Training& training, const Logs& logs) override;
 
  private:

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
@@ -256,6 +257,87 @@ TEST_F(FitCallbacks, EarlyStoppingBeginsAnewWithEachFit) {
   EXPECT_THAT(trained.fit(data_, options).epochs(), SizeIs(3));
 }
 
+TEST_F(FitCallbacks, LambdasMayAddNumbersAndSeeThatAnEpochIsOver) {
+  Model trained = model();
+  std::vector<std::string> seen;
+  const LambdaCallback adds({.add_logs = [](Training& training, Logs& logs) { logs.set("twice", 2 * training.epoch); },
+                             .on_epoch_end = [&](Training&, const Logs&) { seen.emplace_back("end"); },
+                             .on_epoch_over = [&](Training&) { seen.emplace_back("over"); }});
+  const LambdaCallback after({.on_epoch_end = [&](Training&, const Logs&) { seen.emplace_back("end of another"); }});
+
+  const History history = trained.fit(data_, {.epochs = 2, .callbacks = {adds, after}, .verbose = 0});
+
+  EXPECT_THAT(history["twice"], ElementsAre(0, 2));
+  EXPECT_THAT(seen, ElementsAre("end", "end of another", "over", "end", "end of another", "over"));
+  EXPECT_THROW(LambdaCallback({.add_logs = [](Training&, Logs&) {}, .only_watches = true}), Error);
+}
+
+TEST_F(FitCallbacks, CountEpochsFromTheInitialOne) {
+  Model trained = model();
+  std::vector<int> seen;
+  const LambdaCallback look({.on_epoch_begin = [&](Training& training) { seen.push_back(training.epoch); }});
+
+  const History history = trained.fit(
+      data_,
+      {.epochs = 4, .initial_epoch = 2, .callbacks = {look, TensorBoard({.directory = in("logs")})}, .verbose = 0});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
+  EXPECT_THAT(seen, ElementsAre(2, 3));
+  EXPECT_EQ(events_below(in("logs/train")).front().step(), 2);
+  EXPECT_THAT(trained.fit(data_, {.epochs = 2, .initial_epoch = 2, .verbose = 0}).epochs(), SizeIs(0));
+}
+
+TEST_F(FitCallbacks, TensorBoardHasTheRateOfASchedule) {
+  Model trained =
+      compile(torch::nn::Linear(2, 1),
+              {.optimizer = Sgd({.learning_rate = piecewise_constant({6}, {0.5, 0.25})}), .loss = mean_squared_error});
+
+  trained.fit(data_,
+              {.epochs = 2, .callbacks = {TensorBoard({.directory = in("logs"), .write_graph = false})}, .verbose = 0});
+
+  std::vector<double> rates;
+  for (const proto::Event& event : events_below(in("logs/train"))) {
+    for (const auto& value : event.summary().value()) {
+      if (value.tag() == "epoch_learning_rate") rates.push_back(value.simple_value());
+    }
+  }
+  EXPECT_THAT(rates, ElementsAre(0.5, 0.25));
+}
+
+// A process that takes its steps with others, of which it is not the first.
+struct Follower : Strategy {
+  Follower() : Strategy(StrategyParts{.across = {.rank = 1}}) {}
+};
+
+TEST_F(FitCallbacks, PrintAndWriteInTheChiefOnly) {
+  const Follower follower;
+  at::Tensor targets = y_.clone();
+  targets[8] = std::numeric_limits<double>::quiet_NaN();
+  const auto trained = [&] {
+    return compile(follower.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error, .strategy = follower});
+  };
+  const auto backs_up = [&](const LambdaCallback& also) {
+    return FitOptions{.epochs = 3, .callbacks = {BackupAndRestore({in("backup")}), also}, .verbose = 0};
+  };
+  LogCapture log;
+  testing::internal::CaptureStdout();
+
+  trained().fit(Dataset::tensors({x_, targets}).batch(8), {.epochs = 2, .callbacks = {TerminateOnNaN()}});
+  trained().fit(data_, {.epochs = 2, .steps_per_epoch = 3});
+  trained().fit(data_, {.epochs = 9,
+                        .callbacks = {EarlyStopping({.monitor = "loss", .min_delta = 1e9, .patience = 1}),
+                                      ReduceLrOnPlateau({.monitor = "loss", .patience = 1, .min_delta = 1e9}),
+                                      CsvLogger(in("log.csv")), TensorBoard({.directory = in("logs")})}});
+  EXPECT_THROW(trained().fit(data_, backs_up(dies_in(1))), Error);
+  std::filesystem::create_directories(in("backup"));
+  const History history = trained().fit(data_, backs_up(LambdaCallback({})));
+
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  for (const char* word : {"fit", "epoch", "loss"}) EXPECT_FALSE(log.contains(word)) << word;
+  EXPECT_FALSE(std::filesystem::exists(in("log.csv")));
+  EXPECT_FALSE(std::filesystem::exists(in("logs")));
+}
+
 TEST_F(FitCallbacks, CsvLoggerWritesALineForEachEpoch) {
   const std::string path = in("log.csv");
   Model trained = model();
@@ -276,7 +358,8 @@ TEST_F(FitCallbacks, TensorBoardHasAFileForEachKindOfData) {
 
   const std::vector<proto::Event> train = events_below(in("logs/train"));
   ASSERT_THAT(train, SizeIs(3));
-  EXPECT_EQ(train[0].summary().value(0).tag(), "epoch_loss");
+  EXPECT_EQ(train[0].summary().value(0).tag(), "epoch_learning_rate");
+  EXPECT_EQ(train[0].summary().value(1).tag(), "epoch_loss");
   EXPECT_THAT(train[1].graph_def(), HasSubstr("aten::")) << "the graph of a step, once";
   EXPECT_EQ(train[2].step(), 1);
   EXPECT_THAT(events_below(in("logs/validation")), SizeIs(2));
@@ -379,13 +462,6 @@ TEST_F(FitCallbacks, EarlyStoppingBringsTheBestWeightsBack) {
 
   EXPECT_THAT(weights, SizeIs(4));
   EXPECT_EQ(weight_of(trained), weights[1]);
-}
-
-TEST_F(FitCallbacks, ANumberThatEndsInLossIsBetterIfSmaller) {
-  BestSoFar best("val_recall_loss", Better::kAuto);
-  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.5}}, "EarlyStopping"));
-  EXPECT_TRUE(best.improves({{"val_recall_loss", 0.4}}, "EarlyStopping"));
-  EXPECT_FALSE(best.improves({{"val_recall_loss", 0.45}}, "EarlyStopping"));
 }
 
 TEST_F(FitCallbacks, CsvHasAllDigits) {

@@ -22,6 +22,7 @@
 #include "muster/fit/model_batch.h"
 #include "muster/fit/step_loop.h"
 #include "muster/fit/totals.h"
+#include "muster/fit/watchers.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
@@ -280,9 +281,24 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   }
   History history;
   Logs logs;
+  // On parameter servers those that only watch hold up no worker.
+  std::optional<Watchers> watchers;
+  if (state.strategy.servers()) watchers.emplace();
+  const auto tell = [&](const auto& what) {
+    for (const Callbacks::Any& callback : callbacks) {
+      if (!watchers || !callback->only_watches()) {
+        what(*callback, training, logs);
+        continue;
+      }
+      Training now = training;
+      now.memories = [] { return std::vector<std::string>(); };  // of callbacks that are at work meanwhile
+      watchers->add([what, callback, now = std::move(now), logs]() mutable { what(*callback, now, logs); });
+    }
+  };
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
+    if (watchers) watchers->check();
     loop->begin(options.steps_per_epoch);
-    for (const Callbacks::Any& callback : callbacks) callback->on_epoch_begin(training);
+    tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_begin(now); });
     Totals totals;
     const int64_t examples_before = training.examples;
     const auto each = [&](const at::Tensor& sums, int64_t count) {
@@ -302,8 +318,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                                                       : "");
     }
     if (options.steps_per_epoch && taken < *options.steps_per_epoch && !training.stop) {
-      MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
-                          << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
+      if (state.strategy.is_chief()) {
+        MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
+                            << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
+      }
       training.stop = true;
       if (taken == 0) break;  // it has ended with the epoch before
     }
@@ -311,11 +329,13 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
     if (validation) logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
+    if (callbacks.begin() != callbacks.end()) training.learning_rate = state.optimizer->learning_rate();
     for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);
     history.add(training.epoch, logs);
-    for (const Callbacks::Any& callback : callbacks) callback->on_epoch_end(training, logs);
-    for (const Callbacks::Any& callback : callbacks) callback->on_epoch_over(training);
+    tell([](Callback& callback, Training& now, const Logs& all) { callback.on_epoch_end(now, all); });
+    tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_over(now); });
   }
+  if (watchers) watchers->wait();
   for (const Callbacks::Any& callback : callbacks) callback->on_train_end(training, logs);
   return history;
 }

@@ -1,40 +1,205 @@
-// What fit() learns, whatever the strategy. That of several workers needs processes: tests/in_step_test.py.
-#include <gtest/gtest.h>
+#include <absl/synchronization/notification.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
+#include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
-#include "muster/fit/test_linear_models.h"
+#include "muster/fit/callbacks.h"
+#include "muster/fit/model.h"
+#include "muster/fit/rate_callbacks.h"
+#include "muster/train/embedding.h"
 
 namespace muster::model_strategies_test {
 namespace {
 
-using testing_support::linear_loss;
-using testing_support::wide_and_deep_loss;
+using testing_support::message_of;
 
-// The losses that both models have in the third epoch.
-void expect_learned(const Strategy& strategy) {
-  EXPECT_LT(linear_loss(strategy), 0.2);
-  EXPECT_LT(wide_and_deep_loss(strategy), 0.2);
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kQuiet = 0;
+
+// Each test is of one process, of two devices of it, and of parameter servers.
+class FitUnderAnyStrategy : public ::testing::TestWithParam<std::string> {
+ protected:
+  FitUnderAnyStrategy() {
+    if (GetParam() == "mirrored") strategy_ = MirroredStrategy({"/device:CPU:0", "/device:CPU:1"});
+    if (GetParam() == "parameter_servers") {
+      cluster_.emplace(InProcessClusterOptions{.workers = 2, .ps = 2, .transport = Transport::kLocal});
+      strategy_ = testing_support::strategy_of(*cluster_, Transport::kLocal);
+    }
+  }
+  template <class Module, class... Args>
+  Module made(Args&&... args) const {
+    torch::manual_seed(1);
+    return strategy_.make<Module>(std::forward<Args>(args)...);
+  }
+  static at::Tensor weight_of(const Model& model) { return model.variables().all()[0].value().clone(); }
+
+  std::optional<InProcessCluster> cluster_;
+  Strategy strategy_;
+  const at::Tensor x_ = (torch::manual_seed(2), torch::randn({32, 2})), y_ = x_.sum(1, true);
+  const Dataset data_ = Dataset::tensors({x_, y_}).batch(8);
+};
+INSTANTIATE_TEST_SUITE_P(All, FitUnderAnyStrategy, ::testing::Values("alone", "mirrored", "parameter_servers"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(FitUnderAnyStrategy, TakesSingleBatchesWithWeights) {
+  const auto compiled = [](torch::nn::Linear net) {
+    return compile(std::move(net), {.optimizer = Sgd({.learning_rate = 0.1}), .loss = mean_squared_error});
+  };
+  torch::manual_seed(1);
+  Model alone = compiled(torch::nn::Linear(2, 1));
+  Model model = compiled(made<torch::nn::Linear>(2, 1));
+  const ModelInput batch{x_, y_, torch::linspace(0, 2, 32)};
+
+  const double before = model.test_on_batch(batch).at("loss");
+
+  EXPECT_NEAR(before, alone.test_on_batch(batch).at("loss"), 1e-5);
+  EXPECT_NEAR(model.train_on_batch(batch).at("loss"), before, 1e-5);
+  EXPECT_LT(model.test_on_batch(batch).at("loss"), before);
+  alone.train_on_batch(batch);
+  EXPECT_TRUE(weight_of(model).allclose(weight_of(alone), 1e-4, 1e-5));
+  EXPECT_EQ(model.optimizer().iterations(), 1);
 }
 
-const std::vector<std::string> kTwoDevices{"/device:CPU:0", "/device:CPU:1"};
+TEST_P(FitUnderAnyStrategy, PredictsWithTheVariablesOfTheStrategy) {
+  Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  model.fit(data_, {.verbose = kQuiet});
+  const at::Tensor weight = weight_of(model), bias = model.variables().all()[1].value();
 
-TEST(LinearModels, LearnWithoutAStrategy) { expect_learned({}); }
+  EXPECT_TRUE(model.predict(x_).allclose(torch::linear(x_, weight, bias), 1e-4, 1e-5));
+}
 
-TEST(LinearModels, LearnOnOneDevice) { expect_learned(OneDeviceStrategy("/device:CPU:1")); }
+TEST_P(FitUnderAnyStrategy, BringsTheBestWeightsBack) {
+  Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  std::vector<at::Tensor> weights;
+  // A rising number is worse: the first epoch is the best.
+  const LambdaCallback look(
+      {.add_logs = [](Training& training, Logs& logs) { logs.set("score", training.epoch); },
+       .on_epoch_end = [&](Training& training, const Logs&) { weights.push_back(weight_of(training.model)); }});
 
-TEST(LinearModels, LearnOnTwoDevices) { expect_learned(MirroredStrategy(kTwoDevices)); }
+  const History history = model.fit(
+      data_, {.epochs = 9,
+              .callbacks = {EarlyStopping({.monitor = "score", .patience = 2, .restore_best_weights = true}), look},
+              .verbose = kQuiet});
 
-TEST(LinearModels, LearnInCentralStorage) { expect_learned(CentralStorageStrategy(kTwoDevices)); }
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
+  EXPECT_FALSE(weights[2].equal(weights[0]));
+  EXPECT_TRUE(weight_of(model).equal(weights[0]));
+}
 
-TEST(LinearModels, LearnOnParameterServers) {
-  const InProcessCluster cluster({.workers = 2, .ps = 2, .transport = Transport::kLocal});
+struct TracedNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    ++calls();
+    return layer(x);
+  }
+  static std::atomic<int>& calls() {
+    static std::atomic<int> count{0};
+    return count;
+  }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(2, 1))};
+};
+TORCH_MODULE(TracedNet);
 
-  expect_learned(testing_support::strategy_of(cluster, Transport::kLocal));
-  // And where variables are in parts.
-  expect_learned(testing_support::strategy_of(cluster, Transport::kLocal,
-                                              {.partitioner = FixedShardsPartitioner{.num_shards = 2}}));
+TEST_P(FitUnderAnyStrategy, ChangesTheRateWithoutANewTrace) {
+  Model model = compile(made<TracedNet>(), {.optimizer = Sgd({.learning_rate = 0.4}), .loss = mean_squared_error});
+  std::vector<int> calls;
+  const LambdaCallback look({.on_epoch_end = [&](Training&, const Logs&) { calls.push_back(TracedNetImpl::calls()); }});
+  std::vector<at::Tensor> weights{weight_of(model)};
+  const LambdaCallback keep(
+      {.on_epoch_end = [&](Training& training, const Logs&) { weights.push_back(weight_of(training.model)); }});
+
+  const History history = model.fit(
+      data_, {.epochs = 4,
+              .callbacks = {LearningRateScheduler([](int epoch, double) { return epoch < 2 ? 0.1 : 0.0; }), look, keep},
+              .verbose = kQuiet});
+
+  EXPECT_THAT(history["learning_rate"], ElementsAre(0.1, 0.1, 0, 0));
+  EXPECT_EQ(calls.front(), calls.back());
+  EXPECT_FALSE(weights[1].equal(weights[0]));
+  EXPECT_TRUE(weights[4].equal(weights[2])) << "at a rate of 0";
+}
+
+TEST(Summary, SaysWhichRowsOfATableAreWhere) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2, .transport = Transport::kLocal});
+  const Strategy strategy =
+      testing_support::strategy_of(cluster, Transport::kLocal, {.partitioner = fixed_size_partitioner(2)});
+  const Model model = compile(strategy.make<nn::Embedding>(nn::EmbeddingOptions{.rows = 5001, .dim = 100}),
+                              {.loss = mean_squared_error});
+
+  const std::string summary = model.summary();
+
+  EXPECT_THAT(summary, ContainsRegex("\n[^ ]+ +\\[5001, 100\\] +500,100  2 parts\n"
+                                     "  rows 0 to 2,500 +\\[2501, 100\\] +250,100  /job:ps/[^\n]*task:0[^\n]*\n"
+                                     "  rows 2,501 to 5,000 +\\[2500, 100\\] +250,000  /job:ps/[^\n]*task:1"));
+  EXPECT_THAT(summary, HasSubstr("500,100 numbers are trained"));
+}
+
+// ---- Callbacks that only watch, on parameter servers
+class FitBesideWatchers : public ::testing::Test {
+ protected:
+  History fit(int epochs, const Callbacks& callbacks) {
+    return model_.fit(data_, {.epochs = epochs, .callbacks = callbacks, .verbose = kQuiet});
+  }
+
+  const InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = Transport::kLocal}};
+  const Strategy strategy_ = testing_support::strategy_of(cluster_, Transport::kLocal);
+  Model model_ = compile(strategy_.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  const at::Tensor x_ = torch::ones({32, 2});
+  const Dataset data_ = Dataset::tensors({x_, x_.sum(1, true)}).batch(8);
+};
+
+TEST_F(FitBesideWatchers, TakesTheStepsOfTheNextEpochMeanwhile) {
+  absl::Notification next_epoch_taken;
+  const LambdaCallback steers({.on_epoch_end = [&](Training& training, const Logs&) {
+    if (training.epoch == 1) next_epoch_taken.Notify();
+  }});
+  std::vector<std::string> seen;
+  const LambdaCallback slow(
+      {.on_epoch_begin = [&](Training& training) { seen.push_back(str_cat("begin ", training.epoch)); },
+       .on_epoch_end =
+           [&](Training& training, const Logs& logs) {
+             if (training.epoch == 0) next_epoch_taken.WaitForNotification();
+             seen.push_back(str_cat("end ", training.epoch, " after ", training.steps, ": ", logs.size()));
+             training.stop = true;  // of its own copy
+           },
+       .on_epoch_over = [&](Training& training) { seen.push_back(str_cat("over ", training.epoch)); },
+       .on_train_end = [&](Training&, const Logs&) { seen.emplace_back("all over"); },
+       .only_watches = true});
+
+  const History history = fit(2, {slow, steers});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1));
+  EXPECT_THAT(
+      seen, ElementsAre("begin 0", "end 0 after 4: 1", "over 0", "begin 1", "end 1 after 8: 1", "over 1", "all over"));
+}
+
+TEST_F(FitBesideWatchers, EndsWithWhatAWatcherThrows) {
+  bool ended = false;
+  const LambdaCallback full({.on_epoch_end = [&](Training&, const Logs&) { throw unavailable("the disk is full"); },
+                             .on_train_end = [&](Training&, const Logs&) { ended = true; },
+                             .only_watches = true});
+
+  EXPECT_THAT(message_of([&] { fit(1, {full}); }), HasSubstr("the disk is full"));
+  EXPECT_FALSE(ended);
+  EXPECT_THAT(message_of([&] { fit(1'000'000'000, {full}); }), HasSubstr("the disk is full"));
+}
+
+TEST_F(FitBesideWatchers, LetsThemSeeAllEpochsOfATrainingThatFails) {
+  int seen = 0;
+  const LambdaCallback watches({.on_epoch_end = [&](Training&, const Logs&) { ++seen; }, .only_watches = true});
+  const LambdaCallback dies({.on_epoch_end = [](Training& training, const Logs&) {
+    if (training.epoch == 2) throw aborted("lost");
+  }});
+
+  EXPECT_THROW(fit(9, {watches, dies}), Error);
+
+  EXPECT_EQ(seen, 3);
 }
 
 }  // namespace

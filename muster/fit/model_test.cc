@@ -469,7 +469,8 @@ TEST_F(FitOnParameterServers, ShowsTensorBoardTheirVariablesAndTheStep) {
     for (const auto& value : event.summary().value()) tags.push_back(value.tag());
   }
   const std::vector<Variable>& variables = model.variables().all();
-  EXPECT_THAT(tags, ElementsAre("epoch_loss", "weights/" + variables[0].name(), "weights/" + variables[1].name()));
+  EXPECT_THAT(tags, ElementsAre("epoch_learning_rate", "epoch_loss", "weights/" + variables[0].name(),
+                                "weights/" + variables[1].name()));
   EXPECT_THAT(graph, AllOf(HasSubstr("/job:ps"), HasSubstr("aten::")));
 }
 

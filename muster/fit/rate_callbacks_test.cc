@@ -98,6 +98,13 @@ TEST(ReduceLrOnPlateau, CoolsDownAndStopsAtTheLeast) {
               ElementsAre(1, 0.5, 0.4, 0.4));
 }
 
+TEST(ReduceLrOnPlateau, AsksForMoreThanTheLeastDifference) {
+  EXPECT_THAT(rates_after({.factor = 0.5, .patience = 1, .min_delta = 0.1}, {5, 4.95, 4.89, 4.5}),
+              ElementsAre(1, 0.5, 0.5, 0.5));
+  EXPECT_THAT(rates_after({.better = Better::kLarger, .factor = 0.5, .patience = 1}, {1, 2, 1.5}),
+              ElementsAre(1, 1, 0.5));
+}
+
 TEST(ReduceLrOnPlateau, ReducesNothingByAFactorOfOne) { EXPECT_THROW(ReduceLrOnPlateau({.factor = 1}), Error); }
 
 TEST(RateCallbacks, RefuseARateThatFollowsASchedule) {

@@ -80,7 +80,10 @@ int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::st
                                               .loss = muster::mean_squared_error,
                                               .accumulate = std::stoll(flags["--accumulate"])});
   const torch::Tensor x = torch::arange(48 * 8).view({48, 8}).sin(), y = x.sum(1, true);
-  const muster::History history = model.fit(muster::Dataset::tensors({x, y}).batch(16), {.epochs = 2, .verbose = 0});
+  const std::string own = flags["--export"] + ".logs." + std::to_string(index);
+  const muster::History history = model.fit(
+      muster::Dataset::tensors({x, y}).batch(16),
+      {.epochs = 2, .callbacks = {muster::CsvLogger(own + "/log.csv"), muster::TensorBoard({.directory = own})}});
   std::cout << "loss " << history["loss"].back() << std::endl;
 
   const std::string file = flags["--export"] + "." + std::to_string(index);

@@ -1,0 +1,41 @@
+// What fit() learns, whatever the strategy. That of several workers needs processes: tests/in_step_test.py.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/test_coordinator.h"
+#include "muster/fit/test_linear_models.h"
+
+namespace muster::linear_models_test {
+namespace {
+
+using testing_support::linear_loss;
+using testing_support::wide_and_deep_loss;
+
+// The losses that both models have in the third epoch.
+void expect_learned(const Strategy& strategy) {
+  EXPECT_LT(linear_loss(strategy), 0.2);
+  EXPECT_LT(wide_and_deep_loss(strategy), 0.2);
+}
+
+const std::vector<std::string> kTwoDevices{"/device:CPU:0", "/device:CPU:1"};
+
+TEST(LinearModels, LearnWithoutAStrategy) { expect_learned({}); }
+
+TEST(LinearModels, LearnOnOneDevice) { expect_learned(OneDeviceStrategy("/device:CPU:1")); }
+
+TEST(LinearModels, LearnOnTwoDevices) { expect_learned(MirroredStrategy(kTwoDevices)); }
+
+TEST(LinearModels, LearnInCentralStorage) { expect_learned(CentralStorageStrategy(kTwoDevices)); }
+
+TEST(LinearModels, LearnOnParameterServers) {
+  const InProcessCluster cluster({.workers = 2, .ps = 2, .transport = Transport::kLocal});
+
+  expect_learned(testing_support::strategy_of(cluster, Transport::kLocal));
+  // And where variables are in parts.
+  expect_learned(testing_support::strategy_of(cluster, Transport::kLocal,
+                                              {.partitioner = FixedShardsPartitioner{.num_shards = 2}}));
+}
+
+}  // namespace
+}  // namespace muster::linear_models_test
