@@ -12,16 +12,17 @@ namespace muster {
 
 struct ProgressOptions {
   std::string title;
-  int64_t total;
-  std::ostream* out = nullptr;                                   // stderr
-  std::optional<bool> tty{};                                     // whether stderr is a terminal
-  std::optional<int> width{};                                    // the terminal's, in columns
+  std::optional<int64_t> total;  // nothing: nobody knows, and there is a line without a bar
+  std::ostream* out = nullptr;   // stderr
+  std::optional<bool> tty{};     // whether that is a terminal, if it is stderr or std::cout; others are none
+  std::optional<int> width{};    // the terminal's, in columns
+  bool rate = true;              // shows it
   std::function<std::chrono::steady_clock::time_point()> now{};  // the steady clock
 };
 
 // Shows how far a loop has come. On a terminal it is one line that redraws itself at most 20 times a second; elsewhere
-// it is a line for every tenth of the way. Shows rate and time left, and a note of the caller's (say, the loss).
-// Not thread-safe: the thread that works updates it.
+// it is a line for every tenth of the way. Shows rate and time left (without a total: the time that it took so far),
+// and a note of the caller's (say, the loss). Not thread-safe: the thread that works updates it.
 class ProgressBar {
  public:
   explicit ProgressBar(ProgressOptions options);
@@ -35,7 +36,11 @@ class ProgressBar {
   // Prints the closing line: how much, how long, how fast. Later calls do nothing.
   void finish(std::string_view note = {});
 
+  // Takes what is drawn off the terminal, so that another line can be where it was. The next update() draws it again.
+  void erase();
+
  private:
+  std::string counted() const;
   std::string figures(std::chrono::steady_clock::time_point now) const;
   void draw(std::chrono::steady_clock::time_point now, std::string_view note);
   void print(std::chrono::steady_clock::time_point now, std::string_view note);

@@ -92,6 +92,42 @@ TEST_F(ProgressBarTest, ShortensTheBarBeforeTheNoteAndThenLeavesOutItsLastParts)
   EXPECT_EQ(drawn(46), "train  25% [====>             ] 1/4  loss 0.5");
 }
 
+TEST_F(ProgressBarTest, IsALineWithoutABarWhereNobodyKnowsTheTotal) {
+  ProgressOptions unknown = options(true, 0);
+  unknown.total.reset();
+  ProgressBar bar(std::move(unknown));
+  now += milliseconds(2000);
+
+  bar.update(10, "loss 0.5");
+  bar.finish();
+
+  EXPECT_EQ(out.str(), "\rtrain  10  5.00/s  0:02  loss 0.5\033[K\r\033[Ktrain  10 in 2.0 s (5.00/s)\n");
+}
+
+TEST_F(ProgressBarTest, LeavesItsRateToTheNoteIfItIsToldSo) {
+  ProgressOptions without = options(true, 4);
+  without.rate = false;
+  ProgressBar bar(std::move(without));
+  now += milliseconds(500);
+
+  bar.update(1, "64 examples/s");
+
+  EXPECT_EQ(out.str(), "\rtrain  25% [======>                 ] 1/4  0:02 left  64 examples/s\033[K");
+}
+
+TEST_F(ProgressBarTest, TakesOffTheTerminalWhatIsDrawnAndNothingElse) {
+  ProgressBar bar(options(true, 4));
+
+  bar.erase();
+  EXPECT_EQ(out.str(), "");
+  bar.update(1);
+  out.str("");
+  bar.erase();
+  bar.erase();
+
+  EXPECT_EQ(out.str(), "\r\033[K");
+}
+
 TEST_F(ProgressBarTest, FinishesOnceWithItsOwnLine) {
   {
     ProgressBar bar(options(true, 20'000));

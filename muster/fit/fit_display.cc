@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "muster/base/strings.h"
@@ -43,36 +44,48 @@ FitDisplay::FitDisplay(const FitDisplayOptions& options)
       bar_(options.bar && options.tty.value_or(options.out == nullptr && ::isatty(STDOUT_FILENO) != 0)),
       steps_(options.steps) {}
 
-void FitDisplay::on_epoch_begin(Training& training) {
+double FitDisplay::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
+
+std::string FitDisplay::rate(const Training& training, double seconds) const {
+  const auto examples = static_cast<double>(training.examples - examples_before_);
+  return str_cat(with_commas(static_cast<int64_t>(examples / std::max(seconds, 1e-9))), " examples/s");
+}
+
+void FitDisplay::begin_epoch(const Training& training) {
   began_ = std::chrono::steady_clock::now();
   steps_before_ = training.steps;
   examples_before_ = training.examples;
-  if (!bar_ || !steps_ || *steps_ < 1) return;
-  shown_ = std::make_shared<ProgressBar>(
+  if (!bar_) return;
+  shown_ = std::make_unique<ProgressBar>(
       ProgressOptions{.title = str_cat("epoch ", training.epoch + 1, "/", training.epochs),
-                      .total = *steps_,
+                      .total = steps_,
                       .out = &out_,
-                      .tty = true});
+                      .tty = true,
+                      .rate = false});
 }
 
-void FitDisplay::on_steps(Training& training, const Logs& logs) {
+void FitDisplay::steps(const Training& training, const Logs& logs) {
+  const int64_t steps = training.steps - steps_before_;
   // It finishes by itself at the total, and the line of the epoch takes its place.
-  if (shown_ && training.steps - steps_before_ < *steps_)
-    shown_->update(training.steps - steps_before_, described(logs));
+  if (!shown_ || (steps_ && steps >= *steps_)) return;
+  shown_->update(steps, str_cat(rate(training, seconds()), "  ", described(logs)));
 }
 
-void FitDisplay::on_epoch_end(Training& training, const Logs& logs) {
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-  const int64_t steps = training.steps - steps_before_, examples = training.examples - examples_before_;
+void FitDisplay::erase_bar() {
+  if (shown_) shown_->erase();
+}
+
+void FitDisplay::end_epoch(const Training& training, const Logs& logs) {
+  erase_bar();
+  shown_.reset();
+  const double took = seconds();
+  const int64_t steps = training.steps - steps_before_;
   steps_ = steps;
-  if (shown_) {
-    shown_.reset();
-    out_ << "\x1b[1A\x1b[2K";  // over the bar
-  }
   out_ << "epoch " << training.epoch + 1 << "/" << training.epochs << "  " << with_commas(steps)
-       << (steps == 1 ? " step  " : " steps  ") << absl::StrFormat("%.1f", seconds) << " s  "
-       << with_commas(static_cast<int64_t>(static_cast<double>(examples) / std::max(seconds, 1e-9))) << " examples/s  "
-       << described(logs) << std::endl;
+       << (steps == 1 ? " step  " : " steps  ") << absl::StrFormat("%.1f", took) << " s  " << rate(training, took)
+       << "  " << described(logs) << std::endl;
 }
 
 }  // namespace muster

@@ -223,7 +223,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   std::variant<Dataset, ModelInput::Make> data = input.batched(options.batch_size, options.shuffle);
   if (options.steps_per_epoch && input.is_tensors()) data = std::get<Dataset>(data).repeat();
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
-  Callbacks callbacks = options.callbacks;
+  const Callbacks& callbacks = options.callbacks;
   // Of several processes each sees steps of its own: one alone must not end there.
   const bool alone = !state.strategy.servers() && state.strategy.across().alone();
   bool step_by_step = false;
@@ -241,10 +241,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   std::optional<int64_t> length = options.steps_per_epoch;
   if (!length) length = input.batches(options.batch_size);
   if (length && !options.steps_per_epoch) length = *length / state.options.accumulate;
+  std::optional<FitDisplay> display;
   if (options.verbose > 0 && state.strategy.is_chief()) {
-    const FitDisplay display({.steps = options.steps_per_epoch, .bar = options.verbose == 1});
-    step_by_step = step_by_step || display.wants_steps();
-    callbacks.add(display);
+    display.emplace(FitDisplayOptions{.steps = length, .bar = options.verbose == 1});
+    step_by_step = step_by_step || display->wants_steps();
   }
 
   std::optional<Steps> weighted;
@@ -299,6 +299,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     if (watchers) watchers->check();
     loop->begin(options.steps_per_epoch);
     tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_begin(now); });
+    if (display) display->begin_epoch(training);
     Totals totals;
     const int64_t examples_before = training.examples;
     const auto each = [&](const at::Tensor& sums, int64_t count) {
@@ -308,6 +309,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       if (!step_by_step) return true;
       const Logs so_far = totals.logs(*state.criteria());
       for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
+      if (display) display->steps(training, so_far);
       return !(alone && training.stop);
     };
     const int64_t taken = state.run([&] { return loop->run(steps, options.steps_per_epoch, each); });
@@ -318,6 +320,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
                                                       : "");
     }
     if (options.steps_per_epoch && taken < *options.steps_per_epoch && !training.stop) {
+      if (display) display->erase_bar();
       if (state.strategy.is_chief()) {
         MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
                             << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
@@ -330,8 +333,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     logs = totals.logs(*state.criteria());
     if (validation) logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
     if (callbacks.begin() != callbacks.end()) training.learning_rate = state.optimizer->learning_rate();
+    if (display) display->erase_bar();
     for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);
     history.add(training.epoch, logs);
+    if (display) display->end_epoch(training, logs);
     tell([](Callback& callback, Training& now, const Logs& all) { callback.on_epoch_end(now, all); });
     tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_over(now); });
   }
