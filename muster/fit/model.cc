@@ -397,6 +397,12 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
 
 Logs Model::train_on_batch(const ModelInput& batch) {
   State& state = *state_;
+  const int64_t batches = state.options.accumulate;
+  if (batches > 1 && batch.is_tensors()) {
+    throw failed_precondition("train_on_batch: a step of this model takes ", batches,
+                              " batches (accumulate), and nothing is kept from call to call; expected a dataset with "
+                              "as many");
+  }
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);
   Totals totals;
@@ -406,6 +412,7 @@ Logs Model::train_on_batch(const ModelInput& batch) {
     return true;
   };
   if (state.run([&] { return loop->run(*state.train, 1, add); }) == 0) {
+    if (batches > 1) throw out_of_range("train_on_batch: there are fewer than the ", batches, " batches of a step");
     throw out_of_range("train_on_batch: there is no batch in the data");
   }
   return totals.logs(*state.criteria());

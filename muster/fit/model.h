@@ -87,7 +87,9 @@ class Model {
   // The same for all outputs, by name or in their order.
   Features predict_all(const ModelInput& inputs, const EvaluateOptions& options = {});
 
-  // One step, or its numbers alone, in this process. Tensors are one batch; of a dataset it is the first element.
+  // One step, or its numbers alone, as the strategy has it: by its replicas, or by one worker of parameter servers.
+  // Tensors are one batch; of a dataset it is the first element, or as many as make one step (`accumulate`), of which
+  // nothing is kept from call to call.
   Logs train_on_batch(const ModelInput& batch);
   Logs test_on_batch(const ModelInput& batch);
   Logs train_on_batch(const at::Tensor& x, const at::Tensor& y) { return train_on_batch({x, y}); }

@@ -67,6 +67,16 @@ TEST_P(FitUnderAnyStrategy, TakesSingleBatchesWithWeights) {
   EXPECT_EQ(model.optimizer().iterations(), 1);
 }
 
+TEST_P(FitUnderAnyStrategy, SaysThatASingleBatchIsNoStepOfSeveral) {
+  Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error, .accumulate = 4});
+
+  EXPECT_THAT(message_of([&] { model.train_on_batch(x_, y_); }),
+              HasSubstr("train_on_batch: a step of this model takes 4 batches (accumulate)"));
+  model.train_on_batch(data_);
+
+  EXPECT_EQ(model.optimizer().iterations(), 1);
+}
+
 TEST_P(FitUnderAnyStrategy, PredictsWithTheVariablesOfTheStrategy) {
   Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
   model.fit(data_, {.verbose = kQuiet});
