@@ -16,6 +16,12 @@ std::string known_device(const std::string& device) {
       .resolve(device, devices.default_name(), "strategy");
 }
 
+std::string device_like(const std::string& wish) {
+  const auto& devices = local_worker().devices();
+  return DeviceSet(devices.names(), devices.default_name(), /*soft_placement=*/true)
+      .resolve(wish, devices.default_name(), "strategy");
+}
+
 std::vector<std::string> known_devices(const std::vector<std::string>& wanted) {
   std::vector<std::string> known;
   for (const std::string& device : wanted) {

@@ -10,6 +10,8 @@ namespace muster {
 
 // Its full name. Throws Error{kInvalidArgument} for a device that this process has not.
 std::string known_device(const std::string& device);
+// Likewise, or that which stands for it where there is none, as outside of strategies.
+std::string device_like(const std::string& wish);
 // Without any: all GPUs of this process, else all its CPU devices. Throws for one that is there twice, too.
 std::vector<std::string> known_devices(const std::vector<std::string>& wanted);
 

@@ -17,7 +17,9 @@ class OneDeviceStrategy : public Strategy {
 
 // A copy of every variable on each device, and a replica of the step beside it. What the replicas write becomes one
 // write to all copies, so they stay equal, bit for bit. But what a module writes to its buffers in place, such as the
-// running statistics of batch norm, each replica writes to its own copy; the first one is read and saved.
+// running statistics of batch norm, each replica writes to its own copy; the first one is read and saved. With one
+// device, a DeviceScope or VariableOptions::device says where else a variable is; with several, each replica has all of
+// them on its own.
 class MirroredStrategy : public Strategy {
  public:
   // Without devices: all GPUs of this process, else all its CPU devices. Throws Error{kInvalidArgument} for a device

@@ -1,20 +1,30 @@
 #include "muster/distribute/mirrored_variables.h"
 
 #include "muster/base/status.h"
+#include "muster/distribute/local_devices.h"
+#include "muster/graph/device_spec.h"
+#include "muster/trace/device_scope.h"
 
 namespace muster {
 
 std::shared_ptr<Variable::State> OnEachDevice::create(const InitialValue& initial, VariableOptions options, bool) {
   // What is random is drawn once. Rows that are made on demand follow a rule, which is the same for all.
   const InitialValue value = initial.rows_on_demand() ? initial : InitialValue(initial.tensor());
+  const std::vector<std::string> devices = devices_.size() == 1 ? std::vector{device_of_one(options)} : devices_;
   std::vector<Variable> copies;
-  for (const std::string& device : devices_) {
+  for (const std::string& device : devices) {
     options.device = device;
     if (!copies.empty()) options.name = str_cat(copies[0].name(), "/copy_", copies.size());
     copies.emplace_back(std::make_shared<Variable::State>(value, options));
   }
-  options.device = devices_[0];
+  options.device = devices[0];
   return Variable::State::mirrored(std::move(copies), std::move(options));
+}
+
+std::string OnEachDevice::device_of_one(const VariableOptions& options) const {
+  DeviceSpec asked = DeviceSpec::parse(options.device.empty() ? DeviceScope::current() : options.device);
+  if (!asked.type) return devices_[0];
+  return device_like(DeviceSpec{.type = asked.type, .index = asked.index}.to_string());
 }
 
 }  // namespace muster

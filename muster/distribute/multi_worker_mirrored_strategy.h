@@ -44,6 +44,10 @@ struct MultiWorkerOptions {
 // the first worker has for them. The constructor starts this worker's server and waits for the others, and says every
 // few seconds for whom.
 //
+// Where each process has one device here, a net may be spread over several more of them: what is made in a DeviceScope
+// is on that device of every process, and computes there in such a scope.
+//   muster::DeviceScope second("/device:GPU:1");  auto head = strategy.make<torch::nn::Linear>(4096, 1000);
+//
 // All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
 // otherwise, hangs for longer than `communication.timeout` or is lost, fails the step of all, with an error that names
 // it; then the job is started anew, and goes on from its last checkpoint. A worker counts as lost when its process has

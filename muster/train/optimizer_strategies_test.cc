@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "muster/distribute/local_strategies.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
+#include "muster/trace/device_scope.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizers.h"
 
@@ -90,6 +93,48 @@ TEST_P(StrategyTraining, TakesManyStepsInOneExecution) {
   const std::vector<Variable> one = trained(MirroredStrategy(), *GetParam(), 20),
                               ten = trained(MirroredStrategy(), *GetParam(), 20, 10);
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(torch::equal(one[i].value(), ten[i].value())) << one[i].name();
+}
+
+// Two layers on two devices, or on one: the weights after some steps.
+std::vector<at::Tensor> trained_on(const std::vector<std::string>& devices) {
+  const MirroredStrategy strategy({"/device:CPU:0"});
+  torch::manual_seed(3);
+  std::vector<torch::nn::Linear> layers;
+  std::vector<Variable> variables;
+  for (const std::string& device : devices) {
+    DeviceScope on(device);
+    layers.push_back(strategy.make<torch::nn::Linear>(2, 2));
+    for (const Variable& variable : adopted(layers.back()).trainable()) {
+      EXPECT_TRUE(variable.device().ends_with(device)) << variable.device();
+      variables.push_back(variable);
+    }
+  }
+  const Adam adam(variables, {.learning_rate = 0.1});
+  auto step = function([&](at::Tensor h) {
+    for (size_t i = 0; i < layers.size(); ++i) {
+      DeviceScope on(devices[i]);
+      h = layers[i]->forward(h);
+    }
+    adam.minimize(h.square().sum());
+  });
+  for (int i = 0; i < 5; ++i) strategy.run(step, torch::tensor({{1.0F, 2.0F}}));
+  const Program program = function([&](at::Tensor x) { strategy.run(step, x); }).program(torch::ones({1, 2}));
+  std::set<std::string> used;  // by what is computed; what many read alike, such as the rate, is on the first one
+  for (const Instruction& instruction : program.instructions) {
+    const std::string& device = program.devices[instruction.device];
+    used.insert(device.substr(device.rfind('/') + 1));
+  }
+  for (const std::string& device : devices) EXPECT_TRUE(used.contains(device.substr(1))) << device;
+  std::vector<at::Tensor> weights;
+  for (const Variable& variable : variables) weights.push_back(variable.value());
+  return weights;
+}
+
+TEST(StrategyTrainingOfLayers, LearnsTheSameWithTheLayersOfAReplicaOnTwoDevices) {
+  const std::vector<at::Tensor> on_two = trained_on({"/device:CPU:1", "/device:CPU:2"}),
+                                on_one = trained_on({"/device:CPU:0", "/device:CPU:0"});
+
+  for (size_t i = 0; i < on_two.size(); ++i) EXPECT_TRUE(on_two[i].equal(on_one[i])) << i;
 }
 
 TEST(StrategyTrainingByRows, KeepsMirroredTablesEqual) {
