@@ -343,10 +343,30 @@ std::vector<at::Tensor> exchange(const CollectiveCall& call, const std::vector<a
   return results;
 }
 
-std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
-  if (call.root < 0 || call.root >= mail.size()) {
-    throw invalid_argument(call.to_string(), ": the group has ", mail.size(), " ranks");
+// The root has what all send it, and sums it up.
+std::vector<at::Tensor> reduce_at_root(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  const int root = static_cast<int>(call.root);
+  const bool here = mail.rank() == root;
+  const std::vector<Pack> packs = packed(values);
+  std::vector<std::vector<size_t>> questions;
+  for (size_t i = 0; i < packs.size(); ++i) {
+    const int64_t what = part_to_sum(static_cast<int64_t>(i));
+    if (here) {
+      questions.push_back(ask_all(mail, what));
+    } else if (const at::Tensor flat = packs[i].flat.contiguous(); !mail.send(root, what, flat)) {
+      mail.leave(root, what, packs[i].members.size() == 1 ? flat.clone() : flat);  // the caller's own memory
+    }
   }
+  agree(describe_call(call, values), {}, mail);
+  std::vector<at::Tensor> results(values.size());
+  for (size_t i = 0; here && i < packs.size(); ++i) {
+    unpack(packs[i], reduced(call.reduction, of_all(mail, packs[i].flat, questions[i])), values, results);
+  }
+  for (size_t i = 0; !here && i < values.size(); ++i) results[i] = at::zeros_like(values[i]);
+  return results;
+}
+
+std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
   const int root = static_cast<int>(call.root);
   std::vector<size_t> questions;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -369,8 +389,16 @@ std::vector<at::Tensor> broadcast(const CollectiveCall& call, const std::vector<
 }  // namespace
 
 void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values, int size) {
-  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter ||
+                       call.kind == CollectiveKind::kReduce;
   const bool divides = call.kind == CollectiveKind::kReduceScatter || call.kind == CollectiveKind::kAllToAll;
+  const bool has_root = call.kind == CollectiveKind::kBroadcast || call.kind == CollectiveKind::kReduce;
+  if (has_root && (call.root < 0 || call.root >= size)) {
+    throw invalid_argument(call.to_string(), ": the group has ", size, " ranks");
+  }
+  if (call.kind == CollectiveKind::kBarrier && !values.empty()) {
+    throw invalid_argument(call.to_string(), " of ", values.size(), " tensors, expected none");
+  }
   for (const at::Tensor& value : values) {
     if (!value.defined()) throw invalid_argument(call.to_string(), ": a tensor is not defined");
     if ((call.kind == CollectiveKind::kAllGather || divides) && value.dim() == 0) {
@@ -400,6 +428,8 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<a
     case CollectiveKind::kBroadcast: return broadcast(call, values, mail);
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll: return exchange(call, values, mail);
+    case CollectiveKind::kReduce: return reduce_at_root(call, values, mail);
+    case CollectiveKind::kBarrier: agree(describe_call(call, {}), {}, mail); return {};
     case CollectiveKind::kAllReduce: break;
   }
   const std::vector<Pack> packs = packed(values);

@@ -182,11 +182,12 @@ class NcclRanks : public GpuRanks {
     }
   }
 
-  bool takes(const CollectiveCall&, const std::vector<at::Tensor>& values) const override {
-    return !values.empty() && std::all_of(values.begin(), values.end(), [&](const at::Tensor& value) {
-      return value.defined() && value.device() == device_ && value.layout() == at::kStrided &&
-             known(value.scalar_type());
-    });
+  bool takes(const CollectiveCall& call, const std::vector<at::Tensor>& values) const override {
+    return !values.empty() && call.kind != CollectiveKind::kReduce &&
+           std::all_of(values.begin(), values.end(), [&](const at::Tensor& value) {
+             return value.defined() && value.device() == device_ && value.layout() == at::kStrided &&
+                    known(value.scalar_type());
+           });
   }
 
   std::vector<at::Tensor> run(const CollectiveCall& call, const std::vector<at::Tensor>& values,
@@ -201,7 +202,9 @@ class NcclRanks : public GpuRanks {
         case CollectiveKind::kAllGather: results.push_back(all_gather(given, look)); break;
         case CollectiveKind::kReduceScatter: results.push_back(reduce_scatter(call, given, look)); break;
         case CollectiveKind::kAllToAll: results.push_back(all_to_all(given, look)); break;
-        case CollectiveKind::kAllReduce: break;
+        case CollectiveKind::kAllReduce:
+        case CollectiveKind::kReduce:
+        case CollectiveKind::kBarrier: break;
       }
     }
     return results;

@@ -40,12 +40,12 @@ std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, uint6
       callers[rank] = call_at(theirs, token, group.rank());
     }
   }
-  group.run({.purpose = "all have called"}, {});
+  group.run({.kind = CollectiveKind::kBarrier, .purpose = "all have called"}, {});
   std::vector<std::shared_ptr<NearPost>> posts(group.size());
   for (auto& [rank, post] : answer_callers(listener, token)) {
     if (rank > group.rank() && rank < group.size()) posts[rank] = std::move(post);
   }
-  group.run({.purpose = "all have answered"}, {});
+  group.run({.kind = CollectiveKind::kBarrier, .purpose = "all have answered"}, {});
   at::Tensor met = at::zeros({group.size()}, at::kByte);
   for (int rank = 0; rank < group.rank(); ++rank) {
     if (!callers[rank]) continue;

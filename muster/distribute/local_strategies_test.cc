@@ -9,6 +9,7 @@
 #include "muster/graph/dump.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
+#include "muster/trace/device_scope.h"
 #include "muster/trace/rows.h"
 
 namespace muster {
@@ -100,6 +101,34 @@ TEST(Strategy, MakesOneOfValuesOnlyIfTheyAreAlike) {
   EXPECT_THAT(strategy.gather(rows).sizes(), ElementsAre(4, 2));
 }
 
+TEST(Strategy, FindsTheLeastAndTheMostAndWhetherAllOrAnyHold) {
+  const MirroredStrategy strategy(kTwoDevices);
+  const PerReplica<at::Tensor> numbers{{torch::tensor({1, 5}), torch::tensor({4, 2})}},
+      flags{{torch::tensor({true, false}), torch::tensor({true, true})}};
+
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMin, numbers)), ElementsAre(1, 2));
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMax, numbers)), ElementsAre(4, 5));
+  EXPECT_EQ(strategy.reduce(ReduceOp::kMax, numbers, 0).item<int64_t>(), 5);
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMin, flags)), ElementsAre(1, 0));
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMax, flags)), ElementsAre(1, 1));
+  EXPECT_TRUE(strategy.reduce(ReduceOp::kMin, flags, 0).equal(torch::tensor(false)));
+  EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kSum, flags); }).message(),
+              HasSubstr("reduce(sum) of bool"));
+}
+
+TEST(Strategy, WaitsForNobodyAtABarrierIfItIsAloneAndInNoTracedFunction) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto inside = function([&](at::Tensor x) {
+    strategy.barrier("the file");
+    return x;
+  });
+
+  strategy.barrier("the file");
+
+  EXPECT_THAT(caught([&] { inside(torch::ones({})); }).message(),
+              HasSubstr("barrier for the file in a traced function"));
+}
+
 TEST(Strategy, MakesOneOfAValueForEachReplicaAndNoOther) {
   const MirroredStrategy strategy(kTwoDevices);
   const at::Tensor x = torch::ones({1});
@@ -184,6 +213,20 @@ TEST(MirroredStrategy, HasACopyOfEachVariableOnEachDevice) {
   EXPECT_TRUE(torch::equal(v.copies()[0].value(), v.copies()[1].value()));
   v.assign(torch::arange(4));
   for (const Variable& copy : v.copies()) EXPECT_THAT(floats_of(copy.value()), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(MirroredStrategy, MakesVariablesWhereItIsToldIfItHasOneReplica) {
+  const MirroredStrategy one({"/device:CPU:0"}), two(kTwoDevices);
+  const auto device_of = [](const Strategy& strategy, const std::string& device) {
+    return strategy.make<Variable>(torch::ones({2}), VariableOptions{.device = device}).device();
+  };
+
+  EXPECT_THAT(device_of(one, "/device:CPU:2"), HasSubstr("CPU:2"));
+  EXPECT_THAT(device_of(one, "/job:worker/task:7/device:CPU:2"), HasSubstr("localhost/replica:0/task:0/device:CPU:2"));
+  EXPECT_THAT(device_of(one, "/job:worker"), HasSubstr("localhost/replica:0/task:0/device:CPU:0"));
+  EXPECT_THAT(device_of(two, "/device:CPU:3"), HasSubstr("CPU:1")) << "each replica has all of its own on its device";
+  const DeviceScope there("/device:CPU:3");
+  EXPECT_THAT(device_of(one, ""), HasSubstr("CPU:3"));
 }
 
 TEST(MirroredStrategy, MakesOneWriteOfWhatReplicasWrite) {

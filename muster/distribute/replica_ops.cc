@@ -11,6 +11,9 @@
 namespace muster {
 namespace {
 
+using replicas_internal::combined;
+using replicas_internal::in_words;
+using replicas_internal::reduction_of;
 using Tensors = ReplicaContext::Tensors;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -62,16 +65,20 @@ void check_alike(const std::string& what, const std::vector<Tensors>& by_replica
 }
 
 // What the replicas of this process give, as one.
-Tensors sums_of(const std::string& what, const std::vector<Tensors>& by_replica) {
+Tensors one_of(ReduceOp op, const std::string& what, const std::vector<Tensors>& by_replica) {
   check_alike(what, by_replica);
-  Tensors sums = by_replica[0];
+  Tensors all = by_replica[0];
   for (size_t replica = 1; replica < by_replica.size(); ++replica) {
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].add(by_replica[replica][i]);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = combined(op, all[i], by_replica[replica][i]);
   }
-  return sums;
+  return all;
 }
 
-const char* in_words(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "mean"; }
+// Throws Error{kInvalidArgument} for what is no sum of its operands.
+void check_has_gradient(ReduceOp op, const std::string& what) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
+  throw invalid_argument(what, " has no gradient; differentiate by what it is made of, or detach() what it is given");
+}
 
 // Of which strategy.run() a gradient is, and of which of its meetings. Who takes part in the gradient is who took part
 // then.
@@ -112,6 +119,7 @@ struct AllReduceGradient : torch::autograd::Node {
   AllReduceGradient(ReduceOp o, std::string w, const Origin& from) : op(o), what(std::move(w)), origin(from) {}
 
   variable_list apply(variable_list&& gradients) override {
+    check_has_gradient(op, what);
     for (size_t i = 0; i < gradients.size(); ++i) {
       // The loss does not depend on this one, but that of another replica may.
       if (!gradients[i].defined()) gradients[i] = input_metadata(i).zeros_like();
@@ -128,7 +136,7 @@ struct AllReduceGradient : torch::autograd::Node {
 Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) {
   const AcrossWorkers others = across();
   const auto add_up = [&](const std::vector<Tensors>& by_replica) {
-    return others.make_one({.purpose = what}, sums_of(what, by_replica));
+    return others.make_one({.reduction = reduction_of(op), .purpose = what}, one_of(op, what, by_replica));
   };
   Tensors results;
   Origin origin;
@@ -158,7 +166,7 @@ Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) 
 
 struct AllGather : torch::autograd::Function<AllGather> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t axis) {
-    const std::string what = in_words(axis);
+    const std::string what = words_of(axis);
     const AcrossWorkers others = across();
     const auto put_together = [&](const std::vector<Tensors>& by_replica) {
       Tensors parts;
@@ -187,7 +195,7 @@ struct AllGather : torch::autograd::Function<AllGather> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t axis = context->saved_data["axis"].toInt();
     const AcrossWorkers others = across();
-    const std::string what = Origin::from(context).gradient_of(in_words(axis));
+    const std::string what = Origin::from(context).gradient_of(words_of(axis));
     at::Tensor sum = reduce_all(ReduceOp::kSum, what, {gradients[0]})[0].movedim(axis, 0);
     if (!others.alone()) {
       // Each process gives as much as this one: if not, libtorch refuses here.
@@ -196,7 +204,7 @@ struct AllGather : torch::autograd::Function<AllGather> {
     const at::Tensor own = sum.narrow(0, context->saved_data["before"].toInt(), context->saved_data["rows"].toInt());
     return {own.movedim(0, axis), {}};
   }
-  static std::string in_words(int64_t axis) { return str_cat("all_gather along axis ", axis); }
+  static std::string words_of(int64_t axis) { return str_cat("all_gather along axis ", axis); }
 };
 
 // The share of this replica of the sum of all.
@@ -205,20 +213,23 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
     const std::string what = words_of(op);
     const AcrossWorkers others = across();
     const auto add_up = [&](const std::vector<Tensors>& by_replica) {
-      return others.make_one({.kind = CollectiveKind::kReduceScatter, .purpose = what}, sums_of(what, by_replica));
+      const auto how = static_cast<ReduceOp>(op);
+      return others.make_one({.kind = CollectiveKind::kReduceScatter, .reduction = reduction_of(how), .purpose = what},
+                             one_of(how, what, by_replica));
     };
     const ReplicaContext::Met met = meet(what, {value}, add_up);
     Origin::of(met).save(context);
     context->saved_data["op"] = op;
     const int64_t rows = value.size(0) / num_replicas();
     const at::Tensor own = met.result[0].narrow(0, number_here() * rows, rows).clone();
-    return static_cast<ReduceOp>(op) == ReduceOp::kSum ? own : own.div(num_replicas());
+    return static_cast<ReduceOp>(op) == ReduceOp::kMean ? own.div(num_replicas()) : own;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t op = context->saved_data["op"].toInt();
+    check_has_gradient(static_cast<ReduceOp>(op), words_of(op));
     static_cast<void>(Origin::from(context).gradient_of(words_of(op)));
     const at::Tensor all = all_gather(gradients[0]);
-    return {static_cast<ReduceOp>(op) == ReduceOp::kSum ? all : all.div(num_replicas()), {}};
+    return {static_cast<ReduceOp>(op) == ReduceOp::kMean ? all.div(num_replicas()) : all, {}};
   }
   static std::string words_of(int64_t op) {
     return str_cat("reduce_scatter(", in_words(static_cast<ReduceOp>(op)), ")");
@@ -261,17 +272,21 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
+// What one replica gives.
+ReplicaContext::Met from_one(const std::string& what, int64_t root, const at::Tensor& value) {
+  const AcrossWorkers others = across();
+  const auto choose = [&](const std::vector<Tensors>& by_replica) {
+    check_alike(what, by_replica);
+    const auto here = static_cast<int64_t>(by_replica.size());
+    const CollectiveCall call{.kind = CollectiveKind::kBroadcast, .root = root / here, .purpose = what};
+    return others.make_one(call, {by_replica[static_cast<size_t>(root % here)][0]});
+  };
+  return meet(what, {value}, choose);
+}
+
 struct Broadcast : torch::autograd::Function<Broadcast> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t root) {
-    const std::string what = words_of(root);
-    const AcrossWorkers others = across();
-    const auto choose = [&](const std::vector<Tensors>& by_replica) {
-      check_alike(what, by_replica);
-      const auto here = static_cast<int64_t>(by_replica.size());
-      const CollectiveCall call{.kind = CollectiveKind::kBroadcast, .root = root / here, .purpose = what};
-      return others.make_one(call, {by_replica[static_cast<size_t>(root % here)][0]});
-    };
-    const ReplicaContext::Met met = meet(what, {value}, choose);
+    const ReplicaContext::Met met = from_one(words_of(root), root, value);
     Origin::of(met).save(context);
     context->saved_data["root"] = root;
     const Tensors result = copies_of(met.result);
@@ -287,6 +302,44 @@ struct Broadcast : torch::autograd::Function<Broadcast> {
   static std::string words_of(int64_t root) { return str_cat("broadcast from replica ", root); }
 };
 
+// What all give as one, for one of them.
+struct ReduceTo : torch::autograd::Function<ReduceTo> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& value, int64_t op, int64_t root) {
+    const std::string what = words_of(op, root);
+    const auto how = static_cast<ReduceOp>(op);
+    const AcrossWorkers others = across();
+    const auto put_together = [&](const std::vector<Tensors>& by_replica) {
+      const CollectiveCall call{.kind = CollectiveKind::kReduce,
+                                .reduction = reduction_of(how),
+                                .root = root / static_cast<int64_t>(by_replica.size()),
+                                .purpose = what};
+      return others.make_one(call, one_of(how, what, by_replica));
+    };
+    const ReplicaContext::Met met = meet(what, {value}, put_together);
+    Origin::of(met).save(context);
+    context->saved_data["op"] = op;
+    context->saved_data["root"] = root;
+    if (replica_id() != root) return at::zeros_like(met.result[0]);
+    return how == ReduceOp::kMean ? met.result[0].div(num_replicas()) : met.result[0].clone();
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const int64_t op = context->saved_data["op"].toInt(), root = context->saved_data["root"].toInt();
+    const auto how = static_cast<ReduceOp>(op);
+    check_has_gradient(how, words_of(op, root));
+    const std::string what = Origin::from(context).gradient_of(words_of(op, root));
+    const at::Tensor of_root = from_one(what, root, gradients[0]).result[0].clone();
+    return {how == ReduceOp::kMean ? of_root.div(num_replicas()) : of_root, {}, {}};
+  }
+  static std::string words_of(int64_t op, int64_t root) {
+    return str_cat("reduce_to(", in_words(static_cast<ReduceOp>(op)), ", replica ", root, ")");
+  }
+};
+
+void check_replica(const char* what, int replica) {
+  if (replica >= 0 && replica < num_replicas()) return;
+  throw invalid_argument(what, " replica ", replica, " of ", num_replicas());
+}
+
 void check_rows(const char* what, const at::Tensor& value) {
   if (!value.defined()) throw invalid_argument(what, " of an undefined tensor");
   if (value.dim() > 0 && value.size(0) % num_replicas() == 0) return;
@@ -294,10 +347,12 @@ void check_rows(const char* what, const at::Tensor& value) {
                          " replicas alike");
 }
 
-void refuse_bool(const char* what, const at::Tensor& value) {
+void refuse_bool(const char* what, ReduceOp op, const at::Tensor& value) {
   if (!value.defined()) throw invalid_argument(what, " of an undefined tensor");
-  if (value.scalar_type() != at::kBool) return;
-  throw invalid_argument(what, " of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat)");
+  if (value.scalar_type() != at::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax) return;
+  throw invalid_argument(what,
+                         " of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat); kMin is "
+                         "whether all are true, kMax whether any is");
 }
 
 }  // namespace
@@ -313,12 +368,18 @@ std::vector<at::Tensor> merge_call(std::vector<at::Tensor> values,
 }  // namespace replicas_internal
 
 std::vector<at::Tensor> all_reduce(ReduceOp op, const std::vector<at::Tensor>& values) {
-  for (const at::Tensor& value : values) refuse_bool("all_reduce", value);
+  for (const at::Tensor& value : values) refuse_bool("all_reduce", op, value);
   if (values.empty()) return {};
   return reduce_all(op, str_cat("all_reduce(", in_words(op), ")"), values);
 }
 
 at::Tensor all_reduce(ReduceOp op, const at::Tensor& value) { return all_reduce(op, std::vector{value})[0]; }
+
+at::Tensor reduce_to(ReduceOp op, const at::Tensor& value, int replica) {
+  refuse_bool("reduce_to", op, value);
+  check_replica("reduce_to", replica);
+  return ReduceTo::apply(value, static_cast<int64_t>(op), int64_t{replica});
+}
 
 at::Tensor all_gather(const at::Tensor& value, int64_t axis) {
   if (!value.defined()) throw invalid_argument("all_gather of an undefined tensor");
@@ -331,7 +392,7 @@ at::Tensor all_gather(const at::Tensor& value, int64_t axis) {
 
 at::Tensor reduce_scatter(ReduceOp op, const at::Tensor& value) {
   check_rows("reduce_scatter", value);
-  refuse_bool("reduce_scatter", value);
+  refuse_bool("reduce_scatter", op, value);
   return ReduceScatter::apply(value, static_cast<int64_t>(op));
 }
 
@@ -342,9 +403,7 @@ at::Tensor all_to_all(const at::Tensor& value) {
 
 at::Tensor broadcast(const at::Tensor& value, int replica) {
   if (!value.defined()) throw invalid_argument("broadcast of an undefined tensor");
-  if (replica < 0 || replica >= num_replicas()) {
-    throw invalid_argument("broadcast from replica ", replica, " of ", num_replicas());
-  }
+  check_replica("broadcast from", replica);
   return Broadcast::apply(value, int64_t{replica});
 }
 

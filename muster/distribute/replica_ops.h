@@ -11,21 +11,25 @@
 
 namespace muster {
 
-// The sum or the mean of what all replicas give, for each of them; the same bits for all. Gradients pass: that by a
-// value is the sum (or the mean) of the gradients by the result of all replicas. All replicas ask for the same things
-// in the same order; Error{kFailedPrecondition} if one does not, and inside of control flow in one of several replicas
-// of a process: control flow goes around strategy.run(). Error{kInvalidArgument} for values of different shapes or
-// types.
+// The sum, the mean, the least or the most of what all replicas give, for each of them; the same bits for all.
+// Gradients pass, but for the least and the most: that by a value is the sum (or the mean) of the gradients by the
+// result of all replicas. Of bool the least is whether all are true, the most whether any is. All replicas ask for the
+// same things in the same order; Error{kFailedPrecondition} if one does not, and inside of control flow in one of
+// several replicas of a process: control flow goes around strategy.run(). Error{kInvalidArgument} for values of
+// different shapes or types.
 at::Tensor all_reduce(ReduceOp op, const at::Tensor& value);
 std::vector<at::Tensor> all_reduce(ReduceOp op, const std::vector<at::Tensor>& values);  // in one message
+
+// The same for one of them; the others get zeros.
+at::Tensor reduce_to(ReduceOp op, const at::Tensor& value, int replica = 0);
 
 // What all replicas give, after each other along an axis, in the order of their ids; differentiable as above. The other
 // dimensions are the same for all. Limit: where processes give different numbers of rows, the result has them all, but
 // its size() while a function is traced is that which all would have if they had as many as this one.
 at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0);
 
-// Each replica's share of the rows of the sum or the mean, in the order of their ids; as many rows for each. That is
-// all_reduce for a replica that needs only a share, and gives each as many bytes less.
+// Each replica's share of the rows of the sum, the mean, the least or the most, in the order of their ids; as many rows
+// for each. That is all_reduce for a replica that needs only a share, and gives each as many bytes less.
 at::Tensor reduce_scatter(ReduceOp op, const at::Tensor& value);
 // The first share of the rows goes to the first replica, and so on; what each gets of all comes after each other.
 at::Tensor all_to_all(const at::Tensor& value);

@@ -47,6 +47,59 @@ TEST_P(ReplicaOps, SumsAndMeansReachEveryReplica) {
   }
 }
 
+TEST_P(ReplicaOps, TheLeastAndTheMostReachEveryReplica) {
+  auto step = function([](at::Tensor x) {
+    const at::Tensor first = torch::tensor({replica_id() == 0});
+    return std::vector{all_reduce(ReduceOp::kMin, own()), all_reduce(ReduceOp::kMax, own()),
+                       all_reduce(ReduceOp::kMin, first), all_reduce(ReduceOp::kMax, first),
+                       reduce_scatter(ReduceOp::kMax, x * replica_id())};
+  });
+  const float most = static_cast<float>(replicas_);
+
+  for (const std::vector<at::Tensor>& result : strategy_.run(step, torch::ones({replicas_})).values) {
+    EXPECT_TRUE(result[0].equal(torch::tensor({1.0F, 2.0F})));
+    EXPECT_TRUE(result[1].equal(torch::tensor({1.0F, 2.0F}) * most));
+    EXPECT_EQ(result[2].item<bool>(), replicas_ == 1) << "whether all are";
+    EXPECT_TRUE(result[3].item<bool>()) << "whether any is";
+    EXPECT_EQ(result[4].item<float>(), most - 1);
+  }
+}
+
+TEST_P(ReplicaOps, HaveNoGradientByTheLeastOrTheMost) {
+  auto step = function([](at::Tensor given) {
+    at::Tensor x = (given + 0).detach().requires_grad_();
+    all_reduce(ReduceOp::kMax, x).sum().backward();
+    return x.grad();
+  });
+
+  EXPECT_THAT(caught([&] { strategy_.run(step, torch::ones({2})); }).message(),
+              HasSubstr("all_reduce(max) has no gradient"));
+}
+
+TEST_P(ReplicaOps, ReduceForOneReplica) {
+  const int last = replicas_ - 1;
+  auto step = function([=](at::Tensor given) {
+    at::Tensor x = (given * (replica_id() + 1)).detach().requires_grad_();
+    const at::Tensor sum = reduce_to(ReduceOp::kSum, x, last), mean = reduce_to(ReduceOp::kMean, x, last);
+    (sum * 3 + mean).sum().backward();
+    return std::vector{sum.detach(), mean.detach(), x.grad()};
+  });
+  const float replicas = static_cast<float>(replicas_);
+  const at::Tensor given = torch::tensor({1.0F, 2.0F});
+
+  const auto results = strategy_.run(step, given);
+
+  for (int i = 0; i < replicas_; ++i) {
+    const float own = i == last ? 1 : 0;
+    EXPECT_TRUE(torch::allclose(results.values[i][0], given * sum_ * own));
+    EXPECT_TRUE(torch::allclose(results.values[i][1], given * sum_ / replicas * own));
+    EXPECT_TRUE(torch::allclose(results.values[i][2], torch::full({2}, 3 + 1 / replicas)));
+  }
+  auto of_nobody = function([&](at::Tensor x) { return reduce_to(ReduceOp::kSum, x, replicas_); });
+  EXPECT_THAT(caught([&] { strategy_.run(of_nobody, given); }).message(),
+              HasSubstr(str_cat("reduce_to replica ", replicas_, " of ", replicas_)));
+}
+
 TEST_P(ReplicaOps, GatherAlongAnyAxisAndDifferentNumbersOfRows) {
   auto step = function([] {
     const at::Tensor rows = torch::full({replica_id() + 1, 2}, replica_id());

@@ -1,11 +1,57 @@
 #include "muster/distribute/replicas.h"
 
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include "muster/runtime/tensors.h"
 #include "muster/trace/replica_context.h"
 
 namespace muster::replicas_internal {
+namespace {
+
+// One value of the elements along an axis.
+at::Tensor along(ReduceOp op, const at::Tensor& value, int64_t axis) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean: break;
+    case ReduceOp::kMin: return value.amin(axis);
+    case ReduceOp::kMax: return value.amax(axis);
+  }
+  return value.sum(axis);
+}
+
+}  // namespace
+
+const char* in_words(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kMean: return "mean";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kMax: return "max";
+  }
+  return "";
+}
+
+Reduction reduction_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean: break;
+    case ReduceOp::kMin: return Reduction::kMin;
+    case ReduceOp::kMax: return Reduction::kMax;
+  }
+  return Reduction::kSum;
+}
+
+at::Tensor combined(ReduceOp op, const at::Tensor& some, const at::Tensor& others) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean: break;
+    case ReduceOp::kMin: return at::minimum(some, others);
+    case ReduceOp::kMax: return at::maximum(some, others);
+  }
+  return some.add(others);
+}
 
 void check_alike(const std::string& what, const std::vector<at::Tensor>& values, std::optional<int64_t> axis) {
   const auto compared = [&](const at::Tensor& value) {
@@ -31,27 +77,30 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
                   const AcrossWorkers& across) {
   // A sum of what is not alike would be one by libtorch's rules of broadcasting: of losses with an uneven last batch,
   // too.
-  check_alike(op == ReduceOp::kSum ? "reduce(sum)" : "reduce(mean)", values, axis);
-  at::Tensor sum;
+  const std::string what = str_cat("reduce(", in_words(op), ")");
+  check_alike(what, values, axis);
+  const bool adds_up = op == ReduceOp::kSum || op == ReduceOp::kMean;
+  at::Tensor all;
   int64_t count = 0;
   for (const at::Tensor& value : values) {
-    if (value.scalar_type() == at::kBool) {
-      throw invalid_argument(
-          "reduce of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat)");
+    if (adds_up && value.scalar_type() == at::kBool) {
+      throw invalid_argument(what,
+                             " of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat); "
+                             "kMin is whether all are true, kMax whether any is");
     }
-    const at::Tensor own = axis ? value.sum(*axis) : value;
+    const at::Tensor own = axis ? along(op, value, *axis) : value;
     count += axis ? value.size(*axis) : 1;
-    sum = sum.defined() ? sum.add(own) : own;
+    all = all.defined() ? combined(op, all, own) : own;
   }
-  sum = across.sum(sum, op == ReduceOp::kSum ? "reduce(sum)" : "reduce(mean)");
-  note_alike({sum});
-  if (op == ReduceOp::kSum) return sum;
+  all = across.make_one({.reduction = reduction_of(op), .purpose = what}, {all})[0];
+  note_alike({all});
+  if (op != ReduceOp::kMean) return all;
   if (!across.alone() && axis) {  // others may have more along the axis
     const at::Tensor rows = across.sum(at::scalar_tensor(count, at::kLong), "the number of rows of reduce(mean)");
     note_alike({rows});
-    return sum.div(rows);
+    return all.div(rows);
   }
-  return sum.div(count * across.size);
+  return all.div(count * across.size);
 }
 
 }  // namespace muster::replicas_internal

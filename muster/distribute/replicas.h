@@ -15,7 +15,8 @@
 
 namespace muster {
 
-enum class ReduceOp { kSum, kMean };
+// Of bool there is no sum and no mean; the least is whether all are true, the most whether any is.
+enum class ReduceOp { kSum, kMean, kMin, kMax };
 
 // A value for each replica of a step, or of each. Of one replica it goes where the value goes.
 template <class T>
@@ -34,6 +35,12 @@ struct PerReplica {
 };
 
 namespace replicas_internal {
+
+const char* in_words(ReduceOp op);  // "mean"
+// What processes do for it; the mean is made of a sum.
+Reduction reduction_of(ReduceOp op);
+// One of the two by `op`, which is kSum, or kMean likewise.
+at::Tensor combined(ReduceOp op, const at::Tensor& some, const at::Tensor& others);
 
 // What replica number `replica` gets of an argument.
 template <class T>

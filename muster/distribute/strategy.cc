@@ -97,6 +97,15 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   return all[0].movedim(0, axis);
 }
 
+void Strategy::barrier(const std::string& purpose) const {
+  if (tracing()) {
+    throw failed_precondition("barrier for ", purpose,
+                              " in a traced function, which runs later; call it where the function is called");
+  }
+  if (parts_->across.alone()) return;
+  local_worker().group(parts_->across.group)->run({.kind = CollectiveKind::kBarrier, .purpose = purpose}, {});
+}
+
 void Strategy::check_one_of_each(const char* what, size_t values) const {
   const auto replicas = static_cast<size_t>(num_replicas_here());
   if (values == replicas) return;

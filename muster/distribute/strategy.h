@@ -85,7 +85,7 @@ class Strategy {
     return function.run_by(by_runner, args...);
   }
 
-  // The values of all replicas as one: their sum or their mean, also over an axis of each. Throws
+  // The values of all replicas as one: their sum, their mean, the least or the most, also over an axis of each. Throws
   // Error{kInvalidArgument} for values of different types or shapes; along the axis they may have different numbers.
   // There is one value for each replica of this process.
   template <class T>
@@ -96,6 +96,11 @@ class Strategy {
   }
   // Those of all replicas after each other, along an axis that they have; likewise.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
+
+  // Returns when all processes that take steps together have called it, for the same purpose; at once where there is
+  // one. What it is for: the others read a file that the chief has written before. Throws Error{kFailedPrecondition} in
+  // a traced function, where nothing waits, and Error with the name of a process that has failed or did not come.
+  void barrier(const std::string& purpose) const;
 
   // Whether this is the process that prints and writes for all.
   bool is_chief() const { return parts_->across.rank == 0; }

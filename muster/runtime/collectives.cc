@@ -4,21 +4,28 @@ namespace muster {
 
 namespace {
 
+const char* name_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum: return "sum";
+    case Reduction::kMin: return "min";
+    case Reduction::kMax: return "max";
+  }
+  return "";
+}
+
 std::string name_of(const CollectiveCall& call) {
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter: break;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduce: break;
+    case CollectiveKind::kBarrier: return "barrier";
     case CollectiveKind::kAllToAll: return "all_to_all";
     case CollectiveKind::kAllGather: return "all_gather";
     case CollectiveKind::kBroadcast: return str_cat("broadcast(from rank ", call.root, ")");
   }
-  const char* kind = call.kind == CollectiveKind::kAllReduce ? "all_reduce" : "reduce_scatter";
-  switch (call.reduction) {
-    case Reduction::kSum: return str_cat(kind, "(sum)");
-    case Reduction::kMin: return str_cat(kind, "(min)");
-    case Reduction::kMax: return str_cat(kind, "(max)");
-  }
-  return "";
+  const std::string how = name_of(call.reduction);
+  if (call.kind == CollectiveKind::kReduce) return str_cat("reduce(", how, " to rank ", call.root, ")");
+  return str_cat(call.kind == CollectiveKind::kAllReduce ? "all_reduce" : "reduce_scatter", "(", how, ")");
 }
 
 }  // namespace
@@ -28,7 +35,7 @@ std::string CollectiveCall::to_string() const {
 }
 
 CollectiveCall CollectiveCall::from_numbers(int64_t kind, int64_t reduction, int64_t root, std::string purpose) {
-  if (kind < 0 || kind > static_cast<int64_t>(CollectiveKind::kAllToAll)) {
+  if (kind < 0 || kind > static_cast<int64_t>(CollectiveKind::kBarrier)) {
     throw invalid_argument("there is no collective with number ", kind);
   }
   if (reduction < 0 || reduction > static_cast<int64_t>(Reduction::kMax)) {

@@ -14,14 +14,22 @@
 
 namespace muster {
 
-enum class CollectiveKind : int64_t { kAllReduce, kAllGather, kBroadcast, kReduceScatter, kAllToAll };
+enum class CollectiveKind : int64_t {
+  kAllReduce,
+  kAllGather,
+  kBroadcast,
+  kReduceScatter,
+  kAllToAll,
+  kReduce,
+  kBarrier
+};
 enum class Reduction : int64_t { kSum, kMin, kMax };
 
 // One call, as every task of the group makes it.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  Reduction reduction = Reduction::kSum;  // of kAllReduce and kReduceScatter
-  int64_t root = 0;                       // of kBroadcast: whose values they all get
+  Reduction reduction = Reduction::kSum;  // of kAllReduce, kReduceScatter and kReduce
+  int64_t root = 0;                       // of kBroadcast: whose values all get; of kReduce: who gets the sum
   std::string purpose{};                  // in words: calls for different ones are different calls
 
   // "all_reduce(sum) for gradients".
@@ -43,7 +51,9 @@ class Collectives {
 
   // The tensors of all tasks as one: summed, after each other along their first dimension, or those of the root. They
   // are the same bits everywhere, and share no memory with `values`. kReduceScatter gives each rank its share of the
-  // rows of the sum, kAllToAll its shares of the rows of all, after each other. Throws Error: a call that fails at one
+  // rows of the sum, kAllToAll its shares of the rows of all, after each other, kReduce the root the sum and the others
+  // zeros. kBarrier has no tensors, and ends when all have come to it. Of bool there is no sum, but a least, which is
+  // whether all are true, and a most, whether any is. Throws Error: a call that fails at one
   // task fails at all that have not ended it, and so do all after it.
   virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                       const Cancellation* cancellation = nullptr) = 0;
