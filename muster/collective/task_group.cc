@@ -269,7 +269,8 @@ class CollectiveRun : public Mail {
       throw of_rank(rank, Status(StatusCode::kUnavailable, str_cat("does not answer: ", error.status().message())));
     }
     if (status.incarnation == group_.incarnations_[rank]) return;
-    throw of_rank(rank, Status(StatusCode::kUnavailable, "was started anew"));
+    throw of_rank(rank,
+                  Status(StatusCode::kUnavailable, str_cat("was started anew, as incarnation ", status.incarnation)));
   }
 
   TaskGroup& group_;
@@ -300,7 +301,7 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
   }
   const auto deadline = GroupClock::now() + options_.start_timeout;
   while (true) {
-    incarnations_ = await_incarnations(deadline);
+    await_incarnations(deadline);
     generation_ = find_generation();
     try {
       form();
@@ -329,7 +330,8 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
 
 void TaskGroup::form() {
   // Of no tensors: when it has ended, all are here, and want the same.
-  run({.purpose = str_cat("a group ", options_.measure ? "that measures" : "of usual sizes",
+  run({.kind = CollectiveKind::kBarrier,
+       .purpose = str_cat("a group ", options_.measure ? "that measures" : "of usual sizes",
                           options_.meet_gpus ? " and asks for GPUs" : "")},
       {});
   if (options_.near_memory) meet_near_ranks();
@@ -343,8 +345,8 @@ void TaskGroup::form() {
   sizes_ = AllReduceSizes::usual(size());
   const std::string measured = options_.measure && size() > 1 ? measure_sizes_of(*this, sizes_) : "";
   if (rank() != 0) return;
-  MUSTER_LOG(info) << described(rank()) << ", incarnation " << incarnation_ << ": all " << size() << " are here; "
-                   << sizes_.to_string() << measured << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
+  MUSTER_LOG(info) << described(rank()) << ": all " << size() << " are here; " << sizes_.to_string() << measured
+                   << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
 }
 
 bool TaskGroup::formed() {
@@ -441,8 +443,11 @@ std::string TaskGroup::origin_of(const Status& why) const {
 
 std::string TaskGroup::described(int rank) const {
   const auto place = static_cast<size_t>(rank);
-  return str_cat("rank ", rank, " (", options_.tasks[place],
-                 place < options_.addresses.size() ? " at " + options_.addresses[place] : "", ")");
+  return str_cat(
+      "rank ", rank, " (", options_.tasks[place],
+      place < options_.addresses.size() ? " at " + options_.addresses[place] : "",
+      place < incarnations_.size() && incarnations_[place] != 0 ? str_cat(", incarnation ", incarnations_[place]) : "",
+      ")");
 }
 
 std::shared_ptr<CollectiveRun> TaskGroup::next_call(bool by_gpus) {

@@ -70,7 +70,8 @@ class TaskGroup : public Collectives {
 
   static std::string in_words(std::chrono::milliseconds time);
   uint64_t find_generation() const;
-  std::vector<uint64_t> await_incarnations(std::chrono::steady_clock::time_point deadline);
+  // Sets incarnations_.
+  void await_incarnations(std::chrono::steady_clock::time_point deadline);
   // Throws Error{kFailedPrecondition} if the list of that rank has another number of workers; 0: it has none.
   void check_size(int rank, int theirs) const;
   // Who reaches whom, and how sums are made.
@@ -92,13 +93,14 @@ class TaskGroup : public Collectives {
   std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
                                  const Cancellation* cancellation);
   std::string origin_of(const Status& why) const;  // the task where it began
-  std::string described(int rank) const;           // "rank 1 (/job:worker/replica:0/task:1 at host:2222)"
+  // "rank 1 (/job:worker/replica:0/task:1 at host:2222, incarnation 77)", which is left out until it is known.
+  std::string described(int rank) const;
 
   const TaskGroupOptions options_;
   Rendezvous& here_;
   const uint64_t incarnation_;
   std::vector<std::shared_ptr<Worker>> workers_;  // by rank; null for this one
-  std::vector<uint64_t> incarnations_;            // by rank
+  std::vector<uint64_t> incarnations_;            // by rank; 0: not yet known
   uint64_t generation_ = 0;
   std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
   std::shared_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own

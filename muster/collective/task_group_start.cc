@@ -26,15 +26,15 @@ std::string TaskGroup::in_words(std::chrono::milliseconds time) {
   return str_cat(static_cast<double>(time.count()) / 1000, " s");
 }
 
-std::vector<uint64_t> TaskGroup::await_incarnations(StartClock::time_point deadline) {
-  std::vector<uint64_t> incarnations(size());
-  incarnations[options_.rank] = incarnation_;
+void TaskGroup::await_incarnations(StartClock::time_point deadline) {
+  incarnations_.assign(size(), 0);
+  incarnations_[options_.rank] = incarnation_;
   auto say = StartClock::now() + kSayAfter;
   const std::chrono::milliseconds longest = std::min(kAskAgainAfter, size() * kAskPerRank);
   for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, longest)) {
     std::vector<std::string> missing;
     for (int rank = 0; rank < size(); ++rank) {
-      if (incarnations[rank] != 0) continue;
+      if (incarnations_[rank] != 0) continue;
       Cancellation never;
       const auto answer = std::make_shared<std::promise<std::pair<Status, WorkerStatus>>>();
       workers_[rank]->start_status(
@@ -44,10 +44,10 @@ std::vector<uint64_t> TaskGroup::await_incarnations(StartClock::time_point deadl
         missing.push_back(str_cat(described(rank), ": ", status.message()));
         continue;
       }
-      incarnations[rank] = of_task.incarnation;
+      incarnations_[rank] = of_task.incarnation;
       check_size(rank, of_task.workers);
     }
-    if (missing.empty()) return incarnations;
+    if (missing.empty()) return;
     if (StartClock::now() >= deadline) {
       throw deadline_exceeded(described(rank()), ": these have not come within ", in_words(options_.start_timeout),
                               ": ", absl::StrJoin(missing, "; "));

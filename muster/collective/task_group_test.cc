@@ -36,6 +36,12 @@ class TaskGroups : public testing::TestWithParam<Way>, public testing_support::T
     for (const Status& failure : together(count, member)) EXPECT_TRUE(failure.ok()) << failure;
   }
 
+  // As messages have it.
+  std::string named(int rank) {
+    return str_cat("rank ", rank, " (", name(rank), " at 127.0.0.1:1, incarnation ",
+                   workers_.at(name(rank))->incarnation(), ")");
+  }
+
   std::chrono::milliseconds timeout_ = std::chrono::minutes(5);
 };
 
@@ -196,6 +202,25 @@ TEST_P(TaskGroups, KeepTheirOrderWhenCallsAreStartedAtOnce) {
   });
 }
 
+TEST_P(TaskGroups, OfTheSameTasksKeepTheirCallsApart) {
+  start_tasks(2);
+
+  expect_all_well(2, [&](TaskGroup& first) {
+    const std::unique_ptr<TaskGroup> second = join(options(first.rank(), 2));
+    EXPECT_NE(first.generation(), second->generation());
+    const auto sums = [](TaskGroup& group, int64_t times) {
+      for (const int64_t count : {3, 50'000, 2'000'000}) {
+        const torch::Tensor own = torch::full({count}, times * (group.rank() + 1));
+        EXPECT_TRUE(group.run({}, {own})[0].equal(torch::full({count}, 3 * times)));
+      }
+    };
+    const std::jthread beside([&] {
+      for (int i = 0; i < 10; ++i) sums(*second, 100);
+    });
+    for (int i = 0; i < 10; ++i) sums(first, 1);
+  });
+}
+
 TEST_P(TaskGroups, SayWhoIsAtWhatWhenTheirCallsDiffer) {
   start_tasks(2);
 
@@ -351,7 +376,55 @@ TEST_P(TaskGroups, NameWhoHasNotComeAtTheStart) {
   const Status failure = failure_of([&] { join(alone); });
 
   EXPECT_EQ(failure.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(failure.message(), HasSubstr("rank 1 (/job:worker/replica:0/task:1"));
+  EXPECT_THAT(failure.message(), HasSubstr(named(1)));
+}
+
+// A server that nobody is at.
+class AbsentWorker : public LocalWorker {
+ public:
+  using LocalWorker::LocalWorker;
+  void start_status(const Cancellation&, StatusDone done) override {
+    done(Status(StatusCode::kUnavailable, "connection refused"), {});
+  }
+};
+
+TEST_P(TaskGroups, NameWhoWaitsForWhomWithTheirAddressesAndIncarnations) {
+  start_tasks(1);
+  workers_[name(1)] =
+      std::make_shared<AbsentWorker>(LocalWorkerOptions{.devices = {.task = name(1), .cpus = 1, .gpus = false}});
+  TaskGroupOptions alone = options(0, 2);
+  alone.start_timeout = std::chrono::milliseconds(100);
+
+  const Status failure = failure_of([&] { join(alone); });
+
+  EXPECT_THAT(failure.message(), HasSubstr(str_cat(named(0), ": these have not come within 0.1 s: rank 1 (", name(1),
+                                                   " at 127.0.0.1:1): connection refused")));
+}
+
+// Is another process whenever it is asked again.
+class RestartedWorker : public LocalWorker {
+ public:
+  using LocalWorker::LocalWorker;
+  void start_status(const Cancellation&, StatusDone done) override { done({}, LocalWorker::status()); }
+  WorkerStatus status(bool wait) override {
+    WorkerStatus now = LocalWorker::status(wait);
+    now.incarnation = 77;
+    return now;
+  }
+};
+
+TEST_P(TaskGroups, NameTheIncarnationsOfWhoWasStartedAnew) {
+  start_tasks(1);
+  workers_[name(1)] =
+      std::make_shared<RestartedWorker>(LocalWorkerOptions{.devices = {.task = name(1), .cpus = 1, .gpus = false}});
+  TaskGroupOptions alone = options(0, 2);
+  alone.start_timeout = std::chrono::milliseconds(300);
+  LogCapture log;
+
+  (void)failure_of([&] { join(alone); });
+
+  EXPECT_TRUE(log.contains(str_cat(named(1), " was started anew, as incarnation 77; the group is formed anew")));
+  EXPECT_TRUE(log.contains(str_cat(named(0), ": ")));
 }
 
 // Takes whoever asks it first for gone, as a server does whose caller was stopped for a while.
