@@ -30,6 +30,7 @@ struct Training {
   std::optional<double> learning_rate{};
   // Set: this epoch is the last; by on_steps() of a training of one process: it ends here, too.
   bool stop = false;
+  bool preempted = false;  // likewise, since the job was told to end, before its last epoch: it is to be started again
   // What a step does, as it was traced for the one before; nothing before the first.
   std::function<std::optional<Program>()> program = [] { return std::nullopt; };
   // What callbacks remember, in their order. Whoever brings back an earlier training in on_train_begin gives what that

@@ -15,6 +15,7 @@
 #include "muster/fit/model.h"
 #include "muster/fit/summary_writer.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/preemption.h"
 
 namespace muster {
 namespace {
@@ -181,6 +182,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
                                                CheckpointsOptions{.directory = options_.directory, .keep = 1});
   checkpoints_->check_directory();
+  if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
   if (!checkpoints_->restore()) return;
   checkpoints_->finish_restore();
   if (!absl::SimpleAtoi(checkpoints_->metadata(kEpochs), &training.epoch) || training.epoch < 0) {
@@ -210,10 +212,15 @@ void BackupAndRestore::on_epoch_over(Training& training) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
   checkpoints_->save_async(training.epoch + 1, metadata);
+  if (!preemption_ || !preemption_->somebody_was_told() || training.stop) return;
+  training.preempted = training.epoch + 1 < training.epochs;
+  training.stop = true;
 }
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   checkpoints_->wait();
+  preemption_.reset();
+  if (training.preempted) return;
   training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
   if (training.model.strategy().is_chief()) remove_backups(options_.directory);
 }

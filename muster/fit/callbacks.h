@@ -85,6 +85,7 @@ class ModelCheckpoint : public Callback {
 
 struct BackupAndRestoreOptions {
   std::string directory;
+  bool preemption = false;  // a SIGTERM to any worker ends fit() of all after an epoch: see History::preempted()
 };
 // Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
 // callbacks know what they knew then, if they are the same in the same order. A job that ends takes its backup away,
@@ -99,6 +100,7 @@ class BackupAndRestore : public Callback {
  private:
   BackupAndRestoreOptions options_;
   std::shared_ptr<Checkpoints> checkpoints_;
+  std::shared_ptr<class Preemption> preemption_;  // uses the checkpoints
 };
 
 // A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch;

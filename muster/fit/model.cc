@@ -342,6 +342,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   }
   if (watchers) watchers->wait();
   for (const Callbacks::Any& callback : callbacks) callback->on_train_end(training, logs);
+  if (training.preempted) history.set_preempted();
   return history;
 }
 

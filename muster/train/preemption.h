@@ -34,10 +34,10 @@ class Preemption {
   // True: the job ends, and this step is saved. Every worker calls it after every step; most of the calls cost nothing.
   // Throws what Checkpoints::save() throws.
   bool after_step(int64_t step);
-
- private:
+  // Whether the job is to end, for who saves it itself. Likewise of every worker, after every step or every epoch.
   bool somebody_was_told();
 
+ private:
   const Strategy strategy_;
   Checkpoints& checkpoints_;
   const PreemptionOptions options_;
