@@ -81,6 +81,16 @@ tsan: setup  ## Run the unit tests under the thread sanitizer.
 	@$(call build,tsan)
 	@ctest --preset tsan
 
+FAULT_ROUNDS ?= 20
+.PHONY: faults
+faults: setup  ## End, stop and confuse workers that train in step, 20 times in a row (FAULT_ROUNDS), with shared memory and without.
+	@$(call build,release,in_step)
+	@$(call build,release,muster_cli)
+	@for near in on off; do \
+	  MUSTER_NEAR_MEMORY=$$near tests/own_network $(PYTHON) tests/in_step_test.py build/bin/muster build/bin/in_step \
+	    --rounds $(FAULT_ROUNDS) Faults; \
+	done
+
 SOAK_SECONDS ?= 60
 .PHONY: soak
 soak: setup  ## 16 clients at one cluster for a minute (SOAK_SECONDS), under both sanitizers.

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Workers that train in step, and what becomes of them when one is lost: in_step_test.py MUSTER IN_STEP. For a network of
-its own (own_network)."""
+"""Workers that train in step, and what becomes of them when one is lost: in_step_test.py MUSTER IN_STEP [--rounds N], which
+many times in a row, then what unittest takes. For a network of its own (own_network)."""
 import array
 import json
 import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,9 @@ import unittest
 from server_process import PATIENCE, free_ports, wait_until
 
 MUSTER, IN_STEP = sys.argv[1:3]
+
+# What messages call a worker, by its rank.
+NAMED = r"rank {0} \(/job:worker/replica:0/task:{0} at 127.0.0.1:\d+, incarnation \d+\)"
 
 
 class Worker:
@@ -67,6 +71,15 @@ class Job:
                 raise AssertionError(f"worker {index} has ended with {code}")
 
 
+def reachable(address):
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def floats(path):
     values = array.array("f")
     values.frombytes(pathlib.Path(path).read_bytes())
@@ -81,7 +94,7 @@ def loopback_bytes():
     return int(lines[0][1].split()[0])
 
 
-class InStep(unittest.TestCase):
+class OfJobs(unittest.TestCase):
     def setUp(self):
         self._directory = tempfile.TemporaryDirectory(prefix="muster-in-step-")
         self.addCleanup(self._directory.cleanup)
@@ -106,6 +119,8 @@ class InStep(unittest.TestCase):
         self.assertEqual(len(some), len(others))
         self.assertLess(max(abs(a - b) for a, b in zip(some, others)), 2e-5)
 
+
+class InStep(OfJobs):
     def test_processes_and_devices_train_the_same_weights(self):
         four = ",".join(f"/device:CPU:{number}" for number in range(4))
         for flags in (["--optimizer", "momentum"], ["--optimizer", "adam"], ["--norm", "synchronized", "--steps", "5"]):
@@ -113,6 +128,25 @@ class InStep(unittest.TestCase):
             self.assert_close(one, self.trained_alone(*flags, "--devices", four))
             self.assert_close(one, self.trained_together(*flags))
             self.assert_close(one, self.trained_together(*flags, "--devices", "/device:CPU:0,/device:CPU:1"))
+            self.assert_close(one, self.trained_together(*flags, "--layers-on", "/device:CPU:0,/device:CPU:1"))
+
+    def test_copies_and_what_optimizers_keep_beside_them_stay_equal(self):
+        for optimizer in ("momentum", "adam"):
+            self.trained_together("--optimizer", optimizer, "--steps", "100", "--slots", "yes",
+                                  "--devices", "/device:CPU:0,/device:CPU:1")
+
+    def test_each_replica_may_norm_its_own_rows(self):
+        flags = ("--norm", "of-replicas", "--steps", "5")
+        two = "/device:CPU:0,/device:CPU:1"
+        self.assert_close(self.trained_together(*flags), self.trained_alone(*flags, "--devices", two))
+
+    def test_the_ring_that_is_asked_for_measures_nothing(self):
+        path = self.directory / "ring"
+        with Job("--communication", "ring", "--weights", path) as job:
+            job.expect_success()
+            self.assertIn("all 2 are here; sums of up to ", job.workers[0].output())
+            self.assertNotIn("(measured: ", job.workers[0].output())
+        self.assert_close(floats(f"{path}.0"), self.trained_together())
 
     def bytes_per_step(self, *flags):
         carried = []
@@ -164,79 +198,6 @@ class InStep(unittest.TestCase):
         losses = [float(word) for word in said.pop().split()[1::2]]
         self.assertEqual(len(losses), 2)
         self.assertLess(max(losses), 0.2)
-
-    def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
-        for number in (signal.SIGKILL, signal.SIGTERM):
-            with self.subTest(number), Job("--steps", "1000000") as job:
-                wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
-                job.workers[1].process.send_signal(number)
-                self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
-                self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 \(/job:worker/replica:0/task:1 at 127.0.0.1:\d+\)")
-
-    def test_a_stopped_worker_does_not_hold_up_the_others_for_ever(self):
-        with Job("--steps", "1000000") as job:
-            wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
-            job.workers[1].process.send_signal(signal.SIGSTOP)
-            self.assertEqual(job.workers[0].process.wait(PATIENCE * 2), 1)
-            self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 ")
-            job.workers[1].process.send_signal(signal.SIGCONT)
-            self.assertEqual(job.workers[1].process.wait(PATIENCE * 2), 1)
-
-    def test_all_wait_for_a_worker_that_comes_late_and_say_so(self):
-        with Job(started=(0,)) as job:
-            wait_until(job.workers[0].has_printed("waits for rank 1 (/job:worker/replica:0/task:1 at "), what="a word")
-            job.workers[1] = job.start(1)
-            job.expect_success()
-
-    def test_a_worker_that_never_comes_is_named(self):
-        with Job("--start-timeout", "1000", started=(0,)) as job:
-            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
-            self.assertRegex(job.workers[0].output(), r"have not come within 1 s: rank 1 \(/job:worker/replica:0/task:1 at ")
-
-    def test_a_worker_that_is_started_anew_before_the_first_step_is_waited_for(self):
-        with Job(started=(1,)) as job:
-            wait_until(job.workers[1].has_printed("waits for rank 0"), what="a word")
-            job.workers[1].end()
-            job.workers[0] = job.start(0)
-            job.workers[1] = job.start(1)
-            job.expect_success()
-
-    def test_workers_at_different_calls_are_both_named(self):
-        with Job("--differs-at", "3") as job:
-            for index in (0, 1):
-                self.assertEqual(job.workers[index].process.wait(PATIENCE), 1)
-                self.assertRegex(job.workers[index].output(), r"different calls: rank \d .* is at all_reduce\(sum\) for .* tensors: .*; rank \d .* is at all_reduce\(sum\) for .* tensors: ")
-
-    def test_a_job_that_is_started_anew_goes_on_where_it_was(self):
-        flags = ("--optimizer", "adam", "--steps", "40", "--checkpoints", self.directory / "checkpoints")
-        with Job(*flags) as job:
-            wait_until(job.workers[0].has_printed("step 12\n"), what="a step")
-            job.workers[1].process.kill()
-            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
-        weights = self.trained_together(*flags)
-        self.assert_close(weights, self.trained_alone("--optimizer", "adam", "--steps", "40"))
-
-    def test_a_job_of_which_one_worker_is_told_to_end_saves_and_goes_on_later(self):
-        everybody = range(4)
-        flags = ("--optimizer", "adam", "--checkpoints", self.directory / "checkpoints", "--preemption", "yes",
-                 "--save-every", "1000000")
-        with Job(*flags, "--steps", "1000000", started=everybody, size=4) as job:
-            for worker in job.workers.values():
-                wait_until(worker.has_printed("step 12\n"), what="a step")
-            job.workers[2].process.send_signal(signal.SIGTERM)
-            for index in everybody:
-                self.assertEqual(job.workers[index].process.wait(PATIENCE), 42)
-            last = {re.findall(r"^step (\d+)$", worker.output(), re.MULTILINE)[-1] for worker in job.workers.values()}
-            self.assertEqual(len(last), 1, "workers have ended after different steps")
-            done = int(last.pop())
-        steps = ("--steps", str(done + 3))
-        with Job(*flags, *steps, "--weights", self.directory / "later", started=everybody, size=4) as job:
-            job.expect_success()
-            for worker in job.workers.values():
-                self.assertIn(f"restored {done}\n", worker.output())
-        with Job("--optimizer", "adam", *steps, "--weights", self.directory / "at-once", started=everybody, size=4) as job:
-            job.expect_success()
-        self.assertEqual((self.directory / "later.3").read_bytes(), (self.directory / "at-once.0").read_bytes())
 
     def test_run_starts_workers_and_ends_with_the_code_of_the_one_that_fails(self):
         done = subprocess.run([MUSTER, "run", "--workers", "2", IN_STEP, "--steps", "3"], stdout=subprocess.PIPE,
@@ -319,5 +280,139 @@ print("is back")
                 wait_until(lambda: not left(10772), what="the end of the workers")
 
 
+class Faults(OfJobs):
+    def test_a_lost_worker_ends_the_step_of_the_others_with_its_name(self):
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(number), Job("--steps", "1000000") as job:
+                wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
+                job.workers[1].process.send_signal(number)
+                self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+                self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 \(/job:worker/replica:0/task:1 at 127.0.0.1:\d+, incarnation \d+\)")
+
+    def test_a_stopped_worker_does_not_hold_up_the_others_for_ever(self):
+        with Job("--steps", "1000000") as job:
+            wait_until(job.workers[0].has_printed("step 5\n"), what="a step")
+            job.workers[1].process.send_signal(signal.SIGSTOP)
+            self.assertEqual(job.workers[0].process.wait(PATIENCE * 2), 1)
+            self.assertRegex(job.workers[0].output(), r"in_step: .*rank 1 ")
+            job.workers[1].process.send_signal(signal.SIGCONT)
+            self.assertEqual(job.workers[1].process.wait(PATIENCE * 2), 1)
+
+    def test_all_wait_for_a_worker_that_comes_late_and_say_so(self):
+        with Job(started=(0,)) as job:
+            wait_until(job.workers[0].has_printed("waits for rank 1 (/job:worker/replica:0/task:1 at "), what="a word")
+            self.assertRegex(job.workers[0].output(), NAMED.format(0) + ": waits for ")
+            job.workers[1] = job.start(1)
+            job.expect_success()
+
+    def test_a_worker_that_never_comes_is_named(self):
+        with Job("--start-timeout", "1000", started=(0,)) as job:
+            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+            self.assertRegex(job.workers[0].output(), NAMED.format(0) + r": these have not come within 1 s: rank 1 \(/job:worker/replica:0/task:1 at ")
+
+    def test_a_worker_that_is_started_anew_before_the_first_step_is_waited_for(self):
+        with Job(started=(1,)) as job:
+            wait_until(job.workers[1].has_printed("waits for rank 0"), what="a word")
+            job.workers[1].end()
+            job.workers[0] = job.start(0)
+            job.workers[1] = job.start(1)
+            job.expect_success()
+
+    def test_workers_at_different_calls_are_both_named_with_what_differs(self):
+        for what, first, second in (
+                ("purpose", r"all_reduce\(sum\) for .* tensors: .*", r"all_reduce\(sum\) for reduce\(sum\) of 1 tensors: float32\[3\]"),
+                ("type", r"all_reduce\(sum\) for .* float32\[3\]", r"all_reduce\(sum\) for .* float64\[3\]"),
+                ("shape", r"all_reduce\(sum\) for .* float32\[3\]", r"all_reduce\(sum\) for .* float32\[5\]"),
+                ("reduction", r"all_reduce\(sum\) for reduce\(sum\) of .*", r"all_reduce\(max\) for reduce\(max\) of .*"),
+                ("order", r"all_reduce\(sum\) for .*", r"all_gather for gather of .*")):
+            with self.subTest(what), Job("--differs-at", "3", "--differs-in", what) as job:
+                for index in (0, 1):
+                    self.assertEqual(job.workers[index].process.wait(PATIENCE), 1)
+                    own, other = NAMED.format(index), NAMED.format(1 - index)
+                    calls = (first, second) if index == 0 else (second, first)
+                    self.assertRegex(job.workers[index].output(),
+                                     f"different calls: ({own} is at {calls[0]}; {other} is at {calls[1]}|{other} is at {calls[1]}; {own} is at {calls[0]})")
+
+    def test_a_worker_that_dies_while_variables_get_their_first_values_is_named(self):
+        for victim in (0, 1):  # who gives the values, and who gets them
+            with self.subTest(victim), Job("--variables-of", "64") as job:
+                wait_until(job.workers[0].has_printed("variable 3\n"), what="a variable")
+                job.workers[victim].end()
+                survivor = job.workers[1 - victim]
+                self.assertEqual(survivor.process.wait(PATIENCE), 1)
+                self.assertRegex(survivor.output(), 'in_step: .*variable "variable.*' + NAMED.format(victim))
+
+    def test_no_sum_has_parts_of_a_worker_that_died_and_of_the_one_that_came_for_it(self):
+        go_on, path = self.directory / "go-on", self.directory / "together"
+        with Job("--steps", "20", "--waits-for", go_on, "--weights", path) as job:
+            for worker in job.workers.values():
+                wait_until(worker.has_printed("step 1\n"), what="a step")
+            job.workers[1].end()  # while the first one is between two steps
+            job.workers[1] = job.start(1)
+            wait_until(lambda: reachable(job.addresses[1]), what="a new worker")
+            go_on.touch()
+            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+            self.assertRegex(job.workers[0].output(), "in_step: .*" + NAMED.format(1))
+            self.assertNotIn("step 2\n", job.workers[0].output())
+            self.assertNotIn("step 1\n", job.workers[1].output())
+            job.workers[0] = job.start(0)
+            job.expect_success()
+        self.assertEqual(pathlib.Path(f"{path}.0").read_bytes(), pathlib.Path(f"{path}.1").read_bytes())
+        self.assert_close(floats(f"{path}.0"), self.trained_alone("--steps", "20"))
+
+    def test_a_job_that_is_started_anew_goes_on_where_it_was(self):
+        flags = ("--optimizer", "adam", "--steps", "40", "--checkpoints", self.directory / "checkpoints")
+        with Job(*flags) as job:
+            wait_until(job.workers[0].has_printed("step 12\n"), what="a step")
+            job.workers[1].process.kill()
+            self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+        weights = self.trained_together(*flags)
+        self.assert_close(weights, self.trained_alone("--optimizer", "adam", "--steps", "40"))
+
+    def test_a_job_of_which_one_worker_is_told_to_end_saves_and_goes_on_later(self):
+        everybody = range(4)
+        flags = ("--optimizer", "adam", "--checkpoints", self.directory / "checkpoints", "--preemption", "yes",
+                 "--save-every", "1000000")
+        with Job(*flags, "--steps", "1000000", started=everybody, size=4) as job:
+            for worker in job.workers.values():
+                wait_until(worker.has_printed("step 12\n"), what="a step")
+            job.workers[2].process.send_signal(signal.SIGTERM)
+            for index in everybody:
+                self.assertEqual(job.workers[index].process.wait(PATIENCE), 42)
+            last = {re.findall(r"^step (\d+)$", worker.output(), re.MULTILINE)[-1] for worker in job.workers.values()}
+            self.assertEqual(len(last), 1, "workers have ended after different steps")
+            done = int(last.pop())
+        steps = ("--steps", str(done + 3))
+        with Job(*flags, *steps, "--weights", self.directory / "later", started=everybody, size=4) as job:
+            job.expect_success()
+            for worker in job.workers.values():
+                self.assertIn(f"restored {done}\n", worker.output())
+        with Job("--optimizer", "adam", *steps, "--weights", self.directory / "at-once", started=everybody, size=4) as job:
+            job.expect_success()
+        self.assertEqual((self.directory / "later.3").read_bytes(), (self.directory / "at-once.0").read_bytes())
+    def test_fit_that_one_worker_is_told_to_end_goes_on_after_its_backup(self):
+        backup = self.directory / "backup"
+        with Job("--fit", "1000000", "--checkpoints", backup) as job:
+            for worker in job.workers.values():
+                wait_until(worker.has_printed("epoch 3\n"), what="an epoch")
+            job.workers[1].process.send_signal(signal.SIGTERM)
+            for worker in job.workers.values():
+                self.assertEqual(worker.process.wait(PATIENCE), 42)
+            last = {re.findall(r"^epoch (\d+)$", worker.output(), re.MULTILINE)[-1] for worker in job.workers.values()}
+            self.assertEqual(len(last), 1, "workers have ended after different epochs")
+            done = int(last.pop())
+        with Job("--fit", str(done + 2), "--checkpoints", backup) as job:
+            job.expect_success()
+            for worker in job.workers.values():
+                self.assertEqual(re.findall(r"^epoch (\d+)$", worker.output(), re.MULTILINE), [str(done + 1), str(done + 2)])
+        self.assertFalse(backup.exists(), "the backup of a training that has ended")
+
+
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    rounds, arguments = 1, sys.argv[3:]
+    if arguments[:1] == ["--rounds"]:
+        rounds, arguments = int(arguments[1]), arguments[2:]
+    for _ in range(rounds):
+        program = unittest.main(argv=[sys.argv[0], *arguments], exit=False)
+        if not program.result.wasSuccessful():
+            sys.exit(1)

@@ -1,17 +1,23 @@
 // A program that trains in step with others, for in_step_test.py:
 //   in_step [--steps N] [--optimizer momentum|adam] [--devices NAME,…] [--weights FILE] [--checkpoints DIRECTORY]
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
-//           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized]
+//           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized|of-replicas]
+//           [--layers-on NAME,NAME] [--differs-in purpose|type|shape|reduction|order] [--waits-for FILE]
+//           [--slots yes] [--communication auto|ring]
 //   in_step --rounds N
+//   in_step --variables-of MB
+//   in_step --fit EPOCHS --checkpoints DIRECTORY
 //   in_step --export FILE [--accumulate N]
 //   in_step --linear-models yes     prints what the models of fit/test_linear_models.h have learned
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "muster/fit/test_linear_models.h"
 #include "muster/muster.h"
@@ -39,10 +45,63 @@ bool fails(const std::function<void()>& what) {
   return false;
 }
 
+// What replicas give each other inside of a step, and the gradients of it: replica i gives i + 1 times the same rows.
+void exchange(const muster::Strategy& strategy) {
+  using muster::ReduceOp;
+  const int size = strategy.num_replicas_in_sync();
+  const torch::Tensor rows = torch::arange(4.0F * static_cast<float>(size)).view({-1, 2});
+  auto step = muster::function([](const torch::Tensor& x) {
+    const int64_t own = muster::replica_id() + 1;
+    std::vector<torch::Tensor> given;
+    for (int i = 0; i < 5; ++i) given.push_back((x * own).detach().requires_grad_());
+    const std::vector<torch::Tensor> got{muster::all_gather(given[0]), muster::reduce_scatter(ReduceOp::kSum, given[1]),
+                                         muster::all_to_all(given[2]), muster::broadcast(given[3], 1),
+                                         muster::reduce_to(ReduceOp::kMean, given[4], 1)};
+    torch::Tensor loss = torch::zeros({});
+    for (const torch::Tensor& each : got) loss = loss + (each * own).sum();
+    loss.backward();
+    std::vector<torch::Tensor> all = got;
+    for (const torch::Tensor& each : given) all.push_back(each.grad());
+    all.push_back(muster::all_reduce(ReduceOp::kMax, given[0].detach()));
+    all.push_back(muster::all_reduce(ReduceOp::kMin, x.eq(1).logical_or(torch::tensor(muster::replica_id() == 0))));
+    all.push_back(torch::full({}, muster::replica_id()));
+    return all;
+  });
+  const auto sum = static_cast<float>(size * (size + 1)) / 2;  // 1 + 2 + …
+  std::vector<torch::Tensor> of_all, shares;
+  for (int i = 0; i < size; ++i) {
+    of_all.push_back(rows * (i + 1));
+    shares.push_back(torch::full({2, 2}, i + 1.0F));
+  }
+  for (const std::vector<torch::Tensor>& all : strategy.run(step, rows).values) {
+    const auto id = all[12].item<int64_t>();
+    const torch::Tensor share = rows.narrow(0, 2 * id, 2), by_share = torch::cat(shares);
+    std::vector<torch::Tensor> dealt;
+    for (int i = 0; i < size; ++i) dealt.push_back(share * (i + 1));
+    const auto is = [&](size_t number, const torch::Tensor& expected) {
+      expect(all[number].allclose(expected), muster::str_cat("value ", number, " of replica ", id));
+    };
+    is(0, torch::cat(of_all));
+    is(1, share * sum);
+    is(2, torch::cat(dealt));
+    is(3, rows * 2);
+    is(4, id == 1 ? rows * sum / size : torch::zeros_like(rows));
+    is(5, torch::full_like(rows, sum));
+    is(6, by_share);
+    is(7, by_share);
+    is(8, id == 1 ? torch::full_like(rows, sum) : torch::zeros_like(rows));
+    is(9, torch::full_like(rows, 2.0F / static_cast<float>(size)));
+    is(10, rows * size);
+    expect(all[11].equal(rows.eq(1)), "whether all replicas have it");
+  }
+}
+
 // One strategy after the other in the same processes: what they reduce, gather and begin with.
 int make_anew(int rounds) {
+  const muster::TfConfigClusterResolver resolver;
+  exchange(muster::MultiWorkerMirroredStrategy(resolver, {.devices = {"/device:CPU:0", "/device:CPU:1"}}));
   for (int round = 1; round <= rounds; ++round) {
-    const muster::MultiWorkerMirroredStrategy strategy{muster::TfConfigClusterResolver()};
+    const muster::MultiWorkerMirroredStrategy strategy{resolver};
     const int size = strategy.num_replicas_in_sync(), rank = strategy.worker();
     const std::vector<int64_t> ones(static_cast<size_t>(round), 1);
     const auto variable = strategy.make<muster::Variable>(rank == 0 ? torch::ones(ones) : torch::zeros(ones));
@@ -61,15 +120,108 @@ int make_anew(int rounds) {
     auto alone = muster::function([&](torch::Tensor x) { sgd.minimize((variable.value() * x).sum()); });
     expect(fails([&] { alone(torch::ones({})); }), "one worker does not take a step alone");
     expect(variable.value().equal(torch::ones(ones)), "the variable is what it was");
+    expect(strategy.reduce(muster::ReduceOp::kMin, strategy.run(same, pair)).equal(torch::tensor({1, 2})), "the least");
+    expect(strategy.reduce(muster::ReduceOp::kMax, strategy.run(same, torch::tensor(rank == 1))).item<bool>(), "any");
+    expect(!strategy.reduce(muster::ReduceOp::kMin, strategy.run(same, torch::tensor(rank == 1))).item<bool>(), "all");
+    strategy.barrier("the next round");
     const torch::Tensor cube = torch::tensor({{{1, 2}, {1, 2}}});
     for (int64_t axis = 0; axis < 3; ++axis) {
       expect(strategy.gather(strategy.run(same, cube), axis)
                  .equal(torch::cat(std::vector<torch::Tensor>(static_cast<size_t>(size), cube), axis)),
              "what is gathered along an axis");
     }
+    exchange(strategy);
   }
   std::cout << "all " << rounds << " rounds" << std::endl;
   return 0;
+}
+
+// A net in two halves, each on a device of its own if there are two names.
+class Halves {
+ public:
+  Halves(const muster::Strategy& strategy, const torch::nn::Sequential& front, const torch::nn::Sequential& back,
+         std::vector<std::string> devices)
+      : devices_(std::move(devices)), halves_{made(strategy, 0, front), made(strategy, 1, back)} {}
+
+  torch::Tensor forward(torch::Tensor x) const {
+    for (size_t i = 0; i < halves_.size(); ++i) {
+      std::optional<muster::DeviceScope> there;
+      if (!devices_.empty()) there.emplace(devices_.at(i));
+      torch::nn::Sequential half = halves_[i];
+      x = half->forward(x);
+    }
+    return x;
+  }
+  std::vector<muster::Variable> trainable() const {
+    std::vector<muster::Variable> all;
+    for (torch::nn::Sequential half : halves_) {
+      for (const muster::Variable& variable : muster::adopted(half).trainable()) all.push_back(variable);
+    }
+    return all;
+  }
+  // As they are now.
+  std::vector<torch::Tensor> weights() const {
+    std::vector<torch::Tensor> all;
+    for (torch::nn::Sequential half : halves_) {
+      muster::adopted(half).write_back();
+      for (const torch::Tensor& weight : half->parameters()) all.push_back(weight);
+    }
+    return all;
+  }
+
+ private:
+  torch::nn::Sequential made(const muster::Strategy& strategy, size_t half, const torch::nn::Sequential& layers) const {
+    std::optional<muster::DeviceScope> there;
+    if (!devices_.empty()) there.emplace(devices_.at(half));
+    auto made = strategy.make<torch::nn::Sequential>(layers);
+    for (const muster::Variable& variable : muster::adopted(made).trainable()) {
+      expect(devices_.empty() || variable.device().ends_with(devices_.at(half)),
+             variable.name() + " is where it was made");
+    }
+    return made;
+  }
+
+  const std::vector<std::string> devices_;
+  const std::vector<torch::nn::Sequential> halves_;
+};
+
+void expect_equal_copies(const std::vector<muster::Variable>& variables) {
+  for (const muster::Variable& variable : variables) {
+    for (const muster::Variable& copy : variable.copies()) {
+      expect(copy.value().equal(variable.copies()[0].value()), "the copies of " + variable.name() + " are equal");
+    }
+  }
+}
+
+// Variables without end, each of which has the first worker's value: somebody ends one of the workers meanwhile.
+int make_variables(const muster::Strategy& strategy, int64_t megabytes) {
+  for (int made = 1;; ++made) {
+    const auto variable = strategy.make<muster::Variable>(torch::ones({megabytes << 18}));
+    std::cout << "variable " << made << std::endl;
+  }
+}
+
+// What both do in a step, of which the second worker makes something else.
+void differ(const muster::Strategy& strategy, bool second, const std::string& what) {
+  using muster::ReduceOp;
+  auto same = muster::function([](const torch::Tensor& value) { return value; });
+  const auto reduce = [&](ReduceOp op, const torch::Tensor& value) {
+    static_cast<void>(strategy.reduce(op, strategy.run(same, value)));
+  };
+  const torch::Tensor three = torch::ones({3});
+  if (what == "order") {
+    if (second) static_cast<void>(strategy.gather(strategy.run(same, three)));
+    reduce(ReduceOp::kSum, three);
+    static_cast<void>(strategy.gather(strategy.run(same, three)));
+  } else if (what == "type") {
+    reduce(ReduceOp::kSum, second ? three.to(torch::kDouble) : three);
+  } else if (what == "shape") {
+    reduce(ReduceOp::kSum, second ? torch::ones({5}) : three);
+  } else if (what == "reduction") {
+    reduce(second ? ReduceOp::kMax : ReduceOp::kSum, three);
+  } else if (second) {
+    reduce(ReduceOp::kSum, three);
+  }
 }
 
 // fit() over three batches, of which the last may make no whole step, and the model that comes of it without its code.
@@ -93,6 +245,23 @@ int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::st
   return 0;
 }
 
+// fit() that goes on after its backup, if there is one, and ends when it is told to.
+int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory) {
+  auto net = strategy.make<torch::nn::Linear>(8, 1);
+  muster::Model model =
+      muster::compile(net, {.optimizer = muster::Sgd({.learning_rate = 0.05}), .loss = muster::mean_squared_error});
+  const torch::Tensor x = torch::arange(48 * 8).view({48, 8}).sin(), y = x.sum(1, true);
+  const muster::LambdaCallback tells({.on_epoch_end = [](muster::Training& training, const muster::Logs&) {
+    std::cout << "epoch " << training.epoch + 1 << std::endl;
+  }});
+  const muster::History history =
+      model.fit(muster::Dataset::tensors({x, y}).batch(16),
+                {.epochs = epochs,
+                 .callbacks = {tells, muster::BackupAndRestore({.directory = directory, .preemption = true})},
+                 .verbose = 0});
+  return history.preempted() ? muster::kPreempted : 0;
+}
+
 int run(std::map<std::string, std::string>& flags) {
   muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
@@ -102,7 +271,10 @@ int run(std::map<std::string, std::string>& flags) {
   const muster::MultiWorkerOptions options{
       .devices = devices,
       .start_timeout = std::chrono::milliseconds(std::stoi(flags["--start-timeout"])),
-      .communication = {.bytes_per_pack = std::stoll(flags["--bytes-per-pack"])}};
+      .communication = {.bytes_per_pack = std::stoll(flags["--bytes-per-pack"]),
+                        .implementation = flags["--communication"] == "ring"
+                                              ? muster::CommunicationImplementation::kRing
+                                              : muster::CommunicationImplementation::kAuto}};
   const muster::Strategy strategy =
       alone ? muster::Strategy(muster::MirroredStrategy(devices))
             : muster::Strategy(muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), options));
@@ -117,15 +289,22 @@ int run(std::map<std::string, std::string>& flags) {
               << std::endl;
     return 0;
   }
+  if (const int epochs = std::stoi(flags["--fit"]); epochs > 0) {
+    return fit_with_backup(strategy, epochs, flags["--checkpoints"]);
+  }
   if (!flags["--export"].empty()) return fit_and_export(strategy, index, flags);
+  if (const int64_t megabytes = std::stoll(flags["--variables-of"]); megabytes > 0) {
+    return make_variables(strategy, megabytes);
+  }
   torch::manual_seed(static_cast<uint64_t>(index) + 1);
-  torch::nn::Sequential layers(torch::nn::Linear(8, 300));
-  if (flags["--norm"] == "synchronized") layers->push_back(muster::SyncBatchNorm(300));
-  layers->extend(*torch::nn::Sequential(torch::nn::ReLU(), torch::nn::Linear(300, 40), torch::nn::ReLU(),
-                                        torch::nn::Linear(40, 1)));
-  auto net = strategy.make<torch::nn::Sequential>(layers);
+  torch::nn::Sequential front(torch::nn::Linear(8, 300));
+  if (flags["--norm"] == "synchronized") front->push_back(muster::SyncBatchNorm(300));
+  if (flags["--norm"] == "of-replicas") front->push_back(torch::nn::BatchNorm1d(300));
+  front->push_back(torch::nn::ReLU());
+  torch::nn::Sequential back(torch::nn::Linear(300, 40), torch::nn::ReLU(), torch::nn::Linear(40, 1));
+  const Halves net(strategy, front, back, split(flags["--layers-on"]));
   auto table = strategy.make<muster::Variable>(torch::randn({std::stoi(flags["--table"]), 8}));
-  std::vector<muster::Variable> trained = muster::adopted(net).trainable();
+  std::vector<muster::Variable> trained = net.trainable();
   trained.push_back(table);
   std::unique_ptr<muster::Optimizer> optimizer;
   if (flags["--optimizer"] == "adam") {
@@ -139,12 +318,10 @@ int run(std::map<std::string, std::string>& flags) {
   auto step = muster::function([&](muster::Iterator& it) {
     auto [inputs, targets] = it.next();
     const torch::Tensor ids = inputs.select(1, 0).mul(10).to(torch::kLong).abs().remainder(table.sizes()[0]);
-    torch::Tensor loss = torch::mse_loss(net->forward(inputs + muster::lookup(table, ids)), targets);
+    torch::Tensor loss = torch::mse_loss(net.forward(inputs + muster::lookup(table, ids)), targets);
     optimizer->minimize(loss);
     return loss;
   });
-  auto other = muster::function([&](torch::Tensor value) { return value; });
-
   std::optional<muster::Checkpoints> checkpoints;
   int64_t done = 0;
   if (!flags["--checkpoints"].empty()) {
@@ -157,20 +334,26 @@ int run(std::map<std::string, std::string>& flags) {
   if (checkpoints && flags["--preemption"] == "yes") preemption.emplace(strategy, *checkpoints);
   const int64_t steps = std::stoll(flags["--steps"]), differs_at = std::stoll(flags["--differs-at"]);
   while (done < steps) {
-    if (done == differs_at && index == 1) {
-      static_cast<void>(strategy.reduce(muster::ReduceOp::kSum, strategy.run(other, torch::ones({3}))));
-    }
+    if (done == differs_at) differ(strategy, index == 1, flags["--differs-in"]);
     strategy.run(step, batches);
     std::cout << "step " << ++done << std::endl;
+    const std::string& file = flags["--waits-for"];
+    while (!file.empty() && index == 0 && !std::filesystem::exists(file)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     if (checkpoints && done % std::stoll(flags["--save-every"]) == 0) checkpoints->save(done);
     if (preemption && preemption->after_step(done)) return muster::kPreempted;
   }
 
   if (flags["--weights"].empty()) return 0;
-  muster::adopted(net).write_back();
+  expect_equal_copies(trained);
+  expect_equal_copies(optimizer->slots());
   std::ofstream file(flags["--weights"] + "." + std::to_string(index), std::ios::binary);
-  std::vector<torch::Tensor> weights = net->parameters();
+  std::vector<torch::Tensor> weights = net.weights();
   weights.push_back(table.value());
+  if (flags["--slots"] == "yes") {
+    for (const muster::Variable& slot : optimizer->slots()) weights.push_back(slot.value());
+  }
   for (const torch::Tensor& weight : weights) {
     const torch::Tensor bytes = weight.detach().contiguous();
     file.write(static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::streamsize>(bytes.nbytes()));
@@ -194,6 +377,13 @@ int main(int argc, char** argv) {
                                            {"--bytes-per-pack", "8000000"},
                                            {"--rounds", "0"},
                                            {"--norm", ""},
+                                           {"--layers-on", ""},
+                                           {"--fit", "0"},
+                                           {"--slots", ""},
+                                           {"--communication", "auto"},
+                                           {"--differs-in", "purpose"},
+                                           {"--waits-for", ""},
+                                           {"--variables-of", "0"},
                                            {"--export", ""},
                                            {"--linear-models", ""},
                                            {"--accumulate", "1"}};
