@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -47,6 +48,25 @@ Setup make_setup(const std::string& name, const std::vector<std::string>& device
       ": expected none, one_device, mirrored, central_storage, multi_worker or parameter_server");
 }
 
+using Loss = std::function<torch::Tensor()>;  // of a step: looked at, it is waited for
+
+// A call takes a step, as the strategy takes them, and returns its loss.
+template <class F>
+std::function<Loss()> steps_of(const Setup& setup, const muster::Function<F>& step, const muster::Dataset& dataset) {
+  if (setup.coordinator) {  // whichever worker is free takes it, and nobody waits for the others
+    auto batches = setup.coordinator->create_per_worker_dataset([&](muster::InputContext) { return dataset; });
+    return [=] {
+      auto loss = setup.coordinator->schedule(step, batches);
+      return [=] { return loss.fetch(); };
+    };
+  }
+  auto batches = setup.strategy.distribute(dataset);  // all replicas take it together
+  return [=] {
+    auto losses = setup.strategy.run(step, batches);
+    return [=] { return setup.strategy.reduce(muster::ReduceOp::kMean, losses); };
+  };
+}
+
 // The share of digits that the net recognizes, of some that it has not seen.
 double train(const Setup& setup) {
   const muster::Strategy& strategy = setup.strategy;
@@ -61,24 +81,14 @@ double train(const Setup& setup) {
     adam.minimize(loss);  // of the mean over the replicas
     return loss;
   });
-  auto tell = [&](int number, const torch::Tensor& loss) {
-    if (strategy.is_chief()) std::cout << "  step " << number << "  loss " << loss.item<float>() << "\n";
-  };
-
-  if (setup.coordinator) {  // whichever worker is free takes a step, and nobody waits for the others
-    auto batches = setup.coordinator->create_per_worker_dataset([&](muster::InputContext) { return digits; });
-    for (int i = 1; i <= kSteps; ++i) {
-      auto loss = setup.coordinator->schedule(step, batches);
-      if (i % 100 == 0) tell(i, loss.fetch());
-    }
-    setup.coordinator->join();
-  } else {  // all replicas take it together
-    auto batches = strategy.distribute(digits);
-    for (int i = 1; i <= kSteps; ++i) {
-      auto loss = strategy.run(step, batches);
-      if (i % 100 == 0) tell(i, strategy.reduce(muster::ReduceOp::kMean, loss));
-    }
+  const auto take_step = steps_of(setup, step, digits);
+  for (int i = 1; i <= kSteps; ++i) {
+    const Loss loss = take_step();
+    if (i % 100 != 0) continue;
+    const auto value = loss().item<float>();
+    if (strategy.is_chief()) std::cout << "  step " << i << "  loss " << value << "\n";
   }
+  if (setup.coordinator) setup.coordinator->join();  // steps that nobody has looked at
 
   muster::adopted(net).write_back();  // from wherever its variables are: it is a plain libtorch module again
   auto test = muster::Dataset::synthetic_digits(1'000, /*seed=*/99).batch(1'000).iterator();
