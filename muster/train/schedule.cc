@@ -1,6 +1,7 @@
 #include "muster/train/schedule.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/ceil.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/floor.h>
 #include <ATen/ops/full_like.h>
@@ -59,11 +60,14 @@ Schedule inverse_time_decay(double initial, int64_t decay_steps, double decay_ra
           [=](const at::Tensor& steps) { return (periods(steps, each, staircase) * decay_rate + 1).reciprocal(); }};
 }
 
-Schedule polynomial_decay(double initial, int64_t decay_steps, double end, double power) {
+Schedule polynomial_decay(double initial, int64_t decay_steps, double end, double power, bool cycle) {
   const double all = checked_steps("polynomial_decay", decay_steps);
   const double rest = initial == 0 ? 0 : end / initial;
-  return {initial,
-          [=](const at::Tensor& steps) { return at::pow(steps.clamp_max(all) / -all + 1, power) * (1 - rest) + rest; }};
+  return {initial, [=](const at::Tensor& steps) {
+            const at::Tensor over = steps / all;
+            const at::Tensor done = cycle ? over / at::ceil(over).clamp_min(1) : over.clamp_max(1);
+            return at::pow(1 - done, power) * (1 - rest) + rest;
+          }};
 }
 
 Schedule cosine_decay(double initial, int64_t decay_steps, double end) {

@@ -38,6 +38,12 @@ TEST(Schedule, DecaysAsAPolynomialAndStaysThere) {
   EXPECT_THAT(rates(polynomial_decay(0.1, 10, 0, 2), {0, 5, 10}), near({0.1, 0.025, 0}));
 }
 
+// keras.optimizers.schedules.PolynomialDecay(0.1, 10, 0.02, cycle=True).
+TEST(Schedule, DecaysAsAPolynomialAgainAndAgain) {
+  EXPECT_THAT(rates(polynomial_decay(0.1, 10, 0.02, 1, /*cycle=*/true), {0, 5, 10, 15, 20, 24, 30}),
+              near({0.1, 0.06, 0.02, 0.04, 0.02, 0.036, 0.02}));
+}
+
 TEST(Schedule, DecaysAlongACosine) {
   EXPECT_THAT(rates(cosine_decay(0.2, 8), {0, 2, 4, 8, 50}), near({0.2, 0.2 * half_cosine(0.25), 0.1, 0, 0}));
   EXPECT_THAT(rates(cosine_decay(0.2, 8, 0.5), {0, 4, 8}), near({0.2, 0.15, 0.1}));
