@@ -4,7 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/GradMode.h>
 
@@ -48,13 +48,14 @@ Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
   }
 }
 
-Optimizer::Own Optimizer::own_of(const Variable& variable, const ParameterGroup* group) const {
-  Own own{.slots = {}, .average = {}, .rate_factor = 1, .weight_decay = rule_.weight_decay};
+const ParameterGroup* Optimizer::group_of(const Own& own) const {
+  return own.group ? &rule_.all.groups[*own.group] : nullptr;
+}
+
+Optimizer::Own Optimizer::own_of(const Variable& variable, std::optional<size_t> group) const {
+  Own own{.slots = {}, .lag = {}, .group = group, .weight_decay = rule_.weight_decay};
   if (!rule_.all.decay_vectors && variable.sizes().size() < 2) own.weight_decay = 0;
-  if (group != nullptr) {
-    own.rate_factor = group->rate_factor;
-    own.weight_decay = group->weight_decay.value_or(own.weight_decay);
-  }
+  if (group) own.weight_decay = group_of(own)->weight_decay.value_or(own.weight_decay);
   auto beside = [&](const SlotRule& slot) {
     const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
     return make_beside(
@@ -67,7 +68,8 @@ Optimizer::Own Optimizer::own_of(const Variable& variable, const ParameterGroup*
         /*alike=*/slot.scalar);
   };
   for (const SlotRule& slot : rule_.slots) own.slots.push_back(beside(slot));
-  if (rule_.all.average) own.average = beside({.name = "average"});
+  // Not the mean itself: 0 is right for whatever has not been trained yet, wherever its value comes from.
+  if (rule_.all.average) own.lag = beside({.name = "average_less_value"});
   return own;
 }
 
@@ -91,14 +93,15 @@ void Optimizer::bind(Trained variables) {
                              ") is not trainable or not of a floating-point type");
     }
   }
-  std::vector<const ParameterGroup*> group_of(given.size(), nullptr);  // the first one that names it
-  for (const ParameterGroup& group : rule_.all.groups) {
+  std::vector<std::optional<size_t>> groups(given.size());  // the first one that names it
+  for (size_t g = 0; g < rule_.all.groups.size(); ++g) {
+    const ParameterGroup& group = rule_.all.groups[g];
     const std::regex pattern(group.names);
     bool of_any = false;
     for (size_t i = 0; i < given.size(); ++i) {
       if (!std::regex_search(given[i].name(), pattern)) continue;
       of_any = true;
-      if (group_of[i] == nullptr) group_of[i] = &group;
+      if (!groups[i]) groups[i] = g;
     }
     if (of_any) continue;
     MUSTER_LOG(warning) << name << ": group \"" << group.names << "\" is of none of its variables, which are "
@@ -106,7 +109,7 @@ void Optimizer::bind(Trained variables) {
                                          [](std::string* out, const Variable& each) { *out += each.name(); });
   }
   std::vector<Own> all;
-  for (size_t i = 0; i < given.size(); ++i) all.push_back(own_of(given[i], group_of[i]));
+  for (size_t i = 0; i < given.size(); ++i) all.push_back(own_of(given[i], groups[i]));
   auto beside_all = [&](const char* what, double initial, at::ScalarType dtype) {
     return make_beside_all(given, str_cat(given[0].name(), "/", name, "/", what),
                            InitialValue::constant({1}, initial, dtype));
@@ -121,7 +124,7 @@ std::vector<Variable> Optimizer::slots() const {
   std::vector<Variable> all;
   for (const Own& own : own_) {
     all.insert(all.end(), own.slots.begin(), own.slots.end());
-    if (own.average) all.push_back(*own.average);
+    if (own.lag) all.push_back(*own.lag);
   }
   if (rate_) all.insert(all.end(), {*rate_, *iterations_});
   return all;
@@ -317,19 +320,21 @@ class Optimizer::Rates {
  public:
   explicit Rates(const Optimizer& optimizer) : optimizer_(optimizer) {}
 
-  at::Tensor at(const std::string& device, double factor) {
-    at::Tensor& rate = rates_[{device, factor}];
+  at::Tensor at(const std::string& device, const Own& own) {
+    at::Tensor& rate = rates_[{device, own.group}];
     if (rate.defined()) return rate;
-    if (factor != 1) return rate = at(device, 1).mul(factor);
-    rate = part_on(*optimizer_.rate_, device).memory().reshape({});
+    const ParameterGroup* group = optimizer_.group_of(own);
     const Schedule& schedule = optimizer_.rule_.learning_rate;
+    const double factor = group != nullptr ? group->rate_factor : 1;
+    rate = part_on(*optimizer_.rate_, device).memory().reshape({});
     if (!schedule.is_constant()) rate = schedule.factor(steps_at(device).to(at::kDouble)).mul(rate);
+    if (factor != 1) rate = rate.mul(factor);
     return rate;
   }
-  // How much of its value a variable's mean takes. That of the first step is the value.
-  at::Tensor share_of_value(const std::string& device, double average) {
+  // How much of its distance from a variable the mean keeps: nothing at the first step, whose value it is.
+  at::Tensor share_of_lag(const std::string& device, double average) {
     at::Tensor& share = shares_[device];
-    if (!share.defined()) share = at::where(steps_at(device).eq(0), 1.0, 1 - average);
+    if (!share.defined()) share = steps_at(device).ne(0).to(at::kDouble).mul(average);
     return share;
   }
 
@@ -339,20 +344,26 @@ class Optimizer::Rates {
   }
 
   const Optimizer& optimizer_;
-  std::map<std::pair<std::string, double>, at::Tensor> rates_;
+  std::map<std::pair<std::string, std::optional<size_t>>, at::Tensor> rates_;
   std::map<std::string, at::Tensor> shares_;
 };
 
 namespace {
 
-// By rows, those alone.
-void add_to_average(at::Tensor average, const at::Tensor& value, const at::Tensor& share, const at::Tensor& ids) {
+// The same numbers, but not before the gradient is there. What does not depend on it is part of the request to a
+// parameter server that reads, and others change what was read then before it is used.
+at::Tensor with_gradient(const at::Tensor& numbers, const at::Tensor& gradient) {
+  return numbers.mul(gradient.new_ones({}, numbers.scalar_type()));
+}
+
+// By rows, those alone. `change`: what a step has taken off the value.
+void add_to_lag(at::Tensor lag, const at::Tensor& change, const at::Tensor& share, const at::Tensor& ids) {
+  const at::Tensor kept = share.to(lag.scalar_type());
   if (!ids.defined()) {
-    average.lerp_(value, share.to(value.scalar_type()));
+    lag.add_(change).mul_(kept);
     return;
   }
-  const at::Tensor some = rows::gather(average, ids);
-  rows::scatter_(average, ids, some.lerp(rows::gather(value, ids), share.to(value.scalar_type())), "update");
+  rows::scatter_(lag, ids, rows::gather(lag, ids).add_(change).mul_(kept), "update");
 }
 
 }  // namespace
@@ -368,7 +379,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
     const Own& mine = own_[i];
-    if (mine.rate_factor == 0) continue;
+    if (mine.group && group_of(mine)->rate_factor == 0) continue;
     at::Tensor dense;
     const RowGradient* rows = nullptr;
     const size_t parts = parts_of(variable), places = places_of(variable);
@@ -391,15 +402,20 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
       Update step{.value = own.memory(),
                   .slots = {},
                   .gradient = gradient,
-                  .rate = rates.at(own.device(), mine.rate_factor),
+                  .rate = rates.at(own.device(), mine),
                   .weight_decay = mine.weight_decay};
       for (const Variable& slot : mine.slots) step.slots.push_back(place_of(slot, p).memory());
-      const at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
+      const bool elsewhere = own.state()->home != nullptr;
+      at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
+      if (elsewhere) came[own.device()] = rows != nullptr ? ids : gradient;
+      if (elsewhere && ids.defined()) ids = with_gradient(ids, gradient);
+      at::Tensor before;
+      if (mine.lag && ids.defined()) before = rows::gather(step.value, ids);
+      if (mine.lag && !ids.defined()) before = elsewhere ? with_gradient(step.value, gradient) : step.value.clone();
       rows != nullptr ? update_rows(step, ids) : update(step);
-      if (own.state()->home) came[own.device()] = rows != nullptr ? ids : gradient;
-      if (!mine.average) continue;
-      const at::Tensor share = rates.share_of_value(own.device(), *rule_.all.average);
-      add_to_average(place_of(*mine.average, p).memory(), step.value, share, ids);
+      if (!mine.lag) continue;
+      const at::Tensor change = before.sub_(ids.defined() ? rows::gather(step.value, ids) : step.value);
+      add_to_lag(place_of(*mine.lag, p).memory(), change, rates.share_of_lag(own.device(), *rule_.all.average), ids);
     }
   }
   // The last: what depends on it is of the steps before. A parameter server counts when gradients have come: else that
@@ -448,11 +464,17 @@ double Optimizer::learning_rate() const {
   return base * rule_.learning_rate.factor(one_of(*iterations_).to(at::kDouble)).item<double>();
 }
 
-void Optimizer::set_learning_rate(double rate) const {
-  if (!bound()) throw failed_precondition("set_learning_rate: ", rule_.name, " has no variables yet");
+void Optimizer::expect_settable(const char* call) const {
+  if (!bound()) throw failed_precondition(call, ": ", rule_.name, " has no variables yet");
   if (Tracer::current() != nullptr) {
-    throw failed_precondition("set_learning_rate inside a traced function; a Schedule changes the rate there");
+    throw failed_precondition(call,
+                              " inside a traced function, which would do it once, while it is traced; expected "
+                              "between steps");
   }
+}
+
+void Optimizer::set_learning_rate(double rate) const {
+  expect_settable("set_learning_rate");
   if (!(rate >= 0) || !std::isfinite(rate)) {
     throw invalid_argument("set_learning_rate: ", rate, ", expected 0 or more");
   }
@@ -466,12 +488,27 @@ void Optimizer::set_clipping(const Clipping& clipping) {
   rule_.all.clipping = clipping;
 }
 
-void Optimizer::take_averages() const {
-  if (!bound() || !rule_.all.average) {
-    throw failed_precondition("take_averages: ", rule_.name, " keeps none; UpdateOptions::average makes it keep some");
+void Optimizer::put_averages_in(const char* call, bool keep_values) const {
+  expect_settable(call);
+  if (!keeps_averages()) {
+    throw failed_precondition(call, ": ", rule_.name, " keeps none; UpdateOptions::average makes it keep some");
   }
-  if (iterations() == 0) return;
-  for (size_t i = 0; i < variables_.size(); ++i) Variable(variables_[i]).assign(own_[i].average->value());
+  c10::AutoGradMode no_gradients(false);
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    // Part by part: a table need not fit into this process.
+    for (size_t p = 0; p < parts_of(variables_[i]); ++p) {
+      const bool in_parts = !variables_[i].shards().empty();
+      Variable part = in_parts ? variables_[i].shards()[p] : variables_[i];
+      Variable lag = in_parts ? own_[i].lag->shards()[p] : *own_[i].lag;
+      const at::Tensor value = part.value(), mean = value + lag.value();
+      part.assign(mean);
+      lag.assign(keep_values ? value - mean : at::zeros_like(value));
+    }
+  }
 }
+
+void Optimizer::swap_averages() const { put_averages_in("swap_averages", /*keep_values=*/true); }
+
+void Optimizer::take_averages() const { put_averages_in("take_averages", /*keep_values=*/false); }
 
 }  // namespace muster

@@ -51,8 +51,7 @@ struct ParameterGroup {
   std::optional<double> weight_decay{};
 };
 
-// The most that gradients may be, those of all replicas together: their elements, each of them, all of them as one
-// vector.
+// The most that gradients may be, of all replicas together: elements, each gradient, all of them as one vector.
 struct Clipping {
   std::optional<double> value{}, norm{}, global_norm{};
 };
@@ -62,7 +61,8 @@ struct UpdateOptions {
   Clipping clipping{};
   bool decay_vectors = true;             // false: weights of less than two dimensions (biases, scales) do not decay
   std::vector<ParameterGroup> groups{};  // the first one that has a variable counts for it
-  // Keeps a mean of what each variable was, in which a step counts 1 - average: see take_averages().
+  // Keeps a mean of what each variable was, in which a step counts 1 - average: see swap_averages(). Of what was not
+  // trained, such as other rows, it is the value.
   std::optional<double> average{};
 };
 
@@ -99,7 +99,10 @@ class Optimizer {
   int64_t iterations() const;  // steps that were taken
   // In the place of UpdateOptions::clipping, before the first step: a function keeps what it was traced with.
   void set_clipping(const Clipping& clipping);
-  // Gives each variable the mean of what it was. Throws Error{kFailedPrecondition} without UpdateOptions::average.
+  // Between steps. Each variable and the mean of what it was change places; once more is the way back, up to rounding.
+  // To take them gives up the values. Both throw Error{kFailedPrecondition} without UpdateOptions::average.
+  bool keeps_averages() const { return rule_.all.average.has_value(); }
+  void swap_averages() const;
   void take_averages() const;
 
   const std::vector<Variable>& variables() const { return variables_; }
@@ -148,13 +151,15 @@ class Optimizer {
   // Of one variable.
   struct Own {
     std::vector<Variable> slots;
-    std::optional<Variable> average;
-    double rate_factor, weight_decay;
+    std::optional<Variable> lag;  // what is added to the value gives its mean
+    std::optional<size_t> group;
+    double weight_decay;
   };
   // The learning rate at a place, made once for all that is there.
   class Rates;
 
-  Own own_of(const Variable& variable, const ParameterGroup* group) const;
+  Own own_of(const Variable& variable, std::optional<size_t> group) const;
+  const ParameterGroup* group_of(const Own& own) const;  // null: none
   Gradients gradients_of(const at::Tensor& loss, double share) const;
   // What the replicas have is added up and divided by that.
   void apply(const Gradients& gradients, int divisor) const;
@@ -162,6 +167,8 @@ class Optimizer {
   std::vector<Gradients> sums_for_places(const std::vector<std::vector<at::Tensor>>& by_replica,
                                          const AcrossWorkers& across, int divisor) const;
   void apply_here(std::vector<Gradients> for_places) const;
+  void expect_settable(const char* call) const;
+  void put_averages_in(const char* call, bool keep_values) const;
 
   Rule rule_;
   std::vector<Variable> variables_;

@@ -129,8 +129,8 @@ TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
   EXPECT_TRUE(torch::equal(frozen.value(), torch::ones({2})));
 }
 
-TEST(ParameterGroups, AreRegularExpressions) {
-  EXPECT_THROW(Sgd({.all = {.groups = {{.names = "("}}}}), Error);
+TEST(ParameterGroups, RefuseWhatCannotBe) {
+  EXPECT_THROW(Sgd({.all = {.groups = {{.names = "("}}}}), Error) << "no regular expression";
   EXPECT_THROW(Sgd({.all = {.groups = {{.names = "a", .rate_factor = -1}}}}), Error);
 }
 
@@ -150,27 +150,6 @@ TEST(WeightDecay, SkipsVectorsIfWanted) {
   EXPECT_TRUE(torch::allclose(w.value(), torch::full({2, 2}, 0.95F)));
   EXPECT_TRUE(torch::equal(b.value(), torch::ones({2})));
 }
-
-TEST(Averages, AreOfWhatTheVariablesWere) {
-  Falling falling(1, {.average = 0.5});
-  for (int i = 0; i < 3; ++i) falling.step();  // -1, -2, -3
-  EXPECT_DOUBLE_EQ(falling.fallen(), 3);
-  falling.sgd.take_averages();
-  EXPECT_DOUBLE_EQ(falling.fallen(), ((1 + 2) * 0.5 + 3) * 0.5);
-}
-
-TEST(Averages, AreOfTheRowsThatWereLookedUp) {
-  Variable table(torch::zeros({3, 1}));
-  const Sgd sgd({table}, {.learning_rate = 1, .all = {.average = 0.5}});
-  auto step = function([&](at::Tensor ids) { sgd.minimize(lookup(table, ids).sum()); });
-  step(torch::tensor({1}));
-  step(torch::tensor({1}));
-  EXPECT_TRUE(torch::equal(table.value(), torch::tensor({{0.0F}, {-2.0F}, {0.0F}})));
-  sgd.take_averages();
-  EXPECT_TRUE(torch::equal(table.value(), torch::tensor({{0.0F}, {-1.5F}, {0.0F}})));
-}
-
-TEST(Averages, AreNotTakenIfNoneAreKept) { EXPECT_THROW(Falling(1).sgd.take_averages(), Error); }
 
 TEST(MinimizeMean, TakesOneStepForABatchInParts) {
   torch::manual_seed(2);
