@@ -40,6 +40,15 @@ Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
   for (const ParameterGroup& group : all.groups) {
     expect_not_negative(name, "rate_factor of a group", group.rate_factor);
     if (group.weight_decay) expect_not_negative(name, "weight_decay of a group", *group.weight_decay);
+    if (group.learning_rate) {
+      expect_not_negative(name, "learning_rate of a group", group.learning_rate->initial());
+      if (rate == 0 || std::isinf(group.learning_rate->initial())) {
+        throw invalid_argument(name, ": group \"", group.names, "\" has the learning_rate ",
+                               group.learning_rate->initial(), " where that of the optimizer is ", rate,
+                               ", expected finite ones, and more than 0 for the optimizer; a rate_factor of 0 keeps ",
+                               "variables as they are");
+      }
+    }
     try {
       const std::regex pattern(group.names);
     } catch (const std::regex_error& error) {
@@ -324,8 +333,10 @@ class Optimizer::Rates {
     at::Tensor& rate = rates_[{device, own.group}];
     if (rate.defined()) return rate;
     const ParameterGroup* group = optimizer_.group_of(own);
-    const Schedule& schedule = optimizer_.rule_.learning_rate;
-    const double factor = group != nullptr ? group->rate_factor : 1;
+    const Schedule& of_all = optimizer_.rule_.learning_rate;
+    const Schedule& schedule = group != nullptr && group->learning_rate ? *group->learning_rate : of_all;
+    double factor = group != nullptr ? group->rate_factor : 1;
+    if (&schedule != &of_all) factor *= schedule.initial() / of_all.initial();
     rate = part_on(*optimizer_.rate_, device).memory().reshape({});
     if (!schedule.is_constant()) rate = schedule.factor(steps_at(device).to(at::kDouble)).mul(rate);
     if (factor != 1) rate = rate.mul(factor);

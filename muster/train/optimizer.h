@@ -49,6 +49,8 @@ struct ParameterGroup {
   std::string names;       // a regular expression, found somewhere in the name: "bias$", "^tower\\."
   double rate_factor = 1;  // of the learning rate; 0: they stay as they are
   std::optional<double> weight_decay{};
+  // In the place of the optimizer's; set_learning_rate() changes it by the same factor.
+  std::optional<Schedule> learning_rate{};
 };
 
 // The most that gradients may be, of all replicas together: elements, each gradient, all of them as one vector.

@@ -129,9 +129,34 @@ TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
   EXPECT_TRUE(torch::equal(frozen.value(), torch::ones({2})));
 }
 
+TEST(ParameterGroups, MayHaveAScheduleOfTheirOwn) {
+  Variable body(torch::zeros({2}), {.name = "body"}), head(torch::zeros({2}), {.name = "head"}),
+      tail(torch::zeros({2}), {.name = "tail"});
+  const Sgd sgd(
+      {body, head, tail},
+      {.learning_rate = exponential_decay(0.5, 1, 0.5),
+       .all = {.groups = {{.names = "head", .learning_rate = 2.0},
+                          {.names = "tail", .rate_factor = 0.5, .learning_rate = inverse_time_decay(4, 1, 1)}}}});
+  auto step = function([&] { sgd.minimize(body.value().sum() + head.value().sum() + tail.value().sum()); });
+  step();
+  step();
+  EXPECT_EQ(body.value()[0].item<float>(), -(0.5F + 0.25F));
+  EXPECT_EQ(head.value()[0].item<float>(), -(2.0F + 2.0F));
+  EXPECT_EQ(tail.value()[0].item<float>(), -(2.0F + 1.0F));
+  sgd.set_learning_rate(0.25);  // half of what it was, for all of them
+  step();
+  EXPECT_EQ(body.value()[0].item<float>(), -(0.75F + 0.0625F));
+  EXPECT_EQ(head.value()[0].item<float>(), -(4.0F + 1.0F));
+  EXPECT_EQ(tail.value()[0].item<float>(), -(3.0F + 1.0F / 3));
+  EXPECT_EQ(step.stats().misses, 1);
+}
+
 TEST(ParameterGroups, RefuseWhatCannotBe) {
   EXPECT_THROW(Sgd({.all = {.groups = {{.names = "("}}}}), Error) << "no regular expression";
   EXPECT_THROW(Sgd({.all = {.groups = {{.names = "a", .rate_factor = -1}}}}), Error);
+  EXPECT_THROW(Sgd({.all = {.groups = {{.names = "a", .learning_rate = -0.1}}}}), Error);
+  EXPECT_THROW(Sgd({.learning_rate = 0.0, .all = {.groups = {{.names = "a", .learning_rate = 0.1}}}}), Error)
+      << "there is nothing to multiply";
 }
 
 TEST(ParameterGroups, AreToldIfTheyAreOfNoVariable) {
