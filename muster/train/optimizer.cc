@@ -494,6 +494,12 @@ void Optimizer::set_learning_rate(double rate) const {
 
 int64_t Optimizer::iterations() const { return bound() ? one_of(*iterations_).item<int64_t>() : 0; }
 
+void Optimizer::set_iterations(int64_t steps) const {
+  expect_settable("set_iterations");
+  if (steps < 0) throw invalid_argument("set_iterations: ", steps, ", expected 0 or more");
+  Variable(*iterations_).assign(at::full(iterations_->sizes(), steps, at::kLong));
+}
+
 void Optimizer::set_clipping(const Clipping& clipping) {
   check(clipping);
   rule_.all.clipping = clipping;

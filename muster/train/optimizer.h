@@ -99,6 +99,8 @@ class Optimizer {
   void set_learning_rate(double rate) const;
   bool has_schedule() const { return !rule_.learning_rate.is_constant(); }
   int64_t iterations() const;  // steps that were taken
+  // As set_learning_rate(): schedules go on from there; what Adam counts stays. With 0 averages begin anew.
+  void set_iterations(int64_t steps) const;
   // In the place of UpdateOptions::clipping, before the first step: a function keeps what it was traced with.
   void set_clipping(const Clipping& clipping);
   // Between steps. Each variable and the mean of what it was change places; once more is the way back, up to rounding.

@@ -79,6 +79,32 @@ TEST(LearningRate, IsNotSetToNonsense) {
   EXPECT_EQ(falling.sgd.learning_rate(), 1);
 }
 
+TEST(Iterations, MayBeSetForASchedule) {
+  Falling falling(piecewise_constant({0, 1}, {1, 0.5, 0.25}));
+  falling.step();
+  falling.sgd.set_iterations(100);
+  EXPECT_EQ(falling.sgd.iterations(), 100);
+  EXPECT_EQ(falling.sgd.learning_rate(), 0.25);
+  falling.step();
+  EXPECT_DOUBLE_EQ(falling.fallen(), 1.25);
+  falling.sgd.set_iterations(0);
+  falling.step();
+  EXPECT_DOUBLE_EQ(falling.fallen(), 2.25);
+  EXPECT_EQ(falling.step.stats().misses, 1);
+}
+
+TEST(Iterations, AreNotSetToNonsense) {
+  const Falling falling(1);
+  EXPECT_THROW(falling.sgd.set_iterations(-1), Error);
+  EXPECT_THROW(Sgd({.learning_rate = 1}).set_iterations(1), Error) << "it has no variables";
+  auto inside = function([&](at::Tensor x) {
+    falling.sgd.set_iterations(2);
+    return x;
+  });
+  EXPECT_THROW(inside(torch::zeros({1})), Error);
+  EXPECT_EQ(falling.sgd.iterations(), 0);
+}
+
 TEST(LearningRate, IsTheSameOnAllDevicesOfAStrategy) {
   const MirroredStrategy mirrored({"/device:CPU:0", "/device:CPU:1"});
   auto w = mirrored.make<Variable>(torch::zeros({2}));
@@ -89,6 +115,9 @@ TEST(LearningRate, IsTheSameOnAllDevicesOfAStrategy) {
   mirrored.run(step);
   for (const Variable& copy : w.copies()) EXPECT_TRUE(torch::equal(copy.value(), torch::full({2}, -2.0F)));
   EXPECT_EQ(sgd.iterations(), 2);
+  sgd.set_iterations(0);
+  mirrored.run(step);
+  for (const Variable& copy : w.copies()) EXPECT_TRUE(torch::equal(copy.value(), torch::full({2}, -4.0F)));
 }
 
 TEST(LearningRate, IsThereAtEveryParameterServer) {
@@ -113,6 +142,13 @@ TEST(LearningRate, IsThereAtEveryParameterServer) {
   EXPECT_EQ(alone->value().item<float>(), -2);
   EXPECT_EQ(sgd->iterations(), 2);
   EXPECT_EQ(sgd->learning_rate(), 0.5);
+  sgd->set_iterations(0);
+  EXPECT_EQ(sgd->learning_rate(), 2);
+  coordinator.schedule(step);
+  coordinator.join();
+  EXPECT_TRUE(torch::equal(table->value(), torch::full({4, 2}, -4.0F))) << table->value();
+  EXPECT_EQ(alone->value().item<float>(), -4);
+  EXPECT_EQ(step.stats().misses, 1);
 }
 
 TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
@@ -144,10 +180,11 @@ TEST(ParameterGroups, MayHaveAScheduleOfTheirOwn) {
   EXPECT_EQ(head.value()[0].item<float>(), -(2.0F + 2.0F));
   EXPECT_EQ(tail.value()[0].item<float>(), -(2.0F + 1.0F));
   sgd.set_learning_rate(0.25);  // half of what it was, for all of them
+  sgd.set_iterations(0);
   step();
-  EXPECT_EQ(body.value()[0].item<float>(), -(0.75F + 0.0625F));
+  EXPECT_EQ(body.value()[0].item<float>(), -(0.75F + 0.25F));
   EXPECT_EQ(head.value()[0].item<float>(), -(4.0F + 1.0F));
-  EXPECT_EQ(tail.value()[0].item<float>(), -(3.0F + 1.0F / 3));
+  EXPECT_EQ(tail.value()[0].item<float>(), -(3.0F + 1.0F));
   EXPECT_EQ(step.stats().misses, 1);
 }
 
