@@ -4,7 +4,10 @@
 
 #include <set>
 
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
+#include "muster/distribute/parameter_server_strategy.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
@@ -167,6 +170,100 @@ TEST(StrategyTrainingOfBatchNorm, KeepsTheStatisticsOfEachReplica) {
   const Variable mean = adopted(norm).at("running_mean");
   EXPECT_TRUE(torch::allclose(mean.copies()[0].value(), torch::full({2}, 1.0F)));
   EXPECT_TRUE(torch::allclose(mean.copies()[1].value(), torch::full({2}, 2.0F)));
+}
+
+// How steps of a table, by rows, and of a matrix differ from the usual.
+struct Unusual {
+  Clipping clipping{};
+  int64_t losses = 1;  // that each replica takes the mean of
+};
+
+// A table and a matrix after some steps, each down the gradient of a batch, of which the second half weighs more.
+class Steps {
+ public:
+  using RunStep = std::function<void(const Function<std::function<void(at::Tensor)>>& step, const at::Tensor& ids)>;
+
+  Steps(const Strategy& strategy, int64_t replicas, const Unusual& unusual, const RunStep& run) {
+    torch::manual_seed(11);
+    const auto table = strategy.make<Variable>(torch::randn({6, 3})), w = strategy.make<Variable>(torch::randn({3, 2}));
+    const Sgd sgd({table, w}, {.learning_rate = 0.1, .momentum = 0.9, .all = {.clipping = unusual.clipping}});
+    auto replica = function([&](at::Tensor ids, at::Tensor weights) {
+      const int64_t each = ids.size(0) / unusual.losses;
+      auto loss = [&](int64_t i) {
+        const at::Tensor outputs = torch::matmul(lookup(table, ids.narrow(0, i * each, each)), w.value());
+        return (outputs.square() * weights.narrow(0, i * each, each)).mean();
+      };
+      unusual.losses == 1 ? sgd.minimize(loss(0)) : sgd.minimize_mean(unusual.losses, loss);
+    });
+    const at::Tensor weights = torch::tensor({1, 1, 1, 1, 8, 8, 8, 8}, torch::kFloat).unsqueeze(1);
+    auto step = function(std::function<void(at::Tensor)>([&](const at::Tensor& ids) {
+      PerReplica<at::Tensor> some_ids, some_weights;
+      for (int64_t r = 0; r < replicas; ++r) {
+        some_ids.values.push_back(ids.narrow(0, r * 8 / replicas, 8 / replicas));
+        some_weights.values.push_back(weights.narrow(0, r * 8 / replicas, 8 / replicas));
+      }
+      strategy.run(replica, some_ids, some_weights);
+    }));
+    for (int i = 0; i < 4; ++i) run(step, torch::randint(6, {8}));
+    values_ = {table.value().clone(), w.value().clone()};
+    steps_ = sgd.iterations();
+  }
+
+  bool are_as(const Steps& other) const {
+    return steps_ == other.steps_ && torch::allclose(values_[0], other.values_[0], 1e-4, 1e-5) &&
+           torch::allclose(values_[1], other.values_[1], 1e-4, 1e-5);
+  }
+
+ private:
+  std::vector<at::Tensor> values_;
+  int64_t steps_;
+};
+
+Steps steps_alone(const Unusual& unusual) {
+  return {Strategy(), 1, unusual, [](const auto& step, const at::Tensor& ids) { step(ids); }};
+}
+Steps steps_mirrored(const Unusual& unusual) {
+  return {MirroredStrategy({"/device:CPU:0", "/device:CPU:1"}), 2, unusual,
+          [](const auto& step, const at::Tensor& ids) { step(ids); }};
+}
+Steps steps_on_parameter_servers(const Unusual& unusual) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2, .devices_per_task = 2});
+  const ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2},
+                                                              .replica_devices = {"/device:CPU:0", "/device:CPU:1"}});
+  ClusterCoordinator coordinator(strategy);
+  return {strategy, 2, unusual, [&](const auto& step, const at::Tensor& ids) {
+            coordinator.schedule(step, ids);
+            coordinator.join();
+          }};
+}
+
+// Of replicas that clip for themselves only the second one would, and of parts of a variable each by another norm.
+class StrategyClipping : public ::testing::TestWithParam<Clipping> {};
+std::string name_of_clipping(const testing::TestParamInfo<Clipping>& info) {
+  return info.param.value ? "Value" : (info.param.norm ? "Norm" : "GlobalNorm");
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, StrategyClipping,
+                         ::testing::Values(Clipping{.value = 0.3}, Clipping{.norm = 0.5}, Clipping{.global_norm = 0.8}),
+                         name_of_clipping);
+
+TEST_P(StrategyClipping, IsOfTheGradientsOfAllReplicas) {
+  const Unusual clipped{.clipping = GetParam()};
+  const Steps alone = steps_alone(clipped);
+
+  EXPECT_FALSE(alone.are_as(steps_alone({}))) << "nothing is clipped";
+  EXPECT_TRUE(steps_mirrored(clipped).are_as(alone));
+  EXPECT_TRUE(steps_on_parameter_servers(clipped).are_as(alone)) << "in parts";
+}
+
+TEST(StrategyAccumulation, TakesOneStepForTheLossesOfAllReplicas) {
+  for (const Clipping& clipping : {Clipping{}, Clipping{.global_norm = 0.8}}) {
+    const Steps alone = steps_alone({.clipping = clipping});
+    const Unusual in_two{.clipping = clipping, .losses = 2};
+
+    EXPECT_TRUE(steps_alone(in_two).are_as(alone));
+    EXPECT_TRUE(steps_mirrored(in_two).are_as(alone));
+    EXPECT_TRUE(steps_on_parameter_servers(in_two).are_as(alone));
+  }
 }
 
 }  // namespace
