@@ -90,8 +90,8 @@ struct LambOptions {
   UpdateOptions all{};
 };
 
-// Adam whose step is as long as the weights, so that batches may be large. Of a variable in parts, each part for
-// itself.
+// Adam whose step is as long as the weights, so that batches may be large. A variable is a layer; of one in parts each
+// part is, and of a table the rows that a step looks up.
 class Lamb : public RuleWith<LambOptions> {
  public:
   explicit Lamb(const LambOptions& options);

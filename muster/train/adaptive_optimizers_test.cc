@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/parameter_server_strategy.h"
 #include "muster/trace/function.h"
 
 namespace muster::adaptive_optimizers_test {
@@ -139,6 +141,44 @@ TEST(Lamb, TakesStepsAsLongAsTheWeights) {
     expected = expected - 0.1 * expected.norm() / direction.norm() * direction;
     ASSERT_TRUE(torch::allclose(w.value(), expected, 1e-10, 1e-10)) << "after step " << number;
   }
+}
+
+// The rows that a step looks up are what its length is of: with that of a large table, a few rows would go too far.
+TEST(Lamb, TakesTheRowsThatAreLookedUpForALayer) {
+  const Variable w = table();
+  const at::Tensor start = w.value().clone(), kept = torch::tensor({0, 2}), others = torch::tensor({1, 3});
+  const Variable rows(start.index_select(0, kept));
+  const LambOptions options{.learning_rate = 0.1, .weight_decay = 0.2};
+  const Lamb by_rows({w}, options), whole({rows}, options);
+  auto step = function([&] { by_rows.minimize((lookup(w, kept).sin() * 3).sum()); });
+  auto step_whole = function([&] { whole.minimize((rows.value().sin() * 3).sum()); });
+
+  for (int i = 0; i < 4; ++i) {
+    step();
+    step_whole();
+  }
+
+  EXPECT_TRUE(torch::allclose(w.value().index_select(0, kept), rows.value(), 1e-10, 1e-10));
+  EXPECT_TRUE(torch::equal(w.value().index_select(0, others), start.index_select(0, others)));
+}
+
+TEST(Lamb, TakesEachPartOfAVariableForALayer) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2});
+  const ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2}});
+  const at::Tensor start = table().value();
+  const auto w = strategy.make<Variable>(start);
+  const Variable upper(start.narrow(0, 0, 2).clone()), lower(start.narrow(0, 2, 2).clone());
+  const Lamb in_parts({w}, {.learning_rate = 0.1}), apart({upper, lower}, {.learning_rate = 0.1});
+  auto step = function([&] { in_parts.minimize((w.value().sin() * 3).sum()); });
+  auto step_apart =
+      function([&] { apart.minimize((upper.value().sin() * 3).sum() + (lower.value().sin() * 3).sum()); });
+
+  for (int i = 0; i < 4; ++i) {
+    strategy.run(step);
+    step_apart();
+  }
+
+  EXPECT_TRUE(torch::allclose(w.value(), torch::cat({upper.value(), lower.value()}), 1e-10, 1e-10));
 }
 
 TEST(AdaptiveOptimizers, RefuseOptionsThatAreNone) {
