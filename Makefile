@@ -131,7 +131,7 @@ check-tensorflow: setup  ## Hold what datasets read, write and make of columns a
 # without CUDA, Python cannot import it, and another one is installed, with all that it needs.
 PYTORCH_NEEDS ?= safetensors numpy typing_extensions sympy networkx jinja2 filelock fsspec
 .PHONY: check-pytorch
-check-pytorch: setup  ## Hold weights and exported models against PyTorch and safetensors (PYTHON=<one that has them>, or installed into build/pytorch).
+check-pytorch: setup  ## Hold weights, exported models and optimizers against PyTorch and safetensors (PYTHON=<one that has them>, or installed into build/pytorch).
 	@$(call build,release,with_pytorch muster_cli fine_tune)
 	@python=$(PYTHON); \
 	if ! "$$python" -c 'import torch, safetensors, numpy' 2>/dev/null; then \

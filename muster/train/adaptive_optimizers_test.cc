@@ -94,6 +94,36 @@ TEST(Nadam, FollowsItsFormula) {
   });
 }
 
+// What torch.optim of PyTorch 2.10 has made, in float64, of 0.5, -1 and 2 in five steps down slope * w^2 / 2 + w / 10.
+template <class Rule, class Options>
+void expect_what_pytorch_made(Options options, const std::vector<double>& expected, double tolerance = 1e-12) {
+  Variable w(torch::tensor({0.5, -1.0, 2.0}, torch::kDouble));
+  const Rule rule({w}, options);
+  const at::Tensor slopes = torch::tensor({-1.0, 0.5, 2.0}, torch::kDouble);
+  auto step = function([&] { rule.minimize((w.value().square() * slopes * 0.5 + w.value() * 0.1).sum()); });
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_TRUE(torch::allclose(w.value(), torch::tensor(expected, torch::kDouble), tolerance, 1e-13)) << w.value();
+}
+
+TEST(Adadelta, IsWherePyTorchWas) {
+  expect_what_pytorch_made<Adadelta>(AdadeltaOptions{}, {0.516591577337105, -0.983647944490607, 1.98359835803269});
+  expect_what_pytorch_made<Adadelta>(AdadeltaOptions{.learning_rate = 0.5, .rho = 0.8, .weight_decay = 0.1},
+                                     {0.506078409755377, -0.993951933936685, 1.99394611074063});
+}
+
+TEST(Adamax, IsWherePyTorchWas) {
+  expect_what_pytorch_made<Adamax>(AdamaxOptions{}, {0.509955180247628, -0.990007223093255, 1.9899910659747});
+  expect_what_pytorch_made<Adamax>(AdamaxOptions{.learning_rate = 0.1, .weight_decay = 0.1},
+                                   {0.936333057645767, -0.56158829569508, 1.52516624619805});
+}
+
+TEST(Nadam, IsWherePyTorchWas) {
+  const double of_float = 1e-7;  // in which PyTorch keeps the product of the momenta
+  expect_what_pytorch_made<Nadam>(NadamOptions{}, {0.508123735479421, -0.991913773047309, 1.99190608883723}, of_float);
+  expect_what_pytorch_made<Nadam>(NadamOptions{.learning_rate = 0.1, .weight_decay = 0.1},
+                                  {0.951633461266211, -0.630268963627269, 1.60812797962611}, of_float);
+}
+
 TEST(Ftrl, FollowsItsFormula) {
   expect_rule<Ftrl>(FtrlOptions{.learning_rate = 0.2, .l1 = 0.05, .l2 = 0.1, .l2_shrinkage = 0.01, .beta = 0.3}, [] {
     return [n = 0.1, z = 0.0](double& w, double g, int) mutable {

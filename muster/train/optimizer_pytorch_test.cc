@@ -61,6 +61,7 @@ std::vector<Rule> rules() {
       adagrad("AdagradWithRate", {.learning_rate = 0.3}, Adagrads(0.3)),
       adagrad("AdagradWithAccumulator", {.learning_rate = 0.3, .initial_accumulator = 0.5, .epsilon = 1e-3},
               Adagrads(0.3).initial_accumulator_value(0.5).eps(1e-3)),
+      adagrad("AdagradWithDecay", {.learning_rate = 0.3, .weight_decay = 0.2}, Adagrads(0.3).weight_decay(0.2)),
       adam("Adam", {}, Adams()),
       adam("AdamWithRate", {.learning_rate = 0.1}, Adams(0.1)),
       adam("AdamWithAll", {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weights and exported models beside PyTorch and safetensors: pytorch_test.py WITH_PYTORCH MUSTER FINE_TUNE. Needs both packages, so
-it is run by `make check-pytorch`, not by `make test`."""
+"""Weights, exported models and optimizers beside PyTorch and safetensors: pytorch_test.py WITH_PYTORCH MUSTER FINE_TUNE. Needs both
+packages, so it is run by `make check-pytorch`, not by `make test`."""
 import json
 import pathlib
 import subprocess
@@ -247,6 +247,81 @@ class WrittenByMuster(WithPyTorch):
             self.assertEqual(refused.exception.code, 400)
             self.assertIn(words, json.load(refused.exception)["error"])
             refused.exception.close()
+
+
+class StepsOfMuster(WithPyTorch):
+    """Each rule with the options of both sides: those of torch.optim, and what with_pytorch calls them."""
+
+    RULES = [
+        ("SGD", {"lr": 0.1}, {"learning_rate": 0.1}),
+        ("SGD", {"lr": 0.1, "momentum": 0.9}, {"learning_rate": 0.1, "momentum": 0.9}),
+        ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, {"learning_rate": 0.1, "momentum": 0.9, "nesterov": 1}),
+        ("Adagrad", {}, {}),
+        ("Adagrad", {"lr": 0.3, "initial_accumulator_value": 0.5, "eps": 1e-3},
+         {"learning_rate": 0.3, "initial_accumulator": 0.5, "epsilon": 1e-3}),
+        ("Adam", {}, {}),
+        ("Adam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3},
+         {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3}),
+        ("Adam", {"lr": 0.1, "amsgrad": True}, {"learning_rate": 0.1, "amsgrad": 1}),
+        ("AdamW", {}, {}),
+        ("AdamW", {"lr": 0.1, "amsgrad": True}, {"learning_rate": 0.1, "amsgrad": 1}),
+        ("RMSprop", {}, {}),
+        ("RMSprop", {"lr": 0.02, "alpha": 0.9, "momentum": 0.5, "centered": True},
+         {"learning_rate": 0.02, "alpha": 0.9, "momentum": 0.5, "centered": 1}),
+        ("Adadelta", {}, {}),
+        ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-3}, {"learning_rate": 0.5, "rho": 0.8, "epsilon": 1e-3}),
+        ("Adamax", {}, {}),
+        ("Adamax", {"lr": 0.1, "betas": (0.8, 0.9)}, {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9}),
+        ("NAdam", {}, {}),
+        ("NAdam", {"lr": 0.1, "momentum_decay": 0.1}, {"learning_rate": 0.1, "momentum_decay": 0.1}),
+    ]
+
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(4)
+        self.start = torch.randn(3, 2, dtype=torch.float64)
+        self.gradients = torch.randn(8, 3, 2, dtype=torch.float64)
+        np.save(self.folder / "start.npy", self.start.numpy())
+        np.save(self.folder / "gradients.npy", self.gradients.numpy())
+
+    def of_muster(self, rule, options):
+        self.expect_success("steps", rule, *(self.folder / name for name in ("start.npy", "gradients.npy", "values.npy")),
+                            *(f"{name}={number}" for name, number in options.items()))
+        return np.load(self.folder / "values.npy")
+
+    def of_pytorch(self, rule, options, after_each=lambda weight: None):
+        weight = nn.Parameter(self.start.clone())
+        optimizer = getattr(torch.optim, rule)([weight], **options)
+        values = []
+        for gradient in self.gradients:
+            weight.grad = gradient.clone()
+            optimizer.step()
+            after_each(weight)
+            values.append(weight.detach().clone())
+        return torch.stack(values).numpy()
+
+    def test_all_rules_take_the_steps_of_torch_optim(self):
+        for rule, theirs, ours in self.RULES:
+            tolerance = 1e-7 if rule == "NAdam" else 1e-11  # PyTorch keeps the product of its momenta in float32
+            for decay in ({}, {"weight_decay": 0}, {"weight_decay": 0.2}):
+                with self.subTest(rule, **theirs, **decay):
+                    np.testing.assert_allclose(self.of_muster(rule, {**ours, **decay}),
+                                               self.of_pytorch(rule, {**theirs, **decay}), rtol=tolerance, atol=1e-12)
+
+    def test_averages_are_those_of_an_averaged_model(self):
+        weight = nn.ParameterList([nn.Parameter(self.start.clone())])
+        averaged = torch.optim.swa_utils.AveragedModel(weight, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+
+        def add(value):
+            with torch.no_grad():
+                weight[0].copy_(value)
+            averaged.update_parameters(weight)
+
+        values = self.of_pytorch("Adam", {"lr": 0.1}, add)
+
+        found = self.of_muster("Adam", {"learning_rate": 0.1, "average": 0.9})
+        np.testing.assert_allclose(found[:-1], values, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(found[-1], averaged.module[0].detach().numpy(), rtol=1e-11, atol=1e-12)
 
 
 if __name__ == "__main__":
