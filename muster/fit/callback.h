@@ -60,6 +60,9 @@ class Callback {
   virtual bool only_watches() const { return false; }
   // The same where steps are seen one by one, in one process, and no error elsewhere.
   virtual bool uses_steps() const { return wants_steps(); }
+  // Around the evaluation of validation data. The second one comes also if that fails.
+  virtual void on_validation_begin(Training&) {}
+  virtual void on_validation_end(Training&) {}
   // Its own numbers of an epoch, before everybody sees them.
   virtual void add_logs(Training&, Logs&) {}
   // Their names, of a callback that has add_logs(). Known, they are among Training::numbers; nothing: they are not.

@@ -331,7 +331,19 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     totals.add_others(state.strategy.across(), state.length());
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
-    if (validation) logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
+    if (validation) {
+      for (const Callbacks::Any& callback : callbacks) callback->on_validation_begin(training);
+      auto over = [&] {
+        for (const Callbacks::Any& callback : callbacks) callback->on_validation_end(training);
+      };
+      try {
+        logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
+      } catch (...) {
+        over();
+        throw;
+      }
+      over();
+    }
     if (callbacks.begin() != callbacks.end()) training.learning_rate = state.optimizer->learning_rate();
     if (display) display->erase_bar();
     for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);

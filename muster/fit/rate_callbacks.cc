@@ -83,4 +83,13 @@ void ReduceLrOnPlateau::remember(const std::string& memory) {
   cooling_ = static_cast<int>(numbers[1]);
 }
 
+void SwapAverages::on_train_begin(Training& training) {
+  if (training.model.optimizer().keeps_averages()) return;
+  throw invalid_argument("SwapAverages: the optimizer keeps no averages; UpdateOptions::average makes it keep some");
+}
+
+void SwapAverages::on_validation_begin(Training& training) { training.model.optimizer().swap_averages(); }
+
+void SwapAverages::on_validation_end(Training& training) { training.model.optimizer().swap_averages(); }
+
 }  // namespace muster

@@ -1,4 +1,4 @@
-// Callbacks that change the learning rate, without a new trace.
+// Callbacks for what an optimizer keeps: they change the learning rate, without a new trace, or put averages in.
 #pragma once
 
 #include <functional>
@@ -51,6 +51,16 @@ class ReduceLrOnPlateau : public Callback {
   ReduceLrOnPlateauOptions options_;
   BestSoFar best_;
   int waited_ = 0, cooling_ = 0;
+};
+
+// Keras' SwapEMAWeights: validation data is evaluated with the averages of the variables (UpdateOptions::average), and
+// training goes on with the values. What is kept after the training are these, too, unless take_averages() is called.
+class SwapAverages : public Callback {
+ public:
+  // Throws Error{kInvalidArgument} if the optimizer keeps no averages.
+  void on_train_begin(Training& training) override;
+  void on_validation_begin(Training& training) override;
+  void on_validation_end(Training& training) override;
 };
 
 }  // namespace muster

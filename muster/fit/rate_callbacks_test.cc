@@ -114,5 +114,46 @@ TEST(RateCallbacks, RefuseARateThatFollowsASchedule) {
   EXPECT_THROW(model.fit(some_data(), {.callbacks = {ReduceLrOnPlateau()}, .verbose = 0}), Error);
 }
 
+TEST(SwapAverages, EvaluatesValidationDataWithTheAverages) {
+  const double keeps = 0.9;
+  auto compiled = [&] { return small_model(Sgd({.learning_rate = 0.1, .all = {.average = keeps}})); };
+  Model swapping = compiled(), other = compiled();
+  std::vector<double> expected;
+  const LambdaCallback by_hand({.on_epoch_end = [&](Training& training, const Logs&) {
+    training.model.optimizer().swap_averages();
+    expected.push_back(training.model.evaluate(some_data())["loss"]);
+    training.model.optimizer().swap_averages();
+  }});
+
+  const History history = swapping.fit(
+      some_data(), {.epochs = 4, .validation_data = some_data(), .callbacks = {SwapAverages()}, .verbose = 0});
+  const History values =
+      other.fit(some_data(), {.epochs = 4, .validation_data = some_data(), .callbacks = {by_hand}, .verbose = 0});
+
+  EXPECT_THAT(history["val_loss"], ::testing::Pointwise(::testing::DoubleNear(1e-6), expected));
+  EXPECT_GT(history["val_loss"].back(), values["val_loss"].back()) << "averages come later";
+  EXPECT_THAT(history["loss"], ::testing::Pointwise(::testing::DoubleNear(1e-6), values["loss"]))
+      << "training goes on with the values";
+}
+
+TEST(SwapAverages, GivesTheValuesBackIfAnEvaluationFails) {
+  Model model = small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}}));
+  model.fit(some_data(), {.epochs = 3, .verbose = 0});
+  const double loss = model.evaluate(some_data())["loss"];
+  const ModelInput wrong{torch::ones({8, 5}), torch::ones({8, 1})};
+  model.optimizer().set_learning_rate(0);
+
+  EXPECT_ANY_THROW(
+      model.fit(some_data(), {.epochs = 1, .validation_data = wrong, .callbacks = {SwapAverages()}, .verbose = 0}));
+
+  EXPECT_NEAR(model.evaluate(some_data())["loss"], loss, 1e-6);
+}
+
+TEST(SwapAverages, IsRefusedWithoutAverages) {
+  Model model = small_model(Sgd({.learning_rate = 0.1}));
+
+  EXPECT_THROW(model.fit(some_data(), {.callbacks = {SwapAverages()}, .verbose = 0}), Error);
+}
+
 }  // namespace
 }  // namespace muster::rate_callbacks_test
