@@ -14,12 +14,14 @@
 #include <ATen/ops/huber_loss.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/logaddexp.h>
+#include <ATen/ops/logit.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -29,14 +31,13 @@
 
 #include "muster/base/status.h"
 #include "muster/fit/one_shape.h"
+#include "muster/fit/weighted.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
 namespace {
 
 constexpr double kEpsilon = 1e-7;  // of Keras: no logarithm of 0
-
-at::Tensor per_example(const at::Tensor& values) { return values.dim() <= 1 ? values : values.flatten(1).mean(1); }
 
 // Both of one shape, and the target of the output's type.
 OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tensor& target) {
@@ -51,9 +52,9 @@ Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outpu
   return {name,
           [name, function](const at::Tensor& output, const at::Tensor& target) {
             const OutputAndTarget both = alike(name, output, target);
-            return per_example(function(both.output, both.target));
+            return function(both.output, both.target);
           },
-          outputs};
+          {.outputs = outputs, .means_last = true}};
 }
 
 // Keras takes 0 and 1 as well as -1 and 1.
@@ -67,9 +68,34 @@ at::Tensor log_probabilities(const at::Tensor& output, bool from_logits) {
   return scaled.clamp(kEpsilon, 1 - kEpsilon).log();
 }
 
+void check_smoothing(const char* name, double smoothing) {
+  if (smoothing >= 0 && smoothing <= 1) return;
+  throw invalid_argument("loss ", name, ": label_smoothing is ", smoothing, ", expected 0 to 1");
+}
+
+// Towards one of so many classes, each as likely.
+at::Tensor smoothed(const at::Tensor& target, double smoothing, int64_t classes) {
+  return smoothing > 0 ? target * (1 - smoothing) + smoothing / static_cast<double>(classes) : target;
+}
+
 at::Tensor unit(const at::Tensor& x) { return x / x.square().sum(-1, /*keepdim=*/true).clamp_min(1e-12).sqrt(); }
 
 }  // namespace
+
+Loss Loss::with(LossReduction reduction) const {
+  Loss other = *this;
+  other.options_.reduction = reduction;
+  return other;
+}
+
+at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target) const {
+  return mean_beyond(elements(output, target), 1);
+}
+
+at::Tensor Loss::counted(const at::Tensor& elements, const at::Tensor& target) const {
+  if (!options_.ignored_class) return {};
+  return target.ne(*options_.ignored_class).reshape(elements.sizes());
+}
 
 const Loss mean_squared_error =
     elementwise("mean_squared_error", [](const at::Tensor& output, const at::Tensor& target) {
@@ -94,85 +120,129 @@ const Loss hinge = elementwise("hinge", [](const at::Tensor& output, const at::T
 const Loss squared_hinge = elementwise("squared_hinge", [](const at::Tensor& output, const at::Tensor& target) {
   return (1 - signs(target) * output).clamp_min(0).square();
 });
-const Loss binary_cross_entropy =
-    elementwise("binary_cross_entropy", [](const at::Tensor& output, const at::Tensor& target) {
-      return at::binary_cross_entropy(output.clamp(kEpsilon, 1 - kEpsilon), target, {}, at::Reduction::None);
-    });
-const Loss binary_cross_entropy_with_logits = elementwise(
-    "binary_cross_entropy_with_logits",
-    [](const at::Tensor& output, const at::Tensor& target) {
-      return at::binary_cross_entropy_with_logits(output, target, {}, {}, at::Reduction::None);
-    },
-    Outputs::kLogits);
+const Loss binary_cross_entropy = make_binary_cross_entropy({.from_logits = false});
+const Loss binary_cross_entropy_with_logits = make_binary_cross_entropy({});
 
-const Loss kl_divergence{"kl_divergence", [](const at::Tensor& output, const at::Tensor& target) {
+const Loss kl_divergence{"kl_divergence",
+                         [](const at::Tensor& output, const at::Tensor& target) {
                            const OutputAndTarget both = alike("kl_divergence", output, target);
                            const at::Tensor wanted = both.target.clamp(kEpsilon, 1);
                            const at::Tensor logs = (wanted / both.output.clamp(kEpsilon, 1)).log();
-                           return per_example((wanted * logs).sum(-1));
-                         }};
+                           return (wanted * logs).sum(-1);
+                         },
+                         Outputs::kProbabilities};
 const Loss cosine_similarity{"cosine_similarity", [](const at::Tensor& output, const at::Tensor& target) {
                                const OutputAndTarget both = alike("cosine_similarity", output, target);
-                               return per_example(-(unit(both.output) * unit(both.target)).sum(-1));
+                               return -(unit(both.output) * unit(both.target)).sum(-1);
                              }};
 const Loss categorical_cross_entropy = make_categorical_cross_entropy({});
 const Loss sparse_categorical_cross_entropy = make_sparse_categorical_cross_entropy({});
 
 Loss huber(double delta) {
-  return {"huber", [delta](const at::Tensor& output, const at::Tensor& target) {
+  return {"huber",
+          [delta](const at::Tensor& output, const at::Tensor& target) {
             const OutputAndTarget both = alike("huber", output, target);
-            return per_example(at::huber_loss(both.output, both.target, at::Reduction::None, delta));
-          }};
+            return at::huber_loss(both.output, both.target, at::Reduction::None, delta);
+          },
+          {.means_last = true}};
+}
+
+Loss make_binary_cross_entropy(const BinaryLossOptions& options) {
+  const char* const name = options.from_logits ? "binary_cross_entropy_with_logits" : "binary_cross_entropy";
+  check_smoothing(name, options.label_smoothing);
+  return {name,
+          [name, options](const at::Tensor& output, const at::Tensor& target) {
+            const OutputAndTarget both = alike(name, output, target);
+            const at::Tensor wanted = smoothed(both.target, options.label_smoothing, 2);
+            if (options.from_logits) {
+              return at::binary_cross_entropy_with_logits(both.output, wanted, {}, {}, at::Reduction::None);
+            }
+            return at::binary_cross_entropy(both.output.clamp(kEpsilon, 1 - kEpsilon), wanted, {}, at::Reduction::None);
+          },
+          {.outputs = options.from_logits ? Outputs::kLogits : Outputs::kProbabilities, .means_last = true}};
+}
+
+Loss make_binary_focal_cross_entropy(const FocalOptions& options) {
+  static constexpr const char* kName = "binary_focal_cross_entropy";
+  check_smoothing(kName, options.label_smoothing);
+  const Loss entropy = make_binary_cross_entropy({.from_logits = options.from_logits});
+  return {kName,
+          [options, entropy](const at::Tensor& output, const at::Tensor& target) {
+            const OutputAndTarget both = alike(kName, output, target);
+            const at::Tensor wanted = smoothed(both.target, options.label_smoothing, 2);
+            const at::Tensor p = options.from_logits ? at::sigmoid(both.output) : both.output;
+            const at::Tensor missed = wanted * (1 - p) + (1 - wanted) * p;
+            const at::Tensor focal = missed.pow(options.gamma) * entropy.elements(both.output, wanted);
+            return options.alpha ? focal * (wanted * *options.alpha + (1 - wanted) * (1 - *options.alpha)) : focal;
+          },
+          {.outputs = entropy.outputs(), .means_last = true}};
 }
 
 Loss binary_focal_cross_entropy(double gamma, std::optional<double> alpha) {
-  return {"binary_focal_cross_entropy",
-          [gamma, alpha](const at::Tensor& output, const at::Tensor& target) {
-            const auto [logits, wanted] = alike("binary_focal_cross_entropy", output, target);
-            const at::Tensor entropy =
-                at::binary_cross_entropy_with_logits(logits, wanted, {}, {}, at::Reduction::None);
-            const at::Tensor p = at::sigmoid(logits);
-            const at::Tensor missed = wanted * (1 - p) + (1 - wanted) * p;
-            const at::Tensor focal = missed.pow(gamma) * entropy;
-            return per_example(alpha ? focal * (wanted * *alpha + (1 - wanted) * (1 - *alpha)) : focal);
-          },
-          Outputs::kLogits};
+  return make_binary_focal_cross_entropy({.gamma = gamma, .alpha = alpha});
 }
 
 Loss make_categorical_cross_entropy(const ClassLossOptions& options) {
-  return {"categorical_cross_entropy",
+  static constexpr const char* kName = "categorical_cross_entropy";
+  check_smoothing(kName, options.label_smoothing);
+  if (options.ignore_class) {
+    throw invalid_argument("loss ", kName, ": ignore_class is ", *options.ignore_class,
+                           ", but targets are distributions; expected make_sparse_categorical_cross_entropy");
+  }
+  return {kName,
           [options](const at::Tensor& output, const at::Tensor& target) {
-            auto [scores, wanted] = alike("categorical_cross_entropy", output, target);
-            if (options.label_smoothing > 0) {
-              const double classes = static_cast<double>(scores.size(-1));
-              wanted = wanted * (1 - options.label_smoothing) + options.label_smoothing / classes;
-            }
-            return per_example(-(wanted * log_probabilities(scores, options.from_logits)).sum(-1));
+            const OutputAndTarget both = alike(kName, output, target);
+            const at::Tensor wanted = smoothed(both.target, options.label_smoothing, both.target.size(-1));
+            return -(wanted * log_probabilities(both.output, options.from_logits)).sum(-1);
           },
-          options.from_logits ? Outputs::kClassLogits : Outputs::kValues};
+          options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities};
 }
 
 Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
-  return {"sparse_categorical_cross_entropy",
+  static constexpr const char* kName = "sparse_categorical_cross_entropy";
+  check_smoothing(kName, options.label_smoothing);
+  return {kName,
           [options](const at::Tensor& output, const at::Tensor& target) {
-            at::Tensor classes = target;
-            if (classes.dim() == output.dim() && classes.size(-1) == 1) classes = classes.squeeze(-1);
-            if (output.dim() < 1 || classes.sizes() != output.sizes().slice(0, static_cast<size_t>(output.dim()) - 1)) {
-              throw invalid_argument("loss sparse_categorical_cross_entropy: the output is ",
-                                     spec_of(output).to_string(), " and the target ", spec_of(target).to_string(),
-                                     ", expected the number of a class for each row of scores");
-            }
+            at::Tensor classes = class_of_each_row(str_cat("loss ", kName), output, target);
             if (options.from_logits && output.dim() == 2) {                   // one op forth, and one back
               constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
-              return at::cross_entropy_loss(output, classes.to(at::kLong), {}, at::Reduction::None, kNone,
-                                            options.label_smoothing);
+              return at::cross_entropy_loss(output, classes, {}, at::Reduction::None,
+                                            options.ignore_class.value_or(kNone), options.label_smoothing);
+            }
+            at::Tensor ignored;
+            if (options.ignore_class) {
+              ignored = classes.eq(*options.ignore_class);
+              classes = classes.masked_fill(ignored, 0);
             }
             const at::Tensor logs = log_probabilities(output, options.from_logits);
-            const at::Tensor own = logs.gather(-1, classes.to(at::kLong).unsqueeze(-1)).squeeze(-1);
-            if (options.label_smoothing == 0) return per_example(-own);
-            return per_example(-(own * (1 - options.label_smoothing) + logs.mean(-1) * options.label_smoothing));
+            at::Tensor each = -logs.gather(-1, classes.unsqueeze(-1)).squeeze(-1);
+            if (options.label_smoothing > 0) {
+              each = each * (1 - options.label_smoothing) - logs.mean(-1) * options.label_smoothing;
+            }
+            return ignored.defined() ? each.masked_fill(ignored, 0) : each;
           },
-          options.from_logits ? Outputs::kClassLogits : Outputs::kValues};
+          {.outputs = options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities,
+           .ignored_class = options.ignore_class}};
+}
+
+Loss make_categorical_focal_cross_entropy(const CategoricalFocalOptions& options) {
+  static constexpr const char* kName = "categorical_focal_cross_entropy";
+  check_smoothing(kName, options.label_smoothing);
+  return {kName,
+          [options](const at::Tensor& output, const at::Tensor& target) {
+            const OutputAndTarget both = alike(kName, output, target);
+            const int64_t classes = both.output.size(-1);
+            const auto given = static_cast<int64_t>(options.alpha.size());
+            if (given != 1 && given != classes) {
+              throw invalid_argument("loss ", kName, ": alpha has ", given,
+                                     " numbers, expected one or one for each of ", classes, " classes");
+            }
+            const at::Tensor wanted = smoothed(both.target, options.label_smoothing, classes);
+            const at::Tensor logs = log_probabilities(both.output, options.from_logits);
+            const at::Tensor alpha = at::tensor(options.alpha, at::kDouble).to(logs.options().requires_grad(false));
+            return -(wanted * logs * (1 - logs.exp()).clamp_min(0).pow(options.gamma) * alpha).sum(-1);
+          },
+          options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities};
 }
 
 Loss triplet(double margin) {
@@ -194,12 +264,13 @@ Loss triplet(double margin) {
 
 namespace {
 
+constexpr double kImpossible = -1e30;  // whose difference is a number, where that of infinities is none
+
 // libtorch's op looks at the lengths, so it cannot be traced; this is the same sum over all ways, time by time. A state
 // is a place in `classes` with a blank before, between and after; from each a way stays, goes on, or leaves a blank out
 // between two that are different.
 at::Tensor ctc_log_likelihood(const at::Tensor& logs, const at::Tensor& classes, const at::Tensor& lengths,
                               int64_t blank) {
-  constexpr double kImpossible = -1e30;  // whose difference is a number, where that of infinities is none
   const int64_t examples = logs.size(0), times = logs.size(1), most = classes.size(1);
   const at::Tensor blanks = at::full_like(classes, blank);
   const at::Tensor last = at::full({examples, 1}, blank, classes.options());
@@ -229,9 +300,9 @@ at::Tensor ctc_log_likelihood(const at::Tensor& logs, const at::Tensor& classes,
 
 }  // namespace
 
-Loss ctc(int64_t blank) {
+Loss ctc(int64_t blank, bool zero_infinity) {
   return {"ctc",
-          [blank](const at::Tensor& output, const at::Tensor& target) {
+          [blank, zero_infinity](const at::Tensor& output, const at::Tensor& target) {
             if (output.dim() != 3 || target.dim() != 2 || target.size(0) != output.size(0)) {
               throw invalid_argument("loss ctc: the output is ", spec_of(output).to_string(), " and the target ",
                                      spec_of(target).to_string(),
@@ -239,7 +310,9 @@ Loss ctc(int64_t blank) {
             }
             const at::Tensor classes = target.to(at::kLong);
             const at::Tensor lengths = (classes != blank).sum(1);
-            return -ctc_log_likelihood(at::log_softmax(output, -1), classes, lengths, blank);
+            const at::Tensor ways = ctc_log_likelihood(at::log_softmax(output, -1), classes, lengths, blank);
+            return (-ways).masked_fill(ways < kImpossible / 2,
+                                       zero_infinity ? 0 : std::numeric_limits<double>::infinity());
           },
           Outputs::kClassLogits};
 }
@@ -248,6 +321,14 @@ at::Tensor probabilities_of(const at::Tensor& output, Outputs kind) {
   if (kind == Outputs::kLogits) return at::sigmoid(output);
   if (kind == Outputs::kClassLogits) return at::softmax(output, -1);
   return output;
+}
+
+at::Tensor outputs_as(Outputs wanted, const at::Tensor& output, Outputs kind) {
+  if (wanted == kind || kind == Outputs::kValues) return output;
+  const at::Tensor probabilities = probabilities_of(output, kind);
+  if (wanted == Outputs::kLogits) return at::logit(probabilities, kEpsilon);
+  if (wanted == Outputs::kClassLogits) return probabilities.clamp_min(kEpsilon).log();
+  return probabilities;
 }
 
 }  // namespace muster

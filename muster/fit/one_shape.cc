@@ -19,4 +19,14 @@ OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tens
                          spec_of(target).to_string(), ", expected the same shape");
 }
 
+at::Tensor class_of_each_row(const std::string& who, const at::Tensor& output, const at::Tensor& target) {
+  at::Tensor classes = target;
+  if (classes.dim() > 0 && classes.dim() == output.dim() && classes.size(-1) == 1) classes = classes.squeeze(-1);
+  if (output.dim() < 1 || classes.sizes() != output.sizes().slice(0, static_cast<size_t>(output.dim()) - 1)) {
+    throw invalid_argument(who, ": the output is ", spec_of(output).to_string(), " and the target ",
+                           spec_of(target).to_string(), ", expected the number of a class for each row of scores");
+  }
+  return classes.to(at::kLong);
+}
+
 }  // namespace muster

@@ -15,4 +15,7 @@ struct OutputAndTarget {
 // other shapes are Error{kInvalidArgument} in the name of `who`.
 OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tensor target);
 
+// The number of the class of each row of scores, which are the last dimension of `output`. Likewise.
+at::Tensor class_of_each_row(const std::string& who, const at::Tensor& output, const at::Tensor& target);
+
 }  // namespace muster
