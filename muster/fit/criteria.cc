@@ -202,8 +202,10 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
       // Softmax, which takes longer than to look for the highest, leaves the order as it is.
       const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
       for (const Metric& metric : criterion.metrics) {
-        const bool as_it_is = in_order && metric.reads() == Metric::Reads::kRanks;
-        sums.push_back(metric.sums(as_it_is ? output : probabilities, expected[i].target, weights[i]));
+        const bool as_it_is =
+            metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
+        sums.push_back(metric.sums(as_it_is ? output : probabilities, expected[i].target, weights[i],
+                                   criterion.loss.outputs()));
       }
     });
   }

@@ -86,13 +86,13 @@ CompileOptions options_by_name() {
   return {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}),
           .loss = {{"box", mean_squared_error}, {"kind", sparse_categorical_cross_entropy}},
           .loss_weights = {{"box", 0.3}},
-          .metrics = {{"kind", Accuracy()}, {"box", {MeanAbsoluteError(), R2Score()}}}};
+          .metrics = {{"kind", Accuracy()}, {"box", {MeanAbsoluteError(), R2Score({.outputs = 2})}}}};
 }
 CompileOptions options_in_order() {
   return {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}),
           .loss = {sparse_categorical_cross_entropy, mean_squared_error},
           .loss_weights = {1, 0.3},
-          .metrics = {{Accuracy()}, {MeanAbsoluteError(), R2Score()}}};
+          .metrics = {{Accuracy()}, {MeanAbsoluteError(), R2Score({.outputs = 2})}}};
 }
 
 std::vector<at::Tensor> values_of(const Model& model) {
