@@ -12,6 +12,8 @@
 #include <optional>
 
 #include "muster/base/status.h"
+#include "muster/distribute/replica_ops.h"
+#include "muster/fit/weighted.h"
 #include "muster/runtime/failed_op.h"
 #include "muster/runtime/tensors.h"
 
@@ -58,24 +60,145 @@ std::vector<const T*> given_for(const std::vector<std::string>& outputs, const c
   return found;
 }
 
-at::Tensor weights_of(const Expected& expected, const at::Tensor& by_class, const at::Tensor& output) {
-  const at::Tensor& target = expected.target;
-  const int64_t examples = target.dim() == 0 ? 1 : target.size(0);
-  if (expected.weights.defined() && expected.weights.numel() != examples) {
-    throw invalid_argument("sample_weight: it is ", spec_of(expected.weights).to_string(),
-                           ", expected one for each of ", examples, " examples");
+// How much each example counts, or each of its positions; undefined: all alike.
+struct Counted {
+  at::Tensor weights{}, mask{};
+
+  bool all_alike() const { return !weights.defined() && !mask.defined(); }
+  int64_t dims() const {
+    return std::max<int64_t>({1, weights.defined() ? weights.dim() : 0, mask.defined() ? mask.dim() : 0});
   }
-  at::Tensor weights = expected.weights.defined() ? expected.weights.reshape({examples}).to(output.scalar_type())
-                                                  : at::ones({examples}, output.options().requires_grad(false));
-  if (!by_class.defined()) return weights;
-  at::Tensor classes = target.flatten();
+};
+
+// [N] or [N, T], as it is meant: [N, 1] is of examples, too.
+at::Tensor of_examples_or_positions(at::Tensor weights, int64_t examples) {
+  if (weights.numel() == examples) return weights.reshape({examples});
+  while (weights.dim() > 1 && weights.size(-1) == 1) weights = weights.squeeze(-1);
+  return weights;
+}
+
+void add_mask(at::Tensor& mask, const at::Tensor& other) {
+  if (!mask.defined()) {
+    mask = other;
+    return;
+  }
+  const int64_t dims = std::max(mask.dim(), other.dim());
+  mask = with_dims(mask, dims).logical_and(with_dims(other, dims));
+}
+
+// By the numbers of the classes or, as Keras does it, by the highest of several values; 1 for those without a weight.
+at::Tensor class_weights(const at::Tensor& by_class, const at::Tensor& target, const at::Tensor& output,
+                         int64_t examples) {
+  at::Tensor classes = target;
+  if (target.dim() == 2 && target.size(1) > 1 && target.sizes() == output.sizes()) classes = target.argmax(1);
   if (classes.numel() != examples) {
     throw invalid_argument("class_weight: the target is ", spec_of(target).to_string(),
                            ", expected the number of a class for each example");
   }
+  classes = classes.reshape({examples});
   if (classes.is_floating_point()) classes = classes.round();
-  classes = classes.to(at::kLong).clamp(0, by_class.size(0) - 1);
-  return weights * by_class.to(output.options()).index_select(0, classes);
+  const int64_t last = by_class.size(0) - 1;  // is 1
+  classes = classes.to(at::kLong);
+  classes = classes.masked_fill(classes.lt(0), last).clamp_max(last);
+  return by_class.to(output.options().requires_grad(false)).index_select(0, classes);
+}
+
+int64_t examples_of(const at::Tensor& target) { return target.dim() == 0 ? 1 : target.size(0); }
+
+Counted counted(const Expected& expected, const at::Tensor& by_class, const at::Tensor& output) {
+  const int64_t examples = examples_of(expected.target);
+  Counted found;
+  if (expected.weights.defined()) {
+    const at::Tensor given = of_examples_or_positions(expected.weights, examples);
+    (given.scalar_type() == at::kBool ? found.mask : found.weights) = given;
+  }
+  if (expected.mask.defined()) {
+    const at::Tensor mask = of_examples_or_positions(expected.mask, examples);
+    add_mask(found.mask, mask.scalar_type() == at::kBool ? mask : mask.ne(0));
+  }
+  if (found.weights.defined()) found.weights = found.weights.to(output.scalar_type());
+  if (by_class.defined()) {
+    const at::Tensor of_classes = class_weights(by_class, expected.target, output, examples);
+    found.weights = found.weights.defined() ? found.weights * with_dims(of_classes, found.weights.dim()) : of_classes;
+  }
+  return found;
+}
+
+// For metrics: one tensor, which has a weight for each example or position.
+at::Tensor in_one(const Counted& counted, int64_t examples, const at::Tensor& output) {
+  if (counted.all_alike()) return at::ones({examples}, output.options().requires_grad(false));
+  const int64_t dims = counted.dims();
+  if (!counted.mask.defined()) return with_dims(counted.weights, dims);
+  const at::Tensor mask = with_dims(counted.mask, dims).to(output.scalar_type());
+  return counted.weights.defined() ? with_dims(counted.weights, dims) * mask : mask;
+}
+
+// A loss of a batch.
+struct LossOfBatch {
+  at::Tensor each{};     // which it adds up; no dimension: it is the mean of the examples
+  at::Tensor divisor{};  // by which the sum is divided; undefined: by what follows
+  double known_divisor = 1;
+};
+
+int replicas() {
+  const ReplicaContext* const replica = ReplicaContext::current();
+  return replica == nullptr ? 1 : replica->num_replicas();
+}
+
+LossOfBatch weigh(const Loss& loss, at::Tensor each, const Expected& expected, Counted counted, int64_t examples) {
+  const LossReduction reduction = loss.options().reduction;
+  if (counted.weights.defined()) check_weights("sample_weight", counted.weights, each);
+  if (counted.mask.defined()) check_weights("mask", counted.mask, each);
+  if (const at::Tensor own = loss.counted(each, expected.target); own.defined()) add_mask(counted.mask, own);
+  if (reduction != LossReduction::kSum) {
+    each = mean_beyond(each, counted.dims());
+  } else if (loss.options().means_last && each.dim() > counted.dims()) {
+    each = each.mean(-1);
+  }
+  at::Tensor mask, weights;
+  if (counted.mask.defined()) {
+    mask = with_dims(counted.mask, each.dim()).expand(each.sizes());
+    each = each.masked_fill(mask.logical_not(), 0);
+  }
+  if (counted.weights.defined()) {
+    weights = with_dims(counted.weights, each.dim()).expand(each.sizes());
+    each = each * weights;
+  }
+  if (reduction == LossReduction::kSum) return {.each = each, .known_divisor = 1.0 / replicas()};
+  if (reduction == LossReduction::kMeanWithSampleWeight && weights.defined()) {
+    return {.each = each, .divisor = (mask.defined() ? weights.masked_fill(mask.logical_not(), 0) : weights).sum()};
+  }
+  if (mask.defined()) return {.each = each, .divisor = mask.sum().to(each.scalar_type())};
+  return {.each = mean_beyond(each, 1), .known_divisor = static_cast<double>(examples)};
+}
+
+LossOfBatch loss_of_batch(const Criterion& criterion, const at::Tensor& output, const Expected& expected,
+                          const Counted& counted, int64_t examples) {
+  const Loss& loss = criterion.loss;
+  const at::Tensor each = loss.elements(output, expected.target);
+  if (each.dim() > 0 && each.size(0) != examples) {
+    throw invalid_argument("loss ", loss.name(), ": it is ", spec_of(each).to_string(),
+                           ", expected a number for each of ", examples, " examples, or one");
+  }
+  if (each.dim() == 0 && !counted.all_alike()) {
+    throw invalid_argument("loss ", loss.name(), ": it is one number for the batch, so that weights of ",
+                           "examples would be lost; expected a number for each example");
+  }
+  const bool plain = loss.options().reduction != LossReduction::kSum && !loss.options().ignored_class;
+  if (each.dim() == 0 || (plain && counted.all_alike())) {
+    return {.each = mean_beyond(each, 1), .known_divisor = static_cast<double>(examples)};
+  }
+  return weigh(loss, each, expected, counted, examples);
+}
+
+// To go down: what replicas have of it adds up to the loss of the whole batch, so that they divide by what all have.
+at::Tensor reduced(const LossOfBatch& loss) {
+  if (loss.each.dim() == 0) return loss.each;
+  const at::Tensor sum = loss.each.sum();
+  if (!loss.divisor.defined()) return sum / (loss.known_divisor == 0 ? 1 : loss.known_divisor);
+  if (!c10::GradMode::is_enabled()) return sum;  // nobody goes down
+  const at::Tensor divisor = replicas() == 1 ? loss.divisor : all_reduce(ReduceOp::kMean, loss.divisor);
+  return sum / divisor.masked_fill(divisor.eq(0), 1);
 }
 
 // Each number of an epoch has a name of its own, beside those of validation data, which begin with "val_".
@@ -97,6 +220,22 @@ void refuse_double_names(const std::vector<Criterion>& all) {
                              "\", and of validation data it is the \"", name, "\"; expected another name");
     }
   }
+}
+
+// The number of examples and the divisors. One op, if no data decides on a divisor.
+std::vector<at::Tensor> counts(int64_t examples, const std::vector<LossOfBatch>& losses,
+                               const at::TensorOptions& options) {
+  const auto number = static_cast<double>(examples);
+  const bool all_of_examples = std::all_of(losses.begin(), losses.end(), [&](const LossOfBatch& loss) {
+    return !loss.divisor.defined() && loss.known_divisor == number;
+  });
+  if (all_of_examples) return {at::full({1 + static_cast<int64_t>(losses.size())}, number, options)};
+  std::vector<at::Tensor> all{at::full({1}, number, options)};
+  for (const LossOfBatch& loss : losses) {
+    all.push_back(loss.divisor.defined() ? loss.divisor.to(at::kDouble).reshape({1})
+                                         : at::full({1}, loss.known_divisor, options));
+  }
+  return all;
 }
 
 // Says which output it was, if there are others.
@@ -151,15 +290,16 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     throw invalid_argument("class_weight: the model has the outputs ", names(),
                            ", expected one; with several, examples have weights (sample_weight)");
   }
-  std::vector<at::Tensor> weights, losses;
+  std::vector<Counted> weighted;
+  std::vector<LossOfBatch> losses;
   at::Tensor loss;
-  double examples = 0;
+  int64_t examples = 0;
   for (size_t i = 0; i < all_.size(); ++i) {
     const Criterion& criterion = all_[i];
     const at::Tensor& output = outputs.tensors()[criterion.place];
     about(criterion, [&] {
-      weights.push_back(weights_of(expected[i], by_class, output));
-      const auto own = static_cast<double>(weights[i].size(0));
+      weighted.push_back(counted(expected[i], by_class, output));
+      const int64_t own = examples_of(expected[i].target);
       if (i > 0 && own != examples) {
         throw invalid_argument("its target is ", spec_of(expected[i].target).to_string(), ", that of \"",
                                all_[0].output, "\" is ", spec_of(expected[0].target).to_string(),
@@ -167,67 +307,64 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
       }
       examples = own;
       if (!criterion.loss) return;
-      at::Tensor each = criterion.loss(output, expected[i].target);
-      if (each.dim() > 0 && each.size(0) != weights[i].size(0)) {
-        throw invalid_argument("loss ", criterion.loss.name(), ": it is ", spec_of(each).to_string(),
-                               ", expected a number for each of ", weights[i].size(0), " examples, or one");
-      }
-      const bool weighted = expected[i].weights.defined() || by_class.defined();
-      if (weighted && each.dim() == 0) {
-        throw invalid_argument("loss ", criterion.loss.name(), ": it is one number for the batch, so that weights of ",
-                               "examples would be lost; expected a number for each example");
-      }
-      if (each.dim() > 1) each = each.flatten(1).mean(1);
-      if (weighted) each = each * weights[i];
-      const at::Tensor mean = each.dim() == 0 ? each : each.sum() / std::max(examples, 1.0);
+      LossOfBatch of_batch = loss_of_batch(criterion, output, expected[i], weighted[i], examples);
+      const at::Tensor mean = reduced(of_batch);
       const at::Tensor part = criterion.weight == 1 ? mean : mean * criterion.weight;
-      losses.push_back(each.detach());
+      of_batch.each = of_batch.each.detach();
+      losses.push_back(std::move(of_batch));
       loss = loss.defined() ? loss + part : part;
     });
   }
 
   c10::AutoGradMode no_gradients(false);
-  std::vector<at::Tensor> sums{at::full({1}, examples, weights[0].options().dtype(at::kDouble))};
-  for (const at::Tensor& each : losses) {
+  const at::TensorOptions as_sums = outputs.tensors()[all_[0].place].options().requires_grad(false).dtype(at::kDouble);
+  std::vector<at::Tensor> sums = counts(examples, losses, as_sums);
+  for (const LossOfBatch& of_batch : losses) {
     // One op: nobody needs the mean itself, whose gradient is known without it.
-    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * examples).reshape({1})
-                                   : each.sum({0}, /*keepdim=*/true, at::kDouble));
+    const at::Tensor& each = of_batch.each;
+    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * static_cast<double>(examples)).reshape({1})
+                                   : (each.dim() == 1 ? each : each.flatten()).sum({0}, /*keepdim=*/true, at::kDouble));
   }
   for (size_t i = 0; i < all_.size(); ++i) {
     const Criterion& criterion = all_[i];
     if (criterion.metrics.empty()) continue;
     about(criterion, [&] {
       const at::Tensor output = outputs.tensors()[criterion.place].detach();
+      const at::Tensor weights = in_one(weighted[i], examples, output);
       const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
       // Softmax, which takes longer than to look for the highest, leaves the order as it is.
       const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
       for (const Metric& metric : criterion.metrics) {
         const bool as_it_is =
             metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
-        sums.push_back(metric.sums(as_it_is ? output : probabilities, expected[i].target, weights[i],
-                                   criterion.loss.outputs()));
+        sums.push_back(
+            metric.sums(as_it_is ? output : probabilities, expected[i].target, weights, criterion.loss.outputs()));
       }
     });
   }
   return {at::cat(sums), loss};
 }
 
+size_t Criteria::losses() const {
+  return static_cast<size_t>(
+      std::count_if(all_.begin(), all_.end(), [](const Criterion& each) { return static_cast<bool>(each.loss); }));
+}
+
 size_t Criteria::length() const {
-  size_t length = kLosses;
+  size_t length = kDivisors + 2 * losses();
   for (const Criterion& criterion : all_) {
-    if (criterion.loss) ++length;
     for (const Metric& metric : criterion.metrics) length += static_cast<size_t>(metric.length());
   }
   return length;
 }
 
 Logs Criteria::logs(const std::vector<double>& sums) const {
-  const double examples = std::max(sums[kExamples], 1.0);
   Logs logs{{"loss", 0}};
-  auto next = sums.begin() + kLosses;
+  auto divisor = sums.begin() + kDivisors, next = divisor + static_cast<ptrdiff_t>(losses());
   for (const Criterion& criterion : all_) {
     if (!criterion.loss) continue;
-    const double own = *next++ / examples;
+    const double own = *next++ / (*divisor == 0 ? 1 : *divisor);
+    ++divisor;
     if (!criterion.prefix.empty()) logs.set(criterion.prefix + "loss", own);
     logs.set("loss", logs["loss"] + criterion.weight * own);
   }

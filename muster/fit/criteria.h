@@ -27,7 +27,8 @@ struct Criterion {
 // What an output should be.
 struct Expected {
   at::Tensor target{};
-  at::Tensor weights{};  // of examples; undefined: all alike
+  at::Tensor weights{};  // of examples, [N], or of their positions, [N, T]; undefined: all alike
+  at::Tensor mask{};     // which of them count; undefined: all. Weights of type bool are such a mask, too.
 };
 
 // The criteria of those outputs that have a loss or metrics, in their order. A value, which never changes.
@@ -41,8 +42,9 @@ class Criteria {
   const std::vector<Criterion>& all() const { return all_; }
   std::string names() const;  // of the outputs that have one, for a message
 
-  // What a batch adds up to: the number of examples, the losses, the metrics; and the loss to go down. Traced.
-  static constexpr size_t kExamples = 0, kLosses = 1;  // where they begin
+  // What a batch adds up to: the number of examples, what each loss is divided by, the losses, the metrics; and the
+  // loss to go down. Traced.
+  static constexpr size_t kExamples = 0, kDivisors = 1;  // where they begin
   struct Judged {
     at::Tensor sums, loss;
   };
@@ -61,6 +63,8 @@ class Criteria {
   std::string to_string() const;
 
  private:
+  size_t losses() const;  // how many there are
+
   std::vector<std::string> outputs_;
   std::vector<Criterion> all_;
 };

@@ -3,6 +3,8 @@
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "muster/base/status.h"
 #include "muster/runtime/tensors.h"
@@ -10,7 +12,27 @@
 namespace muster {
 namespace {
 
-constexpr std::string_view kWeights = "sample_weight", kWeightsOfOutput = "sample_weight_";
+// Columns of them are of all outputs, or of one: "sample_weight_box".
+constexpr std::string_view kWeights = "sample_weight", kMask = "sample_mask";
+
+// The output whose column it is, if it is one of `kind`: empty for all.
+std::optional<std::string> output_of(const std::string& name, std::string_view kind) {
+  if (name == kind) return "";
+  if (!name.starts_with(str_cat(kind, "_"))) return std::nullopt;
+  return name.substr(kind.size() + 1);
+}
+
+std::optional<std::string> output_of(const std::string& name) {
+  std::optional<std::string> output = output_of(name, kWeights);
+  return output ? output : output_of(name, kMask);
+}
+
+// That of the output, or else that of all; undefined if there is none.
+at::Tensor column_for(const std::string& output, std::string_view kind, const Features& columns) {
+  const std::string own = str_cat(kind, "_", output), of_all(kind);
+  if (columns.contains(own)) return columns[own];
+  return columns.contains(of_all) ? columns[of_all] : at::Tensor();
+}
 
 // Of an element without names: targets, and weights for all outputs or for each.
 std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Criteria& criteria, size_t inputs) {
@@ -55,8 +77,7 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
   std::vector<std::string> names[3];
   std::vector<at::Tensor> columns[3];
   for (size_t i = 0; i < count; ++i) {
-    const bool weighs = it.names[i] == kWeights || it.names[i].starts_with(kWeightsOfOutput);
-    const size_t kind = i + labels >= count ? 1 : weighs ? 2 : 0;
+    const size_t kind = i + labels >= count ? 1 : output_of(it.names[i]) ? 2 : 0;
     names[kind].push_back(it.names[i]);
     columns[kind].push_back(tensors[i]);
   }
@@ -82,10 +103,10 @@ std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
                            absl::StrJoin(outputs, ", "));
   }
   for (const std::string& name : weights.names()) {
-    if (name == kWeights || is_output(name.substr(kWeightsOfOutput.size()))) continue;
-    throw invalid_argument("column \"", name, "\" would be weights of an output \"",
-                           name.substr(kWeightsOfOutput.size()), "\", but those of the model are ",
-                           absl::StrJoin(outputs, ", "));
+    const std::string output = *output_of(name);
+    if (output.empty() || is_output(output)) continue;
+    throw invalid_argument("column \"", name, "\" would be weights of an output \"", output,
+                           "\", but those of the model are ", absl::StrJoin(outputs, ", "));
   }
   std::vector<Expected> expected(count);
   for (size_t i = 0; i < count; ++i) {
@@ -95,12 +116,8 @@ std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
                              absl::StrJoin(targets.names(), ", "));
     }
     expected[i].target = known != 0 ? targets[output] : targets.tensors()[i];
-    const std::string own = str_cat(kWeightsOfOutput, output);
-    if (weights.contains(own)) {
-      expected[i].weights = weights[own];
-    } else if (weights.contains(kWeights)) {
-      expected[i].weights = weights[kWeights];
-    }
+    expected[i].weights = column_for(output, kWeights, weights);
+    expected[i].mask = column_for(output, kMask, weights);
   }
   return expected;
 }

@@ -14,7 +14,7 @@ struct ModelBatch {
   // Error{kInvalidArgument} if they cannot be.
   ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, size_t input_count);
 
-  // A target for each criterion, by the names of the outputs or in their order, and weights of examples: those of the
+  // A target for each criterion, by the names of the outputs or in their order, and weights and masks: those of the
   // output, or else those of all. Throws Error{kInvalidArgument} for others.
   std::vector<Expected> expected(const Criteria& criteria) const;
 
@@ -24,7 +24,7 @@ struct ModelBatch {
   Features inputs{{}, {}};
   // Without names, weights may follow the targets: only the criteria tell.
   Features targets{{}, {}};
-  Features weights{{}, {}};  // with the names of their columns
+  Features weights{{}, {}};  // and masks, with the names of their columns
 };
 
 }  // namespace muster

@@ -18,7 +18,9 @@ namespace muster {
 // of a pipeline, batches of one replica, for its InputContext. An element is (input, target) or (input, target, weights
 // of examples), with as many targets as the model has outputs, and one tensor of weights or as many. Or it has names:
 // then the targets are the columns that Dataset::label has named, the weights those of a column "sample_weight", or
-// "sample_weight_box" for output "box", if there is one, and the rest are inputs. A value.
+// "sample_weight_box" for output "box", if there is one, and the rest are inputs. Weights are of examples, or of the
+// positions of sequences and pictures, [N, T]. Weights of type bool are a mask, and so is a column "sample_mask" (or
+// "sample_mask_box"): what is masked does not count, nor in the number that a mean is divided by. A value.
 class ModelInput {
  public:
   using Make = std::function<Dataset(InputContext)>;
