@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "bench/server_processes.h"
@@ -11,6 +12,7 @@
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/data/dataset.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
+#include "muster/fit/summary_writer.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/profile.h"
 #include "muster/trace/control_flow.h"
@@ -227,18 +229,60 @@ void allreduce(const Part& part, Bench& bench) {
   group.end();
 }
 
-// The same with more processes, as far as there are cores. Over the network also what each process sends for a large
-// sum, by what a ring of so many would.
+// What a large sum takes, by what two processes need for one: each of them sends and gets 2(n-1) messages, which have
+// 2(n-1)/n of its bytes.
+struct TimeOfSum {
+  double message_us, bytes_us;  // one message, however short; as many bytes as the tensor has
+
+  static TimeOfSum by_two(double large_us, double small_us) {
+    return {.message_us = small_us / 2, .bytes_us = large_us - small_us};
+  }
+  double of(int processes) const { return 2.0 * (processes - 1) * (message_us + bytes_us / processes); }
+};
+
+// MUSTER_CURVES=DIR gets what `muster plot DIR` draws: what was measured and what was predicted, by processes.
+class Curves {
+ public:
+  explicit Curves(const std::string& suffix)
+      : tag_(suffix.empty() ? "100 MB from memory to memory, ms" : "100 MB over sockets, ms") {
+    const char* directory = std::getenv("MUSTER_CURVES");
+    if (directory == nullptr) return;
+    measured_.emplace(str_cat(directory, "/measured"));
+    predicted_.emplace(str_cat(directory, "/predicted"));
+  }
+  void add(int processes, double measured_us, double predicted_us) {
+    if (!measured_) return;
+    measured_->scalar(tag_, measured_us / 1e3, processes);
+    predicted_->scalar(tag_, predicted_us / 1e3, processes);
+  }
+
+ private:
+  const std::string tag_;
+  std::optional<SummaryWriter> measured_, predicted_;
+};
+
+// The same with more processes, as far as there are cores, and what two promise for so many. Over the network also what
+// each process sends for a large sum, by what a ring of so many would, and what two promise for 1,000 machines with
+// 100 Gbit/s.
 void scale_allreduce(const Part& part, Bench& bench) {
   const std::string suffix = choose_way(part);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  Curves curves(suffix);
+  TimeOfSum promised{};
   for (int processes = 2; processes <= std::max(2, std::min(8, cores)); ++processes) {
     const Group group(processes, "allreduce");
     const Strategy& strategy = group.strategy;
     const Works works = sums(strategy);
     const std::string name = str_cat("_", processes, "processes", suffix);
-    bench.least({"100MB" + name, "us"}, [&] { return seconds(lead(strategy, works, 0)) * 1e6; });
-    bench.least({"1KB" + name, "us"}, [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
+    const double large = bench.least({"100MB" + name, "us"}, [&] { return seconds(lead(strategy, works, 0)) * 1e6; });
+    const double small =
+        bench.least({"1KB" + name, "us"}, [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
+    if (processes == 2) promised = TimeOfSum::by_two(large, small);
+    curves.add(processes, large, promised.of(processes));
+    if (processes > 2) {
+      bench.once({"100MB" + name + "_predicted", "us"}, promised.of(processes));
+      bench.once({"100MB" + name + "_by_predicted", "times"}, large / promised.of(processes));
+    }
     if (part.name == "network") {
       const double ring = 2.0 * (processes - 1) / processes * 4.0 * kLarge;
       bench.least({"sent_by_ring" + name, "times"}, [&] {
@@ -250,6 +294,11 @@ void scale_allreduce(const Part& part, Bench& bench) {
     }
     group.end();
   }
+  if (part.name != "network") return;
+  constexpr int kMachines = 1'000;
+  constexpr double kBytesPerUs = 12'500;  // 100 Gbit/s
+  const TimeOfSum there{.message_us = promised.message_us, .bytes_us = 4.0 * kLarge / kBytesPerUs};
+  bench.once({str_cat("100MB_", kMachines, "machines_predicted"), "us"}, there.of(kMachines));
 }
 
 void mwms_mlp(const Part&, Bench& bench) {

@@ -114,7 +114,8 @@ const std::vector<Workload>& workloads() {
        {{"1ps", 1}, {"2ps", 1}, {"4ps", 1}},
        scale_ps},
       {"scale_allreduce",
-       "a sum over 2 to 8 processes, as far as there are cores: 100 MB and 1 KB, and what each process sends",
+       "a sum over 2 to 8 processes, as far as there are cores: 100 MB and 1 KB, what each process sends, and what two "
+       "promise for more",
        {{"processes", 1}, {"network", 1}},
        scale_allreduce},
   };
