@@ -14,7 +14,9 @@
 #include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/parameter_server_strategy.h"
+#include "muster/graph/program.h"
 #include "muster/runtime/owner.h"
+#include "muster/session/step_program.h"
 #include "muster/trace/function.h"
 #include "muster/train/adaptive_optimizers.h"
 #include "muster/train/checkpoints.h"
@@ -196,6 +198,30 @@ TEST(Averages, KeepWhatSeveralWorkersChange) {
   sgd.take_averages();
   EXPECT_TRUE(torch::equal(w.value(), torch::full({8}, -1.0F))) << w.value();
   EXPECT_TRUE(torch::equal(table.value()[2], torch::full({8}, -1.0F))) << table.value();
+}
+
+size_t count_of(const Program& program, const std::string& op) {
+  size_t count = 0;
+  for (const Instruction& instruction : program.instructions) count += program.op_of(instruction).name == op ? 1 : 0;
+  return count;
+}
+
+// The request that reads looks the row up, and keeps nothing of the variables for that which writes.
+TEST(Averages, AreOfWhatIsThereWhenTheGradientsHaveCome) {
+  const InProcessCluster cluster({.workers = 1, .ps = 1});
+  const ParameterServerStrategy strategy(cluster.resolver());
+  const auto table = strategy.make<Variable>(torch::zeros({4, 8})), w = strategy.make<Variable>(torch::zeros({8}));
+  const Sgd sgd({table, w}, {.learning_rate = 1, .momentum = 0.9, .all = {.average = 0.5}});
+  auto step = function([&](at::Tensor ids) { sgd.minimize((lookup(table, ids) * w.value()).sum()); });
+  const std::string worker = "/job:worker/replica:0/task:0", cpu = "/device:CPU:0";
+  const PlacerOptions devices{.devices = {worker + cpu, "/job:ps/replica:0/task:0" + cpu},
+                              .default_device = worker + cpu};
+
+  const Program program = make_step(step.program(torch::tensor({2})), "", devices, worker);
+
+  ASSERT_EQ(program.parts.size(), 2U);
+  EXPECT_EQ(count_of(program.parts[0], "muster_rows::gather"), 1U);
+  EXPECT_EQ(count_of(program.parts[0], kSend.name), 2U) << "the ids, and what of the distance stays";
 }
 
 TEST(Averages, AreNotThereUnlessTheyAreKept) {
