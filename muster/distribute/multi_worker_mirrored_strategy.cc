@@ -146,9 +146,7 @@ class OnEachWorker : public VariableCreator {
 class SavedByFirst : public SavedVariables {
  public:
   explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
-  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override {
-    return here_->save(directory, request);
-  }
+  Write begin_save(const Only& only) const override { return here_->begin_save(only); }
   void restore(Source source) override { here_->restore(std::move(source)); }
   void check_all_used() const override { here_->check_all_used(); }
   void end_filling() override { here_->end_filling(); }

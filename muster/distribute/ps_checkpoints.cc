@@ -53,24 +53,30 @@ StoredVariable PsCheckpoints::stored(const Variable::State& state) const {
           .first_row = part_of ? part_of->first_row : 0};
 }
 
-std::vector<ShardEntry> PsCheckpoints::save(const std::string& directory, const Request& request) const {
-  ChosenVariables chosen(request.only);
+SavedVariables::Write PsCheckpoints::begin_save(const Only& only) const {
+  ChosenVariables chosen(only);
   StoredByTask by_task;
+  std::vector<std::shared_ptr<Variable::State>> held;  // or their servers might let go of them
   for (const auto& state : options_.all()) {
     const auto& part = state->part_of;
     if (part && part->alike && part->first_row > 0) continue;  // the first one is stored, for all
     StoredVariable one = stored(*state);
-    if (chosen.take(one)) by_task[task_of_device(state->options.device)].push_back(std::move(one));
+    if (!chosen.take(one)) continue;
+    by_task[task_of_device(state->options.device)].push_back(std::move(one));
+    held.push_back(state);
   }
   chosen.check_all_taken();
-  std::vector<ShardEntry> entries;
-  for (auto& answer :
-       ask_all(*options_.peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
-         return keeper.save(directory, variables, {.pace = request.pace, .since = request.since});
-       })) {
-    for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
-  }
-  return entries;
+  return [peers = options_.peers, by_task = std::move(by_task), held = std::move(held)](const std::string& directory,
+                                                                                        const SaveOptions& options) {
+    std::vector<ShardEntry> entries;
+    for (auto& answer :
+         ask_all(*peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
+           return keeper.save(directory, variables, options);
+         })) {
+      for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
+    }
+    return entries;
+  };
 }
 
 void PsCheckpoints::check_directory(const std::string& directory) const {

@@ -26,9 +26,9 @@ class PsCheckpoints : public SavedVariables {
   PsCheckpoints(PsCheckpointsOptions options, PsIncarnations& incarnations)
       : options_(std::move(options)), incarnations_(incarnations) {}
 
-  // Has every parameter server write its variables into this directory, all at once.
-  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override;
-  bool saves_beside_steps() const override { return true; }
+  // Has every parameter server write its variables into the directory, all at once.
+  Write begin_save(const Only& only) const override;
+  bool in_step() const override { return false; }
   void check_directory(const std::string& directory) const override;
   // All or none: every parameter server first looks whether it can (RestoreStage). Waits for those that are being
   // restarted, and takes them for what they are from now on.

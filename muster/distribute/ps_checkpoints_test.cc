@@ -37,7 +37,7 @@ TEST_F(CheckpointsOfPs, HaveEachParameterServerWriteItsOwn) {
 
   std::vector<std::string> slices;
   std::set<std::string> files;
-  for (const ShardEntry& entry : saved_->save(directory, {})) {
+  for (const ShardEntry& entry : saved_->begin_save({})(directory, {})) {
     slices.push_back(entry.tensor_name());
     files.insert(entry.file);
   }
@@ -45,14 +45,13 @@ TEST_F(CheckpointsOfPs, HaveEachParameterServerWriteItsOwn) {
 
   EXPECT_THAT(slices, UnorderedElementsAre("whole", "parts[0:4]", "parts[4:8]"));
   EXPECT_EQ(files.size(), 2u);
-  EXPECT_TRUE(saved_->saves_beside_steps());
+  EXPECT_FALSE(saved_->in_step());
 }
 
 TEST_F(CheckpointsOfPs, NameTheVariableThatIsNotThere) {
   const auto v = strategy_.make<Variable>(torch::ones({}), VariableOptions{.name = "v"});
 
-  const Status refused =
-      caught([&] { saved_->save("/nowhere", {.only = std::map<std::string, std::string>{{"w", "w"}}}); });
+  const Status refused = caught([&] { (void)saved_->begin_save(std::map<std::string, std::string>{{"w", "w"}}); });
 
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("w"));

@@ -15,18 +15,23 @@ namespace {
 
 class VariablesHere : public SavedVariables, public VariableFiller, public std::enable_shared_from_this<VariablesHere> {
  public:
-  std::vector<ShardEntry> save(const std::string& directory, const Request& request) const override {
-    ChosenVariables chosen(request.only);
+  Write begin_save(const Only& only) const override {
+    ChosenVariables chosen(only);
     std::vector<StoredVariable> stored;
+    Cells cells;
     for (const auto& state : Variable::State::all_here()) {
       const auto whole = state->copy_of.lock();
       if (whole && whole->copies[0].state() != state) continue;
       StoredVariable one = stored_as(*state);
-      if (chosen.take(one)) stored.push_back(std::move(one));
+      if (!chosen.take(one)) continue;
+      stored.push_back(std::move(one));
+      cells.push_back(state->cell);
     }
     chosen.check_all_taken();
-    return save_variables(local_worker().store(), local_worker().devices().task(), directory, stored,
-                          {.pace = request.pace, .since = request.since});
+    return [stored = std::move(stored), cells = std::move(cells)](const std::string& directory,
+                                                                  const SaveOptions& options) {
+      return save_variables(cells, local_worker().devices().task(), directory, stored, options);
+    };
   }
 
   void restore(Source source) override {

@@ -1,6 +1,7 @@
 // What checkpoints need of whoever holds the variables of a strategy.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,11 +21,6 @@ class SavedVariables {
   // own names.
   using Only = std::optional<std::map<std::string, std::string>>;
 
-  struct Request {
-    SavePace pace = SavePace::kFull;
-    Only only{};
-    SaveSince since{};
-  };
   struct Source {
     std::string checkpoint{};
     std::set<std::string> variables{};  // that it has
@@ -34,11 +30,12 @@ class SavedVariables {
   };
 
   virtual ~SavedVariables() = default;
-  // Writes variables into files of this directory.
-  virtual std::vector<ShardEntry> save(const std::string& directory, const Request& request) const = 0;
-  // Whether that makes sense while steps go on. Where steps are in step it does not: the variables would not belong
-  // together.
-  virtual bool saves_beside_steps() const { return false; }
+  // Writes variables into files of a directory, by any thread.
+  using Write = std::function<std::vector<ShardEntry>(const std::string& directory, const SaveOptions& options)>;
+  // Chooses them now: what is made before they are written is not among them, and what nobody has any more is.
+  virtual Write begin_save(const Only& only) const = 0;
+  // Whether steps change all variables together: what is saved while they go on then never was at one moment.
+  virtual bool in_step() const { return true; }
   // Throws now what save() into a directory below this one would throw because somebody may not use it.
   virtual void check_directory([[maybe_unused]] const std::string& directory) const {}
   // Gives the variables the values that they have in a checkpoint, all of them or none, and those that are made from

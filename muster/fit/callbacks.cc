@@ -160,7 +160,8 @@ void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
     }
   }
   if (best_) metadata_[kBest + best_->monitor()] = best_->best() ? in_all_digits(*best_->best()) : "none";
-  checkpoints_->save_async(step, metadata_);
+  options_.while_training ? checkpoints_->save_async(step, metadata_)
+                          : checkpoints_->save_between_steps(step, metadata_);
 }
 
 std::string ModelCheckpoint::memory() const {
@@ -211,7 +212,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   for (size_t i = 0; i < memories.size(); ++i) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
-  checkpoints_->save_async(training.epoch + 1, metadata);
+  checkpoints_->save_between_steps(training.epoch + 1, metadata);
   if (!preemption_ || !preemption_->somebody_was_told() || training.stop) return;
   training.preempted = training.epoch + 1 < training.epochs;
   training.stop = true;

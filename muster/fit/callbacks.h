@@ -55,14 +55,15 @@ struct ModelCheckpointOptions {
   std::optional<IncrementalOptions> incremental{};
   std::string monitor{};  // not empty: only epochs with a better one than all before are saved
   Better better = Better::kAuto;
+  bool while_training = false;  // under every strategy, with variables of different moments: Checkpoints::save_async
   // Inputs of the model. Not empty: its forward program is in the checkpoints, so that `muster export` can make a model
   // of them.
   std::vector<at::Tensor> example_inputs{};
 };
-// Saves all variables of the model's strategy after an epoch, as Checkpoints::save_async does, so that parameter
-// servers save while the next epoch begins: the step is that of the training. A save that has failed is an error of the
-// epoch after it, or of the end; a directory that a server may not use is one of the beginning. A training that does
-// not begin with the first epoch goes on with the best number that the directory has.
+// Saves all variables of the model's strategy after an epoch, as Checkpoints::save_between_steps does, so that
+// parameter servers save while the next epoch begins: the step is that of the training. A save that has failed is an
+// error of the epoch after it, or of the end; a directory that a server may not use is one of the beginning. A training
+// that does not begin with the first epoch goes on with the best number that the directory has.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);

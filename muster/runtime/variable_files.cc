@@ -394,6 +394,21 @@ std::string staged_name(const StoredVariable& variable) {
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables,
                                        const SaveOptions& options) {
+  check_request(variables);
+  Cells cells;
+  for (const StoredVariable& variable : variables) {
+    cells.push_back(store.find(variable.name));
+    if (!cells.back())
+      throw not_found("variable \"", variable.whole, "\" is not at ", task, "; was the task restarted?");
+    if (cells.back()->spec() == variable.spec) continue;
+    throw invalid_argument("variable \"", variable.whole, "\" is ", cells.back()->spec().to_string(), " at ", task,
+                           ", cannot be saved as ", variable.spec.to_string());
+  }
+  return save_variables(cells, task, directory, variables, options);
+}
+
+std::vector<ShardEntry> save_variables(const Cells& cells, const std::string& task, const std::string& directory,
+                                       const std::vector<StoredVariable>& variables, const SaveOptions& options) {
   PlainTensors plain;
   check_request(variables);
   std::shared_ptr<WorkShare> beside;
@@ -402,14 +417,8 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
   }
   const VariablePieces pieces;
   std::vector<Slice> slices;
-  for (const StoredVariable& variable : variables) {
-    const std::shared_ptr<VariableCell> cell = store.find(variable.name);
-    if (!cell) throw not_found("variable \"", variable.whole, "\" is not at ", task, "; was the task restarted?");
-    if (cell->spec() != variable.spec) {
-      throw invalid_argument("variable \"", variable.whole, "\" is ", cell->spec().to_string(), " at ", task,
-                             ", cannot be saved as ", variable.spec.to_string());
-    }
-    for (Slice& slice : slices_of(pieces, variable, cell, options.since)) {
+  for (size_t i = 0; i < variables.size(); ++i) {
+    for (Slice& slice : slices_of(pieces, variables[i], cells[i], options.since)) {
       if (beside)
         slice.pieces = [beside, of = std::move(slice.pieces)](int64_t offset) {
           beside->rest();

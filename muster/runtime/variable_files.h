@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -60,6 +61,11 @@ struct SaveOptions {
 std::vector<ShardEntry> save_variables(const VariableStore& store, const std::string& task,
                                        const std::string& directory, const std::vector<StoredVariable>& variables,
                                        const SaveOptions& options = {});
+
+// The same of variables that the store need not have any more. `cells`: theirs.
+using Cells = std::vector<std::shared_ptr<VariableCell>>;
+std::vector<ShardEntry> save_variables(const Cells& cells, const std::string& task, const std::string& directory,
+                                       const std::vector<StoredVariable>& variables, const SaveOptions& options);
 
 // A restore over several tasks has two stages: all of them check, and if all can, all apply.
 enum class RestoreStage {

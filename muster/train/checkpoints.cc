@@ -53,7 +53,7 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
 Checkpoints::~Checkpoints() {
   {
     absl::MutexLock lock(&one_mu_);
-    wait_quietly();
+    if (saving_) log_failure(saving_->end());  // the other processes may be anywhere
   }
   strategy_.saved()->restorer_is_gone(this);
 }
@@ -61,8 +61,19 @@ Checkpoints::~Checkpoints() {
 std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   absl::MutexLock lock(&one_mu_);
   wait_until_saved();
-  if (!only_) strategy_.saved()->check_all_used();
-  return save_at(SavePace::kFull, step, with_texts(metadata));
+  SavedVariables& variables = *strategy_.saved();
+  if (!only_) variables.check_all_used();
+  const Metadata all = with_texts(metadata);
+  std::string path = directory_.path_of(step);
+  Status written;
+  try {
+    if (variables.writes()) path = write(variables.begin_save(only_), SavePace::kFull, step, all);
+  } catch (...) {
+    written = status_of(std::current_exception());
+  }
+  agree(step, written);
+  if (!only_) variables.end_filling();
+  return path;
 }
 
 void Checkpoints::check_directory() const { strategy_.saved()->check_directory(directory_.path()); }
@@ -76,20 +87,43 @@ Checkpoints::Metadata Checkpoints::with_texts(const Metadata& metadata) const {
 }
 
 void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
-  SavedVariables& variables = *strategy_.saved();
-  if (!variables.saves_beside_steps()) {
-    save(step, metadata);
-    return;
-  }
   absl::MutexLock lock(&one_mu_);
   wait_until_saved();
+  SavedVariables& variables = *strategy_.saved();
   if (!only_) {
     variables.check_all_used();
     variables.end_filling();  // now: what is made from here on is not in this checkpoint either
   }
-  saving_ = std::async(std::launch::async,
-                       [this, step, all = with_texts(metadata)] { save_at(SavePace::kBeside, step, all); });
+  const Metadata all = with_texts(metadata);
+  Saving saving{.step = step};
+  try {
+    if (variables.writes()) {
+      saving.under_way =
+          std::async(std::launch::async, [this, step, chosen = variables.begin_save(only_), all]() mutable {
+            const SavedVariables::Write once = std::move(chosen);  // nobody waits until it lets go of the variables
+            try {
+              write(once, SavePace::kBeside, step, all);
+              return Status();
+            } catch (...) {
+              return status_of(std::current_exception());
+            }
+          });
+    }
+  } catch (...) {
+    saving.written = status_of(std::current_exception());
+  }
+  saving_ = std::move(saving);
 }
+
+void Checkpoints::save_between_steps(int64_t step, const Metadata& metadata) {
+  if (strategy_.saved()->in_step()) {
+    save(step, metadata);
+  } else {
+    save_async(step, metadata);
+  }
+}
+
+Status Checkpoints::Saving::end() { return under_way.valid() ? under_way.get() : written; }
 
 void Checkpoints::wait() {
   {
@@ -100,34 +134,21 @@ void Checkpoints::wait() {
 }
 
 void Checkpoints::wait_until_saved() {
-  if (saving_.valid()) saving_.get();
+  if (!saving_) return;
+  Saving saving = *std::exchange(saving_, std::nullopt);
+  agree(saving.step, saving.end());
 }
 
-void Checkpoints::wait_quietly() {
-  try {
-    wait_until_saved();
-  } catch (const Error& error) {
-    MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << error.what();
-  }
+void Checkpoints::log_failure(const Status& written) const {
+  if (written.ok()) return;
+  MUSTER_LOG(error) << "a checkpoint in " << directory_.path() << " was not saved: " << Error(written).what();
 }
 
-std::string Checkpoints::save_at(SavePace pace, int64_t step, const Metadata& metadata) {
-  SavedVariables& variables = *strategy_.saved();
-  std::string path;
-  Status written;
-  try {
-    if (variables.writes()) path = write(pace, step, metadata);
-  } catch (...) {
-    written = status_of(std::current_exception());
-  }
-  written = variables.agree_on_save(step, written);
-  if (!written.ok()) throw Error(written);
-  if (pace == SavePace::kFull && !only_) variables.end_filling();
-  {
-    absl::MutexLock lock(&mu_);
-    newest_ = step;
-  }
-  return variables.writes() ? path : directory_.path_of(step);
+void Checkpoints::agree(int64_t step, const Status& written) {
+  const Status agreed = strategy_.saved()->agree_on_save(step, written);
+  if (!agreed.ok()) throw Error(agreed);
+  absl::MutexLock lock(&mu_);
+  newest_ = step;
 }
 
 std::string Checkpoints::metadata(const std::string& name) const {
@@ -138,21 +159,23 @@ std::string Checkpoints::metadata(const std::string& name) const {
   return found == all.end() ? "" : found->second;
 }
 
-std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& metadata) {
+std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace pace, int64_t step,
+                               const Metadata& metadata) {
   const uint64_t mark = random_id();
   const std::string temporary = directory_.begin(step);
   CheckpointIndex index{.step = step, .metadata = metadata};
   std::string path;
   try {
-    index.entries = store(pace, temporary, mark);
+    index.entries = store(variables, pace, temporary, mark);
     path = directory_.commit(temporary, index);
   } catch (...) {
     directory_.abandon(temporary);
     throw;
   }
-  if (options_.incremental) {
-    auto base = std::make_shared<const Base>(Base{mark, std::move(index)});
+  {
+    auto base = options_.incremental ? std::make_shared<const Base>(Base{mark, std::move(index)}) : nullptr;
     absl::MutexLock lock(&mu_);
+    newest_ = step;
     base_ = std::move(base);
   }
   try {
@@ -163,9 +186,10 @@ std::string Checkpoints::write(SavePace pace, int64_t step, const Metadata& meta
   return path;
 }
 
-std::vector<ShardEntry> Checkpoints::store(SavePace pace, const std::string& temporary, uint64_t mark) {
-  SavedVariables::Request request{.pace = pace, .only = only_};
-  if (!options_.incremental) return strategy_.saved()->save(temporary, request);
+std::vector<ShardEntry> Checkpoints::store(const SavedVariables::Write& variables, SavePace pace,
+                                           const std::string& temporary, uint64_t mark) {
+  SaveOptions options{.pace = pace};
+  if (!options_.incremental) return variables(temporary, options);
   std::shared_ptr<const Base> base;
   {
     absl::MutexLock lock(&mu_);
@@ -173,12 +197,12 @@ std::vector<ShardEntry> Checkpoints::store(SavePace pace, const std::string& tem
   }
   // Before anything is stored: who cannot have the files of the base needs all rows.
   if (base && !link_base(directory_.path_of(base->index.step), base->index, temporary)) base = nullptr;
-  request.since = {.owner = id_,
+  options.since = {.owner = id_,
                    .base = base ? base->mark : 0,
                    .mark = mark,
                    .most_differences = options_.incremental->most_differences,
                    .least_bytes = options_.incremental->least_bytes};
-  std::vector<ShardEntry> stored = strategy_.saved()->save(temporary, request);
+  std::vector<ShardEntry> stored = variables(temporary, options);
   return base ? on_top_of(base->index, std::move(stored), temporary) : stored;
 }
 
@@ -235,7 +259,11 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
 
 std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   absl::MutexLock one(&one_mu_);
-  wait_quietly();  // there may be others to go on from
+  try {
+    wait_until_saved();
+  } catch (const Error& error) {  // there may be others to go on from
+    log_failure(error.status());
+  }
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);

@@ -43,9 +43,9 @@ struct RestoreOptions {
 // optimizers keep beside them. Every parameter server writes its own, in parallel, and nothing is visible until all of
 // it is on the disk. Of a strategy for this process, or none, they are all variables that live here. They load into any
 // number of parts, servers and copies, under any strategy. With CheckpointsOptions::objects they are those that the
-// user names, wherever else variables live. Thread-safe. Limit: while closures run, each
+// user names, wherever else variables live. Thread-safe. Limit: while closures or steps run, each
 // variable of up to 8 MiB is saved as it is at one moment, and of a larger one every MiB of whole rows, but not all at
-// the same one; join() first for a state that belongs together.
+// the same one; join() and save() first for a state that belongs together. Memory is needed for a few such pieces.
 class Checkpoints {
  public:
   Checkpoints(const Strategy& strategy, CheckpointsOptions options);
@@ -60,10 +60,15 @@ class Checkpoints {
   // left behind. Takes as long as it takes.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
 
-  // The same while training goes on, on parameter servers, which take little of it: returns at once. One at a time:
-  // waits for the one before, and throws what that one has thrown if nobody has got it. Under any other strategy, whose
-  // steps change all variables together, this is save().
+  // The same while training goes on, which it takes little of: returns at once. What is there now is saved, what of it
+  // goes meanwhile, too. One at a time: waits for the one before, and throws what that one has thrown if nobody has got
+  // it. Of several processes that train in step the others hear of it in the next save, wait or restore of all.
   void save_async(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
+  // save_async() on parameter servers, where there is no moment between two steps of all workers. Under any other
+  // strategy, whose steps change all variables together, save(): what is saved belongs together. For who saves between
+  // two steps and will go on from there.
+  void save_between_steps(int64_t step, const std::map<std::string, std::string>& metadata = {})
+      ABSL_LOCKS_EXCLUDED(one_mu_);
   // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
   // the save, too, as a save of another thread does for a restore: else it would have values of before and after. Who
   // destroys this waits for all, and the log has the error.
@@ -99,12 +104,23 @@ class Checkpoints {
     CheckpointIndex index;
   };
 
+  // What save_async() has begun. Of several processes with the same variables those that do not write have only begun
+  // to wait for the one that does.
+  struct Saving {
+    int64_t step = 0;
+    Status written{};
+    std::future<Status> under_way{};  // then this says how it went
+
+    Status end();
+  };
+
   void wait_until_saved() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);  // throws what the save throws
-  // Where an error of what is being saved is nobody's, the log has it.
-  void wait_quietly() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);
-  std::string save_at(SavePace pace, int64_t step, const Metadata& metadata);
-  std::string write(SavePace pace, int64_t step, const Metadata& metadata);
-  std::vector<ShardEntry> store(SavePace pace, const std::string& temporary, uint64_t mark);
+  void log_failure(const Status& written) const;                   // where it is nobody's
+  // What has become of a save, for all processes that have called it. Throws it, too.
+  void agree(int64_t step, const Status& written);
+  std::string write(const SavedVariables::Write& variables, SavePace pace, int64_t step, const Metadata& metadata);
+  std::vector<ShardEntry> store(const SavedVariables::Write& variables, SavePace pace, const std::string& temporary,
+                                uint64_t mark);
   std::optional<int64_t> restore_here(const RestoreOptions& options);
   // Those that may be restored, the newest first.
   std::vector<Checkpoint> candidates(const RestoreOptions& options);
@@ -121,7 +137,7 @@ class Checkpoints {
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mu_);  // of the next incremental one; null: none
   absl::Mutex one_mu_;                                     // held by whoever saves or restores: one at a time
-  std::future<void> saving_ ABSL_GUARDED_BY(one_mu_);
+  std::optional<Saving> saving_ ABSL_GUARDED_BY(one_mu_);
 };
 
 }  // namespace muster

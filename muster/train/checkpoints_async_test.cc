@@ -4,16 +4,23 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <thread>
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/local_strategies.h"
+#include "muster/io/checkpoint_reader.h"
 #include "muster/io/disk.h"
+#include "muster/runtime/memory_pool.h"
+#include "muster/trace/rows.h"
 #include "muster/train/checkpoints.h"
 
 namespace muster::checkpoints_async_test {
@@ -155,15 +162,190 @@ TEST_F(SaveAsync, LogsWhatWentWrongWhenNobodyAsks) {
   EXPECT_TRUE(log.contains("No space left on device"));
 }
 
-TEST(SaveAsyncHere, HasSavedWhenItReturnsWhereStepsChangeAllVariablesTogether) {
-  const std::string directory = testing::TempDir() + "async-here-" + std::to_string(random_id());
-  const Variable v(torch::ones({}), VariableOptions{.name = "async_here"});
-  Checkpoints checkpoints(Strategy(), {.directory = directory});
+// Under a strategy of this process, with a disk that takes its time until it is told to go on.
+class SaveAsyncHere : public testing::Test {
+ protected:
+  ~SaveAsyncHere() override { std::filesystem::remove_all(directory_); }
+
+  static std::vector<Strategy> strategies() {
+    const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+    return {Strategy(), OneDeviceStrategy("/device:CPU:1"), MirroredStrategy(devices), CentralStorageStrategy()};
+  }
+  static Variable made(const Strategy& strategy, const at::Tensor& value, const std::string& name = "here") {
+    return strategy.make<Variable>(value, VariableOptions{.name = name});
+  }
+
+  int hold(std::string_view call, const std::string& path) {
+    if (call != "write" || !path.ends_with(".safetensors")) return 0;
+    if (!writing_.HasBeenNotified()) writing_.Notify();
+    goes_on_.WaitForNotification();
+    return 0;
+  }
+
+  const std::string directory_ = testing::TempDir() + "async-here-" + std::to_string(random_id());
+  absl::Notification writing_, goes_on_;
+};
+
+TEST_F(SaveAsyncHere, LetsStepsGoOnUnderEveryStrategy) {
+  for (const Strategy& strategy : strategies()) {
+    absl::Notification goes_on;
+    disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+      if (call == "write" && path.ends_with(".safetensors")) goes_on.WaitForNotification();
+      return 0;
+    });
+    const auto v = strategy.make<Variable>(
+        torch::zeros({4}), VariableOptions{.name = "here", .aggregation = Aggregation::kOnlyFirstReplica});
+    auto step = function([&] { Variable(v).assign_add(torch::ones({4})); });
+    Checkpoints checkpoints(strategy, {.directory = directory_, .objects = {{"v", v}}});
+
+    checkpoints.save_async(1);
+    for (int i = 0; i < 10; ++i) strategy.run(step);
+    const float trained = v.value()[3].item<float>();
+    const bool visible = std::filesystem::exists(directory_ + "/ckpt-1");
+    goes_on.Notify();
+    checkpoints.wait();
+
+    EXPECT_EQ(trained, 10);
+    EXPECT_FALSE(visible);
+    EXPECT_EQ(checkpoints.restore(), 1);
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST_F(SaveAsyncHere, SavesWhatIsDroppedMeanwhileAndNothingThatIsMadeMeanwhile) {
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) { return hold(call, path); });
+  auto first = std::make_unique<Variable>(made(Strategy(), torch::full({2}, 3.0F), "dropped_a"));
+  auto second = std::make_unique<Variable>(made(Strategy(), torch::full({2}, 4.0F), "dropped_b"));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_});
 
   checkpoints.save_async(1);
+  first.reset();
+  second.reset();
+  const Variable later = made(Strategy(), torch::ones({2}), "later");
+  goes_on_.Notify();
+  checkpoints.wait();
 
-  EXPECT_TRUE(std::filesystem::exists(directory + "/ckpt-1"));
-  std::filesystem::remove_all(directory);
+  const CheckpointReader reader(directory_ + "/ckpt-1");
+  EXPECT_FALSE(reader.has("later"));
+  for (const auto& [name, expected] : {std::pair("dropped_a", 3.0F), {"dropped_b", 4.0F}}) {
+    std::array<float, 2> values{};
+    reader.read(name, 0, 2, std::as_writable_bytes(std::span(values)));
+    EXPECT_THAT(values, testing::Each(expected));
+  }
+}
+
+TEST_F(SaveAsyncHere, SavesASmallVariableAsItWasWhenItWasReadWhoeverAssignsToIt) {
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) { return hold(call, path); });
+  Variable v = made(Strategy(), torch::ones({1024}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+
+  checkpoints.save_async(1);
+  writing_.WaitForNotification();  // it has been read
+  v.assign(torch::full({1024}, 2.0F));
+  goes_on_.Notify();
+  checkpoints.wait();
+  checkpoints.restore();
+
+  EXPECT_TRUE(torch::equal(v.value(), torch::ones({1024})));
+}
+
+TEST_F(SaveAsyncHere, HasWhatIsRestoredMeanwhileByAnotherAsWholeVariables) {
+  Variable a = made(Strategy(), torch::ones({64}), "a"), b = made(Strategy(), torch::ones({64}), "b");
+  const std::map<std::string, CheckpointObject> objects{{"a", a}, {"b", b}};
+  Checkpoints other(Strategy(), {.directory = directory_ + "/other", .objects = objects});
+  for (int64_t step = 1; step <= 2; ++step) {
+    for (Variable* each : {&a, &b}) each->assign(torch::full({64}, static_cast<float>(step)));
+    other.save(step);
+  }
+  Checkpoints checkpoints(Strategy(), {.directory = directory_ + "/own", .keep = 100, .objects = objects});
+  {
+    const std::jthread restoring([&](const std::stop_token& stop) {
+      for (int64_t i = 0; !stop.stop_requested(); ++i) other.restore({.step = 1 + i % 2});
+    });
+    for (int64_t step = 1; step <= 20; ++step) checkpoints.save_async(step);
+    checkpoints.wait();
+  }
+
+  for (int64_t step = 1; step <= 20; ++step) {
+    checkpoints.restore({.step = step});
+    for (const Variable& each : {a, b}) {
+      const at::Tensor value = each.value();
+      EXPECT_TRUE(torch::equal(value, torch::full({64}, value[0].item<float>()))) << step;
+    }
+  }
+}
+
+TEST_F(SaveAsyncHere, IsWaitedForByWhoSavesRestoresOrDestroys) {
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) { return hold(call, path); });
+  Variable v = made(Strategy(), torch::ones({2}));
+  const CheckpointsOptions options{.directory = directory_, .objects = {{"v", v}}};
+  std::jthread lets_go_on([&] {
+    writing_.WaitForNotification();
+    goes_on_.Notify();
+  });
+
+  { Checkpoints(Strategy(), options).save_async(1); }
+  const bool there = std::filesystem::exists(directory_ + "/ckpt-1");
+  Checkpoints checkpoints(Strategy(), options);
+  checkpoints.save_async(2);
+  checkpoints.save(3);
+  checkpoints.save_async(4);
+
+  EXPECT_TRUE(there);
+  EXPECT_EQ(checkpoints.restore(), 4);
+}
+
+TEST_F(SaveAsyncHere, TellsWhoWaitsOrSavesNextWhatWentWrong) {
+  const Variable v = made(Strategy(), torch::ones({2}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+  const auto full = [](std::string_view call, const std::string& path) {
+    return call == "write" && path.ends_with(".safetensors") ? ENOSPC : 0;
+  };
+  {
+    disk::ScopedFaults faults(full);
+    checkpoints.save_async(1);
+    EXPECT_EQ(caught([&] { checkpoints.wait(); }).code(), StatusCode::kResourceExhausted);
+    checkpoints.save_async(2);
+    EXPECT_EQ(caught([&] { checkpoints.save(3); }).code(), StatusCode::kResourceExhausted);
+  }
+
+  EXPECT_EQ(checkpoints.newest(), std::nullopt);
+  checkpoints.save(4);
+  EXPECT_EQ(checkpoints.restore(), 4);
+}
+
+TEST_F(SaveAsyncHere, IsNotWhatASaveBetweenStepsIs) {
+  const Variable v = made(Strategy(), torch::ones({2}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+
+  checkpoints.save_between_steps(1);
+
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/ckpt-1"));
+}
+
+TEST_F(SaveAsyncHere, HoldsAFewPiecesOfALargeVariableAndNoCopyOfIt) {
+  constexpr int64_t kBytes = 32 << 20;
+  Variable v = made(Strategy(), torch::zeros({kBytes / 4096, 1024}));
+  auto step = function([&] { scatter(v, Scatter::kUpdate, torch::zeros({1}, torch::kLong), torch::ones({1, 1024})); });
+  step();
+  int64_t before = 0, most = 0;  // of this process, while it is written
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    if (call != "write" || !path.ends_with(".safetensors")) return 0;
+    if (!writing_.HasBeenNotified()) writing_.Notify();
+    goes_on_.WaitForNotification();
+    step();  // between any two pieces
+    most = std::max(most, resident_memory());
+    return 0;
+  });
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+
+  checkpoints.save_async(1);
+  writing_.WaitForNotification();
+  before = resident_memory();
+  goes_on_.Notify();
+  checkpoints.wait();
+
+  EXPECT_LT(most - before, kBytes / 2);
 }
 
 }  // namespace
