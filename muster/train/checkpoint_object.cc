@@ -103,7 +103,9 @@ CheckpointObject::CheckpointObject(at::Tensor* tensor)
 CheckpointObject::CheckpointObject(Iterator* iterator, Dataset dataset)
     : save_([iterator] { return iterator->position(); }),
       restore_([iterator, dataset = std::move(dataset)](const std::string& text) {
-        *iterator = dataset.from(text).iterator();
+        Iterator goes_on = dataset.from(text).iterator();
+        goes_on.shared_by = iterator->shared_by;  // replicas take their rows of its batches, as before
+        *iterator = std::move(goes_on);
       }) {}
 
 }  // namespace muster

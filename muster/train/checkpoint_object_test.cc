@@ -9,6 +9,7 @@
 
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/parameter_server_strategy.h"
 #include "muster/io/checkpoint_reader.h"
@@ -28,6 +29,7 @@ class Objects : public testing::Test {
 
   std::vector<Strategy> strategies() const {
     return {Strategy(), MirroredStrategy({"/device:CPU:0", "/device:CPU:1"}), OneDeviceStrategy("/device:CPU:1"),
+            CentralStorageStrategy({"/device:CPU:0", "/device:CPU:1"}),
             ParameterServerStrategy(cluster_.resolver(), {.partitioner = FixedShardsPartitioner{.num_shards = 2}})};
   }
 
@@ -98,6 +100,57 @@ TEST_F(Objects, MayBeNumbersTensorsAndPlacesInDatasets) {
   EXPECT_TRUE(torch::equal(tensor, torch::tensor({1.5, 2.5}, torch::kDouble)));
   EXPECT_EQ(words, "before");
   EXPECT_TRUE(torch::equal(next(rows), second));
+}
+
+TEST_F(Objects, MayBeSequencesWhoseBatchesReplicasShare) {
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  const Dataset dataset = Dataset::range(24).shuffle(24).batch(4);
+  for (const Strategy& strategy : {Strategy(MirroredStrategy(devices)), Strategy(CentralStorageStrategy(devices))}) {
+    std::filesystem::remove_all(directory_);
+    Iterator rows = strategy.distribute(dataset);
+    auto next = function([](Iterator& it) { return it.next<1>()[0]; });
+    const auto take = [&] { return strategy.gather(strategy.run(next, rows)).clone(); };
+    (void)take();
+    Checkpoints checkpoints(strategy, {.directory = directory_, .objects = {{"rows", {&rows, dataset}}}});
+    checkpoints.save(1);
+    const at::Tensor second = take();
+    (void)take();
+
+    checkpoints.restore();
+
+    EXPECT_EQ(second.numel(), 4);
+    EXPECT_TRUE(torch::equal(take(), second));
+  }
+}
+
+TEST_F(Objects, MayBeWhereTheWorkersOfACoordinatorAreAndTheSumsOfAMetric) {
+  const ParameterServerStrategy strategy(cluster_.resolver());
+  ClusterCoordinator coordinator(strategy);
+  const Dataset dataset = Dataset::range(100).batch(2);
+  PerWorkerDataset rows = coordinator.create_per_worker_dataset(dataset);
+  std::vector<double> sums{0};
+  auto next = function([](Iterator& it) { return it.next<1>()[0].sum(); });
+  const auto take = [&](int batches) {
+    for (int i = 0; i < batches; ++i) sums[0] += coordinator.schedule(next, rows).fetch().item<double>();
+    coordinator.join();
+  };
+  Checkpoints checkpoints(
+      strategy,
+      {.directory = directory_,
+       .objects = {{"rows",
+                    {[&] { return coordinator.position(rows); },
+                     [&](const std::string& text) { rows = coordinator.create_per_worker_dataset(dataset, text); }}},
+                   {"sums", &sums}}});
+  take(3);
+  checkpoints.save(1);
+  take(2);
+  const std::vector<double> after = sums;
+
+  checkpoints.restore();
+  EXPECT_EQ(sums, (std::vector<double>{0 + 1 + 2 + 3 + 4 + 5}));
+  take(2);
+
+  EXPECT_EQ(sums, after);
 }
 
 TEST_F(Objects, ThatACheckpointLacksOrHasTooMuchAreErrorsByTheSameRule) {

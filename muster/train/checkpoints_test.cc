@@ -377,7 +377,8 @@ TEST(CheckpointsHere, FillVariablesThatAreMadeLaterUnderEveryStrategy) {
     Checkpoints(Strategy(), {.directory = directory}).save(1);
   }
   for (const Strategy& strategy :
-       {Strategy(), Strategy(MirroredStrategy(devices)), Strategy(OneDeviceStrategy(devices[1]))}) {
+       {Strategy(), Strategy(MirroredStrategy(devices)), Strategy(OneDeviceStrategy(devices[1])),
+        Strategy(CentralStorageStrategy(devices))}) {
     Checkpoints checkpoints(strategy, {.directory = directory});
     EXPECT_EQ(checkpoints.restore(), 1);
 
