@@ -1,6 +1,7 @@
 #include "muster/fit/export_model.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/GradMode.h>
@@ -14,6 +15,7 @@
 #include "muster/fit/exported_model.h"
 #include "muster/fit/model.h"
 #include "muster/graph/serialize.h"
+#include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tensors.h"
 #include "muster/train/weights_file.h"
 
@@ -24,9 +26,12 @@ using export_internal::Exported;
 
 constexpr int64_t kLargeConstant = 1'024;  // bytes, from which on it is a tensor of the file
 
+// A variable, or all parts of one.
+using Places = std::vector<std::shared_ptr<Variable::State>>;
+
 struct TracedForward {
   SizedProgram sized{};
-  std::vector<std::shared_ptr<Variable::State>> variables{};  // as in the program
+  std::vector<Places> variables{};  // as in the program
   std::vector<TensorSpec> outputs{};
   std::vector<std::string> names{};  // of the outputs
 };
@@ -38,6 +43,70 @@ void put_on_one_device(Program& program) {
   for (ProgramArgument& argument : program.arguments) argument.device = 0;
   for (VariableRef& variable : program.variables) variable.device = 0;
   for (Program& body : program.bodies) put_on_one_device(body);
+}
+
+// The parts of the variable that has this one, in their order, of all that are given; itself if that is not all of it.
+Places all_of(const std::shared_ptr<Variable::State>& one, const Places& given) {
+  const auto& of = one->part_of;
+  if (!of || of->alike) return {one};
+  Places parts;
+  for (const auto& each : given) {
+    if (each->part_of && each->part_of->name == of->name) parts.push_back(each);
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& a, const auto& b) { return a->part_of->first_row < b->part_of->first_row; });
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  int64_t rows = 0;
+  for (const auto& part : parts) {
+    if (part->part_of->first_row != rows) return {one};
+    rows += part->spec.sizes[0];
+  }
+  return rows == of->sizes[0] ? parts : Places{one};
+}
+
+at::Tensor value_of(const Places& places) {
+  if (places.size() == 1) return Variable(places[0]).value();
+  PlainTensors plain;
+  at::Tensor whole = at::empty(places[0]->part_of->sizes, at::TensorOptions(scalar_type_of(places[0]->spec.dtype)));
+  for (const auto& part : places) {
+    whole.narrow(0, part->part_of->first_row, part->spec.sizes[0]).copy_(Variable(part).value());
+  }
+  return whole;
+}
+
+// What is kept in parts is one variable of the program, which looks at the rows of it that a part has. `others`: parts
+// that the program may not use.
+std::vector<Places> join_parts(Program& program, const Places& variables, const Places& others) {
+  constexpr const char* kSlice = "aten::slice.Tensor";
+  Places given = variables;
+  given.insert(given.end(), others.begin(), others.end());
+  std::vector<Places> joined;
+  std::vector<VariableRef> refs;
+  std::vector<Instruction> views;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    Places places = all_of(variables[i], given);
+    VariableRef& part = program.variables[i];
+    if (places.size() == 1) {
+      joined.push_back(std::move(places));
+      refs.push_back(std::move(part));
+      continue;
+    }
+    size_t at = std::find(joined.begin(), joined.end(), places) - joined.begin();
+    if (at == joined.size()) {
+      joined.push_back(std::move(places));
+      refs.push_back({.value = program.new_value(), .spec = {part.spec.dtype, variables[i]->part_of->sizes}});
+    }
+    const int64_t first = variables[i]->part_of->first_row;
+    const std::optional<std::string> schema = schema_of(kSlice);
+    if (!schema) throw internal("this libtorch has no ", kSlice);
+    views.push_back(
+        {.op = program.intern_op(kSlice, *schema),
+         .arguments = {{ValueRef{refs[at].value}}, {int64_t{0}}, {first}, {first + part.spec.sizes[0]}, {int64_t{1}}},
+         .results = {{part.value}}});
+  }
+  program.variables = std::move(refs);
+  program.instructions.insert(program.instructions.begin(), views.begin(), views.end());
+  return joined;
 }
 
 // Traces a forward for batches of several sizes, and makes one exported model of it.
@@ -55,13 +124,16 @@ class Exporter {
     }
     batch_ = batched_[0] ? examples_[0].size(0) : 1;
     if (batch_ < 1) throw invalid_argument("export_model: the examples are a batch of ", batch_);
+    for (const auto& [name, variable] : given.names) {
+      for (const Variable& part : variable.shards()) parts_.push_back(part.state());
+    }
     for (const int64_t size : options.batch_sizes) {
       if (size < 1) throw invalid_argument("export_model: batch_sizes has ", size, ", expected at least 1");
     }
   }
 
-  // `constants`: large ones are weights, too.
-  ExportedModel run(bool constants) {
+  // `to_file`: with the weights, of which large constants are some.
+  ExportedModel run(bool to_file) {
     const TracedForward first = trace_for(batch_);
     std::vector<TracedForward> traced;
     if (!options_.batch_sizes.empty()) {
@@ -73,7 +145,7 @@ class Exporter {
       traced.push_back(first);
     }
     describe(traced);
-    for (TracedForward& each : traced) name_weights(each, constants);
+    for (TracedForward& each : traced) name_weights(each, to_file);
     for (size_t i = 0; i < traced.size(); ++i) {
       if (model_.signature.any_batch && i < 2) continue;
       model_.signature.batch_sizes.push_back(traced[i].sized.size);
@@ -129,7 +201,7 @@ class Exporter {
     }
     put_on_one_device(traced.program);
     made.sized = {size, std::move(traced.program)};
-    made.variables = std::move(traced.variables);
+    made.variables = join_parts(made.sized.program, traced.variables, parts_);
     return made;
   }
 
@@ -190,39 +262,49 @@ class Exporter {
     }
   }
 
-  std::string name_of_state(const Variable::State& state) const {
+  // That it has in the module, or in checkpoints.
+  std::string name_of_places(const Places& places) const {
+    const Variable::State& state = *places[0];
     const auto whole = state.copy_of.lock();
     for (const auto& [name, variable] : given_.names) {
-      if (variable.state().get() == &state || (whole && variable.state() == whole)) return name;
+      const std::vector<Variable>& shards = variable.shards();
+      const bool is_all = shards.size() == places.size() && places.size() > 1;
+      if (variable.state() == places[0] || (whole && variable.state() == whole) ||
+          (is_all && shards[0].state() == places[0])) {
+        return name;
+      }
     }
+    if (places.size() > 1) return state.part_of->name;
     return whole ? whole->options.name : state.options.name;
   }
 
   // The program's variables get the names of tensors in the file.
-  void name_weights(TracedForward& traced, bool constants) {
+  void name_weights(TracedForward& traced, bool to_file) {
     Program& program = traced.sized.program;
     for (size_t i = 0; i < program.variables.size(); ++i) {
-      const std::shared_ptr<Variable::State>& state = traced.variables[i];
+      const Places& places = traced.variables[i];
+      const Variable::State& state = *places[0];
       VariableRef& variable = program.variables[i];
       const auto known =
-          std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.first == state; });
-      if (known != states_.end()) {
+          std::find_if(known_.begin(), known_.end(), [&](const auto& each) { return each.first == places; });
+      if (known != known_.end()) {
         variable.name = known->second;
         continue;
       }
-      const auto whole = state->copy_of.lock();
-      const auto& part = state->part_of;
-      variable.name = unused(name_of_state(*state));
-      states_.emplace_back(state, variable.name);
-      const std::string& in_checkpoints = part ? part->name : whole ? whole->options.name : state->options.name;
+      const auto whole = state.copy_of.lock();
+      const auto& part = state.part_of;
+      variable.name = unused(name_of_places(places));
+      known_.emplace_back(places, variable.name);
+      const std::string& in_checkpoints = part ? part->name : whole ? whole->options.name : state.options.name;
       model_.weights.push_back({.name = variable.name,
                                 .spec = variable.spec,
                                 .variable = in_checkpoints,
                                 .variable_sizes = part ? part->sizes : variable.spec.sizes,
                                 .first_row = part ? part->first_row : 0});
-      weights_.emplace_back(variable.name, Variable(state).value());
+      // To read one may take long, and fills a table whose rows are made on demand.
+      if (to_file) weights_.emplace_back(variable.name, value_of(places));
     }
-    if (!constants) return;
+    if (!to_file) return;
     std::erase_if(program.constants, [&](const Constant& constant) {
       if (constant.is_number || !constant.bytes || static_cast<int64_t>(constant.bytes->size()) < kLargeConstant) {
         return false;
@@ -246,7 +328,8 @@ class Exporter {
   std::string unused(const std::string& wish) const {
     std::string name = wish;
     auto is_taken = [&] {
-      return std::any_of(weights_.begin(), weights_.end(), [&](const auto& each) { return each.first == name; });
+      return std::any_of(model_.weights.begin(), model_.weights.end(),
+                         [&](const ExportedWeight& each) { return each.name == name; });
     };
     for (int i = 1; is_taken(); ++i) name = str_cat(wish, "_", i);
     return name;
@@ -259,7 +342,8 @@ class Exporter {
   int64_t batch_ = 1;
   ExportedModel model_;
   NamedTensors weights_;
-  std::vector<std::pair<std::shared_ptr<Variable::State>, std::string>> states_;
+  Places parts_;                                       // of the variables that have names
+  std::vector<std::pair<Places, std::string>> known_;  // and what they are called in the file
   std::vector<std::pair<Constant, std::string>> constants_;
   std::string why_not_any_;
 };
@@ -284,7 +368,7 @@ auto in_eval(const Model& model, const Act& act) {
 
 ExportReport export_internal::write(const Exported& given, const std::string& file, const ExportOptions& options) {
   Exporter exporter(given, options);
-  const ExportedModel model = exporter.run(/*constants=*/true);
+  const ExportedModel model = exporter.run(/*to_file=*/true);
   std::map<std::string, std::string> metadata = options.metadata;
   metadata.emplace("format", "pt");
   metadata[kExportedModelKey] = to_text(model);
@@ -308,7 +392,7 @@ ExportReport export_model(const Model& model, const std::string& file, const std
 std::string exported_text(const Model& model, const std::vector<at::Tensor>& examples, const ExportOptions& options) {
   return in_eval(model, [&] {
     const Exported exported = exported_of(model, examples, options);
-    return to_text(Exporter(exported, options).run(/*constants=*/false));
+    return to_text(Exporter(exported, options).run(/*to_file=*/false));
   });
 }
 

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/fit/export_checkpoint.h"
+#include "muster/fit/exported_model.h"
 #include "muster/fit/loaded_model.h"
 #include "muster/fit/model.h"
 #include "muster/train/embedding.h"
@@ -194,6 +198,59 @@ TEST_F(ExportModel, SaysWhatIsWrongWithTheExamplesAndTheNames) {
   EXPECT_THAT(
       message_of([&] { export_model(by_name, file_, {torch::ones({4})}); }),
       HasSubstr("no column \"x\"; their columns have no names (Dataset::named, and for models ExportOptions::inputs"));
+}
+
+TEST_F(ExportModel, WritesATableThatIsLookedUpAsOneTensorInHoweverManyPartsItIs) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2});
+  const at::Tensor ids = torch::tensor({{0, 3}, {6, 4}, {6, 0}, {2, 1}});
+  for (const int parts : {0, 1, 2, 3}) {
+    const Strategy strategy =
+        parts == 0 ? Strategy()
+                   : Strategy(testing_support::strategy_of(
+                         cluster, Transport::kLocal, {.partitioner = FixedShardsPartitioner{.num_shards = parts}}));
+    const auto scope = strategy.scope();
+    auto net = strategy.make<torch::nn::Sequential>(nn::Embedding({.rows = 7, .dim = 2}), torch::nn::Flatten(),
+                                                    torch::nn::Linear(4, 3));
+    Model model = compile(net, {.loss = mean_squared_error});
+
+    const ExportReport report = export_model(model, file_, {ids});
+    save_safetensors(net, folder_.path() + "/weights");
+    export_checkpoint({.weights = folder_.path() + "/weights", .out = folder_.path() + "/again", .model = file_});
+
+    EXPECT_TRUE(report.any_batch) << report.why_not_any;
+    EXPECT_THAT(SafetensorsFile(file_).names(), UnorderedElementsAre("0.weight", "2.weight", "2.bias")) << parts;
+    const at::Tensor expected = model.predict(Dataset::from_tensors({ids}));
+    for (const std::string& file : {file_, folder_.path() + "/again"}) {
+      EXPECT_TRUE(torch::allclose(LoadedModel::load(file)(ids), expected, 1e-5, 1e-6)) << parts;
+    }
+  }
+}
+
+TEST_F(ExportModel, LooksRowsUpAndNamesNoDevice) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2});
+  const Strategy strategy = testing_support::strategy_of(cluster, Transport::kLocal,
+                                                         {.partitioner = FixedShardsPartitioner{.num_shards = 2}});
+  const auto scope = strategy.scope();
+  auto net = strategy.make<torch::nn::Sequential>(nn::Embedding({.rows = 7, .dim = 2}));
+
+  export_model(net, file_, {torch::tensor({0, 3, 6, 4})});
+
+  const ExportedModel model = exported_model_from_text(SafetensorsFile(file_).metadata().at(kExportedModelKey), file_);
+  const Program program = model.program_for(4);
+  EXPECT_THAT(program.devices, ElementsAre(""));
+  std::vector<std::string> reads;  // what takes the table, or a part of it
+  std::set<ValueId> tables{program.variables.at(0).value};
+  for (const Instruction& instruction : program.instructions) {
+    bool reads_table = false;
+    for (const Argument& argument : instruction.arguments) {
+      for_each_value(argument, [&](const ValueId& value) { reads_table |= tables.contains(value); });
+    }
+    if (!reads_table) continue;
+    reads.push_back(program.op_of(instruction).name);
+    if (reads.back() == "aten::slice.Tensor") tables.insert(instruction.results.at(0).at(0));  // a view
+  }
+  EXPECT_THAT(reads, testing::Each(testing::AnyOf("aten::slice.Tensor", "muster_rows::gather")));
+  EXPECT_THAT(reads, testing::Contains("muster_rows::gather"));
 }
 
 TEST_F(ExportModel, WritesACompiledModelUnderAnyStrategy) {
