@@ -1,7 +1,5 @@
 #include "muster/fit/export_checkpoint.h"
 
-#include <ATen/ops/empty.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -12,7 +10,7 @@
 #include "muster/fit/exported_model.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/variable_files.h"
 #include "muster/train/weights_file.h"
 
 namespace muster {
@@ -47,14 +45,17 @@ WeightSource weights_of_checkpoint(const std::string& path) {
   }
   const auto reader = std::make_shared<const CheckpointReader>(newest);
   auto spec = [reader](const ExportedWeight& weight) -> std::optional<TensorSpec> {
-    if (!reader->has(weight.variable)) return std::nullopt;
-    return reader->spec(weight.variable);
+    if (reader->has(weight.variable)) return reader->spec(weight.variable);
+    if (!has_variable(*reader, weight.variable)) return std::nullopt;
+    return TensorSpec{weight.spec.dtype, weight.variable_sizes};  // rows on demand, which say so when they are read
   };
-  auto read = [reader](const ExportedWeight& weight) {
-    at::Tensor value = at::empty(weight.spec.sizes, at::TensorOptions().dtype(scalar_type_of(weight.spec.dtype)));
-    reader->read(weight.variable, weight.first_row, rows_of(weight.spec.sizes),
-                 {static_cast<std::byte*>(value.mutable_data_ptr()), static_cast<size_t>(value.nbytes())});
-    return value;
+  auto read = [reader, newest](const ExportedWeight& weight) {
+    return value_in(*reader, newest,
+                    {.name = weight.name,
+                     .spec = weight.spec,
+                     .whole = weight.variable,
+                     .whole_sizes = weight.variable_sizes,
+                     .first_row = weight.first_row});
   };
   return {str_cat("checkpoint \"", newest, "\""), /*has_variables=*/true, spec, read, reader->index().metadata};
 }

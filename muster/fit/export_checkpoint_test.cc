@@ -9,9 +9,13 @@
 #include "muster/fit/export_model.h"
 #include "muster/fit/loaded_model.h"
 #include "muster/fit/model.h"
+#include "muster/io/checkpoint_directory.h"
+#include "muster/io/checkpoint_reader.h"
+#include "muster/trace/rows.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/module_weights.h"
+#include "muster/train/optimizers.h"
 
 namespace muster::export_checkpoint_test {
 namespace {
@@ -19,6 +23,7 @@ namespace {
 using testing_support::message_of;
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 class ExportCheckpoint : public ::testing::Test {
@@ -72,6 +77,68 @@ TEST_F(ExportCheckpoint, FindsTheRowsOfVariablesThatAreKeptInParts) {
   export_checkpoint({.weights = path("checkpoints"), .out = path("second"), .model = path("first")});
 
   EXPECT_TRUE(torch::equal(LoadedModel::load(path("second"))(ids), later.index_select(0, ids)));
+}
+
+TEST_F(ExportCheckpoint, MakesRowsOfATableOnDemandThatNobodyHasWritten) {
+  const InProcessCluster cluster({.workers = 1, .ps = 2, .worker = {.storage = {folder_.path()}}});
+  const at::Tensor ids = torch::arange(40);
+  for (const int parts : {0, 1, 2}) {
+    const Strategy strategy =
+        parts == 0 ? Strategy()
+                   : Strategy(testing_support::strategy_of(
+                         cluster, Transport::kLocal, {.partitioner = FixedShardsPartitioner{.num_shards = parts}}));
+    const auto scope = strategy.scope();
+    auto net = strategy.make<torch::nn::Sequential>(
+        nn::Embedding({.rows = 40, .dim = 2, .name = "table", .on_demand = true}), torch::nn::Linear(2, 1));
+    Model model = compile(net, {.optimizer = Sgd({.learning_rate = 1}), .loss = mean_squared_error});
+    const std::string directory = path("checkpoints" + std::to_string(parts));
+    const ModelCheckpoint saved({.directory = directory, .example_inputs = {torch::arange(2)}});
+    model.fit({torch::tensor({1, 33}), torch::ones({2, 1})}, {.callbacks = {saved}, .verbose = 0});
+
+    export_checkpoint({.weights = directory, .out = path("model")});
+
+    EXPECT_THAT(CheckpointReader(CheckpointDirectory(directory).latest()->path).names(), Contains("table#rule@0"))
+        << "nobody has filled the table";
+    EXPECT_TRUE(
+        torch::allclose(LoadedModel::load(path("model"))(ids), model.predict(Dataset::from_tensors({ids})), 1e-5, 1e-6))
+        << parts;
+  }
+}
+
+TEST_F(ExportCheckpoint, SaysWhichTableOnDemandDoesNotFit) {
+  torch::nn::Sequential net(nn::Embedding({.rows = 40, .dim = 2, .name = "first", .on_demand = true}));
+  Model model = compile(net, {.loss = mean_squared_error});
+  export_model(net, path("model"), {torch::arange(2)});
+  {
+    const Variable other(InitialValue::normal({50, 2}, 0, 1).on_demand(), {.name = "other"});
+    Checkpoints(Strategy(), {.directory = path("checkpoints"), .objects = {{"first", other}}}).save(1);
+  }
+
+  EXPECT_THAT(message_of([&] {
+                export_checkpoint({.weights = path("checkpoints"), .out = path("out"), .model = path("model")});
+              }),
+              AllOf(HasSubstr("variable \"first\" is float32[40, 2], but checkpoint "), HasSubstr("float32[50, 2]")));
+}
+
+TEST_F(ExportCheckpoint, TakesADifferenceWithAllThatItIsOnTopOf) {
+  const Variable table(torch::zeros({1000, 4}), {.name = "table"});
+  const at::Tensor ids = torch::arange(1000);
+  export_model([&](const at::Tensor& rows) { return lookup(table, rows); }, path("first"), {ids});
+  Checkpoints checkpoints(Strategy(), {.directory = path("checkpoints"),
+                                       .incremental = IncrementalOptions{.least_bytes = 1},
+                                       .objects = {{"table", table}}});
+  auto write = function([&](at::Tensor at) { scatter(table, Scatter::kAdd, at, torch::ones({1, 4})); });
+  for (int64_t step = 1; step <= 3; ++step) {
+    write(torch::tensor({step}));
+    checkpoints.save(step);
+  }
+
+  EXPECT_THAT(CheckpointReader(path("checkpoints/ckpt-3")).names(), Contains("table#rows@0+2"));
+  for (int64_t step = 1; step <= 3; ++step) {
+    export_checkpoint(
+        {.weights = path("checkpoints/ckpt-" + std::to_string(step)), .out = path("second"), .model = path("first")});
+    EXPECT_EQ(LoadedModel::load(path("second"))(ids).sum().item<int64_t>(), 4 * step);
+  }
 }
 
 TEST_F(ExportCheckpoint, SaysWhatIsMissingOrDoesNotFit) {

@@ -494,6 +494,17 @@ void restore_variables(VariableStore& store, const LocalDevices& devices, const 
   }
 }
 
+bool has_variable(const CheckpointReader& reader, const std::string& variable) {
+  return reader.has(variable) || !parts_on_demand(reader, variable).empty();
+}
+
+at::Tensor value_in(const CheckpointReader& reader, const std::string& checkpoint, const StoredVariable& variable) {
+  PlainTensors plain;
+  check_request({variable});
+  const at::Tensor value = stored_value(reader, checkpoint, variable, RestoreStage::kApply);
+  return RowTable::of(value) == nullptr ? value : RowTable::completed(value);
+}
+
 std::set<std::string> variables_in(const CheckpointIndex& index) {
   std::set<std::string> names;
   for (const ShardEntry& entry : index.entries) {

@@ -16,6 +16,8 @@
 
 namespace muster {
 
+class CheckpointReader;
+
 // A variable of a worker, or the part of one that it has, and where that belongs in a checkpoint.
 struct StoredVariable {
   std::string name{};  // at the worker
@@ -90,6 +92,11 @@ struct StagedValues {
 void restore_variables(VariableStore& store, const LocalDevices& devices, const std::string& checkpoint,
                        const std::vector<StoredVariable>& variables, RestoreStage stage,
                        StagedValues* staged = nullptr);
+
+// Whether a checkpoint has a variable, as a tensor or by rows on demand, and the value that it has for it, with all
+// rows. Throws as restore_variables().
+bool has_variable(const CheckpointReader& reader, const std::string& variable);
+at::Tensor value_in(const CheckpointReader& reader, const std::string& checkpoint, const StoredVariable& variable);
 
 // The names of the variables in a checkpoint, as in StoredVariable::whole.
 std::set<std::string> variables_in(const CheckpointIndex& index);
