@@ -6,6 +6,8 @@
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/embedding.h"
+#include "muster/train/optimizers.h"
 
 namespace muster::model_files_test {
 
@@ -46,6 +48,35 @@ TEST_F(ModelFiles, LetATrainingGoOnWhereItWasUnderAnotherStrategy) {
     model->fit({x_, y_}, {.epochs = 2, .batch_size = 4, .shuffle = false, .verbose = 0});
   }
   EXPECT_TRUE(torch::allclose(predict(first), predict(second), 1e-4, 1e-5));
+}
+
+TEST_F(ModelFiles, LoadAModuleInPartsIntoAnyNumberOfPartsAndIntoNone) {
+  const InProcessCluster cluster({.workers = 1, .ps = 3, .worker = {.storage = {folder_.path()}}});
+  const auto in_parts = [&](int parts) -> Strategy {
+    return testing_support::strategy_of(cluster, Transport::kLocal,
+                                        {.partitioner = FixedShardsPartitioner{.num_shards = parts}});
+  };
+  const auto make_net = [](const Strategy& strategy) {
+    torch::manual_seed(static_cast<uint64_t>(++made_));
+    const auto scope = strategy.scope();
+    return compile(strategy.make<torch::nn::Sequential>(nn::Embedding({.rows = 11, .dim = 3}), torch::nn::Flatten(),
+                                                        torch::nn::Linear(6, 2)),
+                   {.optimizer = Adagrad({.learning_rate = 0.1}), .loss = mean_squared_error});
+  };
+  const at::Tensor ids = torch::randint(11, {8, 2}), again = torch::arange(10).view({5, 2});
+  Model saved = make_net(in_parts(2));
+  saved.fit({ids, y_}, {.epochs = 2, .verbose = 0});
+  saved.save(path());
+  const at::Tensor expected = saved.predict(Dataset::from_tensors({again}));
+
+  for (const Strategy& strategy : {Strategy(), in_parts(3), Strategy(MirroredStrategy({"/device:CPU:0"}))}) {
+    Model loaded = make_net(strategy);
+    EXPECT_FALSE(torch::allclose(loaded.predict(Dataset::from_tensors({again})), expected));
+
+    loaded.load(path());
+
+    EXPECT_TRUE(torch::allclose(loaded.predict(Dataset::from_tensors({again})), expected, 1e-5, 1e-6));
+  }
 }
 
 TEST_F(ModelFiles, AreReplacedByTheNextSave) {
