@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -198,6 +199,40 @@ class InStep(OfJobs):
         losses = [float(word) for word in said.pop().split()[1::2]]
         self.assertEqual(len(losses), 2)
         self.assertLess(max(losses), 0.2)
+
+    def test_a_job_whose_objects_are_saved_goes_on_with_the_batches_that_come_next(self):
+        flags = ("--optimizer", "adam", "--objects", "yes", "--checkpoints", self.directory / "checkpoints")
+        weights = []
+        for name in ("first", "again"):  # what the checkpoint says of the order of batches is the same each time
+            path = self.directory / name
+            with Job(*flags, "--steps", "23") as job:
+                job.expect_success()
+            for later in (25, 30):
+                shutil.rmtree(self.directory / "checkpoints" / f"ckpt-{later}", ignore_errors=True)
+            with Job(*flags, "--steps", "30", "--weights", path) as job:
+                job.expect_success()
+                for worker in job.workers.values():
+                    self.assertIn("restored 20\n", worker.output())
+            weights.append(pathlib.Path(f"{path}.0").read_bytes())
+            self.assertEqual(weights[-1], pathlib.Path(f"{path}.1").read_bytes())
+            for later in (25, 30):
+                shutil.rmtree(self.directory / "checkpoints" / f"ckpt-{later}")
+        self.assertEqual(*weights)
+
+    def test_a_job_that_saves_while_it_goes_on_is_killed_and_goes_on(self):
+        flags = ("--optimizer", "adam", "--save-async", "yes", "--save-every", "3", "--checkpoints",
+                 self.directory / "checkpoints")
+        with Job(*flags, "--steps", "1000000") as job:
+            wait_until(lambda: (self.directory / "checkpoints" / "ckpt-9").exists(), what="a checkpoint")
+            job.workers[0].process.kill()
+            self.assertEqual(job.workers[1].process.wait(PATIENCE), 1)
+        last = max(int(path.name[5:]) for path in (self.directory / "checkpoints").glob("ckpt-*"))
+        path = self.directory / "weights"
+        with Job(*flags, "--steps", str(last + 10), "--weights", path) as job:
+            job.expect_success()
+            for worker in job.workers.values():
+                self.assertIn(f"restored {last}\n", worker.output())
+        self.assertEqual(pathlib.Path(f"{path}.0").read_bytes(), pathlib.Path(f"{path}.1").read_bytes())
 
     def test_run_starts_workers_and_ends_with_the_code_of_the_one_that_fails(self):
         done = subprocess.run([MUSTER, "run", "--workers", "2", IN_STEP, "--steps", "3"], stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@
 //           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized|of-replicas]
 //           [--layers-on NAME,NAME] [--differs-in purpose|type|shape|reduction|order] [--waits-for FILE]
 //           [--slots yes] [--communication auto|ring]
+//           [--objects yes] [--save-async yes]
 //   in_step --rounds N
 //   in_step --variables-of MB
 //   in_step --fit EPOCHS --checkpoints DIRECTORY
@@ -159,6 +160,7 @@ class Halves {
     }
     return all;
   }
+  const torch::nn::Sequential& half(size_t number) const { return halves_.at(number); }
   // As they are now.
   std::vector<torch::Tensor> weights() const {
     std::vector<torch::Tensor> all;
@@ -314,7 +316,9 @@ int run(std::map<std::string, std::string>& flags) {
   }
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
   const torch::Tensor x = torch::randn({64, 8}, generator), y = x.sum(1, true).sin();
-  auto batches = strategy.distribute(muster::Dataset::tensors({x, y}).batch(16).repeat());
+  const muster::Dataset dataset = muster::Dataset::tensors({x, y}).shuffle(64).batch(16).repeat();
+  const bool objects = flags["--objects"] == "yes";
+  auto batches = strategy.distribute(objects ? dataset : muster::Dataset::tensors({x, y}).batch(16).repeat());
   auto step = muster::function([&](muster::Iterator& it) {
     auto [inputs, targets] = it.next();
     const torch::Tensor ids = inputs.select(1, 0).mul(10).to(torch::kLong).abs().remainder(table.sizes()[0]);
@@ -324,11 +328,19 @@ int run(std::map<std::string, std::string>& flags) {
   });
   std::optional<muster::Checkpoints> checkpoints;
   int64_t done = 0;
+  std::vector<double> sums{0};  // of the steps that were made
   if (!flags["--checkpoints"].empty()) {
-    checkpoints.emplace(strategy, muster::CheckpointsOptions{.directory = flags["--checkpoints"]});
-    done = checkpoints->restore().value_or(0);
+    muster::CheckpointsOptions to{.directory = flags["--checkpoints"]};
+    if (objects) {
+      to.objects = {{"net", net},    {"table", table}, {"optimizer", *optimizer},
+                    {"sums", &sums}, {"step", &done},  {"batches", {&batches, dataset}}};
+    }
+    checkpoints.emplace(strategy, to);
+    const int64_t restored = checkpoints->restore().value_or(0);
+    expect(!objects || done == restored, "a checkpoint has its step");
+    done = restored;
     std::cout << "restored " << done << std::endl;
-    for (int64_t i = 0; i < done; ++i) static_cast<void>(batches.next());
+    for (int64_t i = 0; i < done && !objects; ++i) static_cast<void>(batches.next());
   }
   std::optional<muster::Preemption> preemption;
   if (checkpoints && flags["--preemption"] == "yes") preemption.emplace(strategy, *checkpoints);
@@ -341,10 +353,15 @@ int run(std::map<std::string, std::string>& flags) {
     while (!file.empty() && index == 0 && !std::filesystem::exists(file)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    if (checkpoints && done % std::stoll(flags["--save-every"]) == 0) checkpoints->save(done);
+    sums[0] += static_cast<double>(done);
+    if (checkpoints && done % std::stoll(flags["--save-every"]) == 0) {
+      flags["--save-async"] == "yes" ? checkpoints->save_async(done) : static_cast<void>(checkpoints->save(done));
+    }
     if (preemption && preemption->after_step(done)) return muster::kPreempted;
   }
 
+  if (checkpoints) checkpoints->wait();
+  expect(!objects || sums[0] == static_cast<double>(steps * (steps + 1) / 2), "each step is in the sums once");
   if (flags["--weights"].empty()) return 0;
   expect_equal_copies(trained);
   expect_equal_copies(optimizer->slots());
@@ -373,6 +390,8 @@ int main(int argc, char** argv) {
                                            {"--differs-at", "-1"},
                                            {"--table", "50"},
                                            {"--save-every", "5"},
+                                           {"--save-async", ""},
+                                           {"--objects", ""},
                                            {"--preemption", ""},
                                            {"--bytes-per-pack", "8000000"},
                                            {"--rounds", "0"},
