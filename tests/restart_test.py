@@ -36,7 +36,7 @@ class Clock:
 class Cluster:
     """Parameter servers, workers and a chief that counts, as processes. Leaving the `with` kills them all at once."""
 
-    def __init__(self, directory, ps, workers, lease=60):
+    def __init__(self, directory, ps, workers, lease=60, ballast=0):
         tasks = {"ps": ps, "worker": workers, "chief": 1}
         ports = iter(range(21000, 21100))
         addresses = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in tasks.items()}
@@ -50,7 +50,7 @@ class Cluster:
         self._said = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self._errors = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self.chief = subprocess.Popen([COUNT, "--cluster", cluster, "--task_type", "chief", "--task_index", "0", "--directory",
-                                       directory, "--parts", str(ps)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors,
+                                       directory, "--parts", str(ps), "--ballast", str(ballast)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors,
                                       env={**os.environ, **next(clocks).environment})
 
     def __enter__(self):
@@ -62,6 +62,13 @@ class Cluster:
         self.chief.wait()
         self.chief.stdin.close()
         self._ended.close()
+
+    def kill_ps(self):
+        servers = [server.process for server in self._servers if "/job:ps/" in server.task]
+        for process in servers:
+            process.send_signal(signal.SIGKILL)
+        for process in servers:
+            process.wait()
 
     def said(self):
         return pathlib.Path(self._said.name).read_text()
@@ -101,7 +108,46 @@ def steps_in(directory):
     return sorted(int(path.name[len("ckpt-"):]) for path in pathlib.Path(directory).glob("ckpt-*"))
 
 
+def under_way(directory):
+    """Step and bytes so far of the checkpoint that is being written; None if none is. Others may be left of who was killed."""
+    for temporary in pathlib.Path(directory).glob(".tmp-*"):
+        step = int(temporary.name.split("-")[1])
+        if step <= steps_in(directory)[-1]:
+            continue
+        sizes = []
+        for file in temporary.glob("shard-*"):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(file.stat().st_size)
+        return step, sum(sizes)
+    return None
+
+
 class RestartTest(unittest.TestCase):
+    def test_servers_that_are_killed_at_any_moment_of_a_save_leave_the_checkpoint_before_it(self):
+        ballast = 48
+        with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
+            last = most = 0
+            moments = [0, 0.01, 0.3, 0.6, 0.9, 1]  # how much of it has been written
+            for moment, ps in zip(moments, (2, 3, 1, 2, 3, 2)):
+                with Cluster(directory, ps=ps, workers=1, ballast=ballast) as cluster:
+                    step, counted, table, rows = cluster.restored()
+                    self.assertEqual(step, last)
+                    for number in (counted, table / 6, rows):  # of the moments of the save, while it went on
+                        self.assertGreaterEqual(number, step)
+                        self.assertLessEqual(number, most)
+                    cluster.wait_for_rounds(1)
+                    wait_until(lambda: steps_in(directory)[-1:] > [last], what="a checkpoint")
+
+                    def has_come_so_far():
+                        found = under_way(directory)
+                        return found and found[1] >= moment * ballast * 2**20 and found
+
+                    saving, _ = wait_until(has_come_so_far, what=f"a save of which {moment} is written")
+                    cluster.kill_ps()
+                    most = (cluster.rounds() + 1) * STEPS_PER_ROUND + max(counted, table / 6, rows)
+                last = steps_in(directory)[-1]
+                self.assertLessEqual(last, saving)
+
     def test_a_cluster_that_is_killed_goes_on_at_the_step_of_its_last_checkpoint_with_any_number_of_servers(self):
         with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
             with Cluster(directory, ps=2, workers=1) as cluster:

@@ -1,7 +1,8 @@
 // The smallest training there is, for hosts_test.py and restart_test.py: every step adds one to the variables on the
 // parameter servers. It takes steps until its input ends, and then says what was scheduled and what has arrived. With
 // --directory D it begins with the newest checkpoint there and saves one after every round, of a table only the rows
-// that the round has counted in; --parts N cuts variables.
+// that the round has counted in; --parts N cuts variables. With --ballast MIB it has a table of that size, too, all of
+// which every round changes, and saves while the next round goes on.
 #include <muster/muster.h>
 #include <poll.h>
 #include <torch/torch.h>
@@ -28,13 +29,16 @@ std::string flag(int argc, char** argv, const char* name) {
   return "";
 }
 
-void count(const muster::ClusterResolver& cluster, const std::string& directory, int parts) {
+void count(const muster::ClusterResolver& cluster, const std::string& directory, int parts, int64_t ballast) {
   const muster::ParameterServerStrategy strategy(cluster,
                                                  {.partitioner = muster::FixedShardsPartitioner{.num_shards = parts}});
   auto counter =
       strategy.make<muster::Variable>(torch::zeros({}, torch::kLong), muster::VariableOptions{.name = "counter"});
   auto table = strategy.make<muster::Variable>(torch::zeros({6}), muster::VariableOptions{.name = "table"});
   auto rows = strategy.make<muster::Variable>(torch::zeros({kRows, 1}), muster::VariableOptions{.name = "rows"});
+  auto large = strategy.make<muster::Variable>(muster::InitialValue::constant({ballast * 1024 + 6, 256}, 0),
+                                               muster::VariableOptions{.name = "large"});
+  const auto change_all = muster::function([&] { large.assign_add(torch::ones({1})); });
   const auto step = muster::function([&](at::Tensor row) {
     counter.assign_add(torch::ones({}, torch::kLong));
     table.assign_add(torch::ones({6}));
@@ -54,9 +58,11 @@ void count(const muster::ClusterResolver& cluster, const std::string& directory,
 
   while (!input_has_ended()) {
     for (int i = 0; i < kStepsPerRound; ++i) coordinator.schedule(step, torch::tensor({(scheduled + i) * 7 % kRows}));
+    if (ballast > 0) coordinator.schedule(change_all);
     scheduled += kStepsPerRound;
     coordinator.join();
-    if (checkpoints) checkpoints->save(scheduled);
+    if (checkpoints && ballast > 0) checkpoints->save_async(scheduled);
+    if (checkpoints && ballast == 0) checkpoints->save(scheduled);
     std::cout << "scheduled " << scheduled << " workers " << coordinator.workers_up() << std::endl;
   }
   std::cout << "scheduled " << scheduled << " counted " << counter.value().item<int64_t>() << " failures "
@@ -68,9 +74,9 @@ void count(const muster::ClusterResolver& cluster, const std::string& directory,
 
 int main(int argc, char** argv) {
   try {
-    const std::string parts = flag(argc, argv, "--parts");
+    const std::string parts = flag(argc, argv, "--parts"), ballast = flag(argc, argv, "--ballast");
     count(muster::resolver_from_flags(argc, argv), flag(argc, argv, "--directory"),
-          parts.empty() ? 1 : std::stoi(parts));
+          parts.empty() ? 1 : std::stoi(parts), ballast.empty() ? 0 : std::stoll(ballast));
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
