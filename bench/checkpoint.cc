@@ -124,9 +124,9 @@ void save_changed_rows(Bench& bench, SavedJob& job) {
 
 void save_and_restore(Bench& bench) {
   SavedJob job;
+  const double before = peak_memory();  // of this process, which may not have had a checkpoint in it ever
   job.save();
   if (job.checkpoints().restore() != 1) throw internal("checkpoint: nothing was restored");
-  const double before = peak_memory();
   bench.in_turn({{{"disk", "GB/s"}, [&] { return plain_write(job.folder() + "/plain"); }},
                  {{"save", "GB/s"},
                   [&] {
