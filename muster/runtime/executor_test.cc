@@ -1,6 +1,6 @@
 #include "muster/runtime/executor.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -382,6 +382,21 @@ TEST(Executor, PutsAResultWhereTheLastOperandWasIfItIsOfTheSameKind) {
   const at::Tensor sum = executor->run({zeros, ones}).at(0);
 
   EXPECT_EQ(sum.const_data_ptr<float>()[0], 4);
+}
+
+TEST(Executor, WritesToNoMemoryThatWasOnlyLent) {
+  Bench bench;
+  Builder builder;
+  const TensorSpec four{DType::kFloat, {4}};
+  const ValueId x = builder.argument(four), y = builder.argument(four);
+  auto executor = bench.make(builder.finish({builder.add(x, y)}));
+  std::array<float, 4> numbers{1, 1, 1, 1};
+  std::vector<at::Tensor> arguments{at::from_blob(numbers.data(), {4}), torch::ones({4})};
+
+  const at::Tensor sum = executor->run(std::move(arguments)).at(0);
+
+  EXPECT_TRUE(torch::equal(sum, torch::full({4}, 2.0F)));
+  EXPECT_THAT(numbers, ::testing::Each(1));
 }
 
 TEST(Executor, FreesTensorsAtTheirLastUse) {

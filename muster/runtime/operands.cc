@@ -75,7 +75,9 @@ bool nobody_else_sees(const c10::IValue& operand, bool handed_over) {
       !tensor.is_non_overlapping_and_dense()) {
     return false;
   }
-  // Another lane may have read it until now. What it did before it let go of the tensor is over.
+  // Memory that was not allocated by libtorch is somebody else's, such as the caller's in a tensor made by from_blob().
+  if (tensor.storage().allocator() == nullptr) return false;
+    // Another lane may have read it until now. What it did before it let go of the tensor is over.
 #ifdef __SANITIZE_THREAD__  // which knows no fences
   [[maybe_unused]] const at::Tensor held = tensor;
   [[maybe_unused]] const c10::Storage memory = tensor.storage();
@@ -107,9 +109,8 @@ bool move_into(const at::Tensor& variable, const c10::IValue& given, bool handed
       !nobody_else_sees(given, handed_over)) {
     return false;
   }
-  // Memory that was not allocated by libtorch is somebody else's.
+  if (RowTable::of(value) != nullptr) return false;
   const c10::Storage memory = value.storage();
-  if (memory.allocator() == nullptr || RowTable::of(value) != nullptr) return false;
   value.unsafeGetTensorImpl()->set_storage_keep_dtype(variable.storage());
   variable.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
   return true;

@@ -5,6 +5,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <type_traits>
 
@@ -33,9 +34,10 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_neg() && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
-// What add and sub multiply their second operand by.
-bool is_one(const c10::IValue& factor) {
-  return (factor.isInt() && factor.toInt() == 1) || (factor.isDouble() && factor.toDouble() == 1);
+// What add and sub multiply their second operand by. libtorch refuses a fraction, even 1.0, for whole numbers.
+bool is_one(const c10::IValue& factor, at::ScalarType type) {
+  if (factor.isDouble()) return factor.toDouble() == 1 && at::isFloatingType(type);
+  return factor.isInt() && factor.toInt() == 1;
 }
 
 template <class T, class Compute>
@@ -48,6 +50,10 @@ bool compute(std::vector<c10::IValue>& stack, bool overwrite, Compute compute) {
     const at::Tensor& b = stack[1].toTensor();
     if (!is_plain(b) || b.scalar_type() != a.scalar_type() || b.sizes() != a.sizes()) return false;
     right = b.const_data_ptr<T>();
+    const std::less<const T*> before;  // of any two pointers
+    const T* const left = a.const_data_ptr<T>();
+    const bool overlap = right != left && before(right, left + a.numel()) && before(left, right + a.numel());
+    if (overwrite && overlap) return false;  // libtorch says so
   }
   at::Tensor result = overwrite ? a : at::Tensor(at::detail::empty_cpu(a.sizes(), a.scalar_type()));
   const T* const left = a.const_data_ptr<T>();
@@ -97,7 +103,7 @@ template <class Compute, bool in_place>
 bool element_by_element(std::vector<c10::IValue>& stack, bool overwrite) {
   const at::Tensor& first = stack[0].toTensor();
   if (!is_plain(first) || first.numel() > kMostElements) return false;
-  if (stack.size() > 2 && !is_one(stack[2])) return false;
+  if (stack.size() > 2 && !is_one(stack[2], first.scalar_type())) return false;
   const bool here = in_place || overwrite;
   if (first.scalar_type() == at::kFloat) return compute<float>(stack, here, Compute());
   if (first.scalar_type() == at::kDouble) return compute<double>(stack, here, Compute());

@@ -85,6 +85,14 @@ TEST(SmallOps, PutTheResultWhereTheyMay) {
   EXPECT_TRUE(torch::equal(first, second));
 }
 
+TEST(SmallOps, LeaveToLibtorchWhatItRefuses) {
+  const at::Tensor whole = torch::ones({4}, torch::kLong), memory = torch::randn({5});
+  Stack fraction{whole, whole, 1.0}, overlapping{memory.slice(0, 1), memory.slice(0, 0, 4)};
+
+  EXPECT_FALSE(small_op("aten::add.Tensor")(fraction, /*overwrite=*/false));
+  EXPECT_FALSE(small_op("aten::mul_.Tensor")(overlapping, /*overwrite=*/false));
+}
+
 TEST(SmallOps, LeaveToLibtorchWhatIsNotOfOneTypeAndShapeAndOrder) {
   const at::Tensor x = torch::randn({4, 4});
   const std::vector<Stack> others = {

@@ -23,8 +23,8 @@ bool in_columns(const at::Tensor& tensor);
 Constant constant_of(const at::Tensor& tensor);
 at::Tensor tensor_of(const Constant& constant);
 
-// Its elements in memory of their own. One thread copies what is not large: those that help it look out for more work for
-// milliseconds after it, on cores that others need.
+// Its elements in memory of their own. One thread copies what is not large: those that help it look out for more work
+// for milliseconds after it, on cores that others need.
 at::Tensor copy_of(const at::Tensor& tensor);
 
 // Copies those that are a part of something larger: programs count elements from the start of their arguments' memory.

@@ -270,6 +270,19 @@ TEST(Function, ReadsArgumentsThatBeginInTheMiddleOfTheirMemory) {
   EXPECT_TRUE(same_bits(torch::tensor({12.0f, 15.0f}), second));
 }
 
+TEST(Function, LeavesTheMemoryOfItsCallerAlone) {
+  auto triple = function([](at::Tensor x) { return x.as_strided({2}, {1}, x.storage_offset()) * 3; });
+  auto twice = function([](at::Tensor a, at::Tensor) { return a * 2; });
+  const at::Tensor x = torch::arange(10.0F), weight = torch::ones({3}).requires_grad_();
+
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(torch::equal(triple(x.slice(0, 4, 8)), torch::tensor({12.0F, 15.0F})));
+    EXPECT_TRUE(torch::equal(twice(weight, weight).detach(), torch::full({3}, 2.0F)));
+  }
+
+  EXPECT_TRUE(torch::equal(x, torch::arange(10.0F)) && torch::equal(weight.detach(), torch::ones({3})));
+}
+
 TEST(Function, ReadsTransposedAndSteppedArguments) {
   auto sum = function([](at::Tensor x) { return std::make_tuple(x.sum(0), x.contiguous().view({-1})); });
   const at::Tensor base = torch::arange(24).to(torch::kFloat).view({4, 6});
