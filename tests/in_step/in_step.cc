@@ -332,8 +332,9 @@ int run(std::map<std::string, std::string>& flags) {
   if (!flags["--checkpoints"].empty()) {
     muster::CheckpointsOptions to{.directory = flags["--checkpoints"]};
     if (objects) {
-      to.objects = {{"net", net},    {"table", table}, {"optimizer", *optimizer},
-                    {"sums", &sums}, {"step", &done},  {"batches", {&batches, dataset}}};
+      to.objects = {{"front", net.half(0)},          {"back", net.half(1)}, {"table", table},
+                    {"optimizer", *optimizer},       {"sums", &sums},       {"step", &done},
+                    {"batches", {&batches, dataset}}};
     }
     checkpoints.emplace(strategy, to);
     const int64_t restored = checkpoints->restore().value_or(0);
