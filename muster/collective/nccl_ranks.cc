@@ -15,6 +15,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cstring>
@@ -186,7 +187,7 @@ class NcclRanks : public GpuRanks {
     return !values.empty() && call.kind != CollectiveKind::kReduce &&
            std::all_of(values.begin(), values.end(), [&](const at::Tensor& value) {
              return value.defined() && value.device() == device_ && value.layout() == at::kStrided &&
-                    known(value.scalar_type());
+                    known(value.scalar_type()) && !loses_nan(call.reduction, value.scalar_type());
            });
   }
 
@@ -218,6 +219,12 @@ class NcclRanks : public GpuRanks {
   // Its own watch ends the process. The group's ends the call, with a name.
   static constexpr std::chrono::milliseconds kOurs = std::chrono::hours(24);
   static constexpr std::chrono::microseconds kLookOut{200}, kPause{50};
+
+  // NCCL's least and most of a NaN and a number are the number, ours (as libtorch's) the NaN. The same program shall
+  // not tell of a broken step on one machine and hide it on another, so these go the group's own way.
+  static bool loses_nan(Reduction reduction, at::ScalarType type) {
+    return reduction != Reduction::kSum && c10::isFloatingType(type);
+  }
 
   static bool known(at::ScalarType type) {
     switch (type) {

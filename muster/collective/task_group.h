@@ -46,7 +46,8 @@ class TaskGroup : public Collectives {
   // Waits until all tasks are there and have called this, too, and says every few seconds for whom it waits. `here` and
   // `peers` outlive the group; what others fetch from this task is left in the rendezvous of `here`, under the
   // `incarnation` that they know it by. Throws Error{kDeadlineExceeded} with the names of those that did not come, and
-  // Error{kFailedPrecondition} if the server of one of them has another number of workers in its list.
+  // Error{kFailedPrecondition} if the server of one of them has another number of workers in its list, and goes on to:
+  // one of an earlier job may be about to end.
   TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers);
   ~TaskGroup() override;
 
@@ -72,8 +73,8 @@ class TaskGroup : public Collectives {
   uint64_t find_generation() const;
   // Sets incarnations_.
   void await_incarnations(std::chrono::steady_clock::time_point deadline);
-  // Throws Error{kFailedPrecondition} if the list of that rank has another number of workers; 0: it has none.
-  void check_size(int rank, int theirs) const;
+  // The list of that rank has another number of workers.
+  [[noreturn]] void refuse_size(int rank, int theirs) const;
   // Who reaches whom, and how sums are made.
   void form();
   // The next one, with the questions that have been asked ahead.

@@ -30,6 +30,14 @@ void TaskGroup::await_incarnations(StartClock::time_point deadline) {
   incarnations_.assign(size(), 0);
   incarnations_[options_.rank] = incarnation_;
   auto say = StartClock::now() + kSayAfter;
+  struct OtherSize {
+    uint64_t incarnation = 0;
+    int workers = 0;
+    StartClock::time_point since{};
+  };
+  std::vector<OtherSize> others(options_.tasks.size());
+  // Not at once: it may be one of an earlier job that is slow to end.
+  const std::chrono::milliseconds sure_after = std::min(kSayAfter, options_.start_timeout / 20);
   const std::chrono::milliseconds longest = std::min(kAskAgainAfter, size() * kAskPerRank);
   for (std::chrono::milliseconds pause{20};; pause = std::min(2 * pause, longest)) {
     std::vector<std::string> missing;
@@ -44,8 +52,20 @@ void TaskGroup::await_incarnations(StartClock::time_point deadline) {
         missing.push_back(str_cat(described(rank), ": ", status.message()));
         continue;
       }
+      if (const int theirs = of_task.workers; theirs != 0 && theirs != size()) {
+        const auto now = StartClock::now();
+        OtherSize& other = others[static_cast<size_t>(rank)];
+        if (other.incarnation != of_task.incarnation || other.workers != theirs) {
+          other = {.incarnation = of_task.incarnation, .workers = theirs, .since = now};
+        }
+        if (now - other.since >= sure_after || now >= deadline) {
+          incarnations_[rank] = of_task.incarnation;
+          refuse_size(rank, theirs);
+        }
+        missing.push_back(str_cat(described(rank), ": it is one of ", theirs, " workers, of an earlier job maybe"));
+        continue;
+      }
       incarnations_[rank] = of_task.incarnation;
-      check_size(rank, of_task.workers);
     }
     if (missing.empty()) return;
     if (StartClock::now() >= deadline) {
@@ -61,8 +81,7 @@ void TaskGroup::await_incarnations(StartClock::time_point deadline) {
 }
 
 // Ranks with different lists would wait for each other in vain.
-void TaskGroup::check_size(int rank, int theirs) const {
-  if (theirs == 0 || theirs == size()) return;
+void TaskGroup::refuse_size(int rank, int theirs) const {
   // Whoever owns this may end its server next, and the other one has not asked yet.
   std::this_thread::sleep_for(std::min(kAskedWithin, options_.start_timeout));
   throw Error(Status(

@@ -440,6 +440,31 @@ class HastyWorker : public LocalWorker {
   std::atomic<bool> asked_ = false;
 };
 
+// In its place one of an earlier job, with more workers, is slow to end.
+class SucceedingWorker : public LocalWorker {
+ public:
+  using LocalWorker::LocalWorker;
+  void start_status(const Cancellation&, StatusDone done) override {
+    WorkerStatus now = LocalWorker::status();
+    if (asked_++ < 3) {
+      now.incarnation = 77;
+      now.workers = 3;
+    }
+    done({}, now);
+  }
+
+ private:
+  std::atomic<int> asked_ = 0;
+};
+
+TEST_P(TaskGroups, WaitForTheEndOfAnEarlierJobOfAnotherSize) {
+  start_tasks(1);
+  workers_[name(1)] =
+      std::make_shared<SucceedingWorker>(LocalWorkerOptions{.devices = {.task = name(1), .cpus = 1, .gpus = false}});
+
+  expect_all_well(2, [](TaskGroup& group) { EXPECT_EQ(group.run({}, {torch::ones({1})})[0].item<float>(), 2); });
+}
+
 TEST_P(TaskGroups, AreFormedOfRanksThatWereTakenForGone) {
   start_tasks(1);
   workers_[name(1)] =

@@ -116,6 +116,18 @@ TEST(Strategy, FindsTheLeastAndTheMostAndWhetherAllOrAnyHold) {
               HasSubstr("reduce(sum) of bool"));
 }
 
+TEST(Strategy, LeavesSharesWithoutRowsOutOfTheLeastAndTheMost) {
+  const MirroredStrategy strategy(kTwoDevices);
+  const PerReplica<at::Tensor> one_empty{{torch::empty({0, 2}), torch::tensor({{1.0F, 5.0F}, {4.0F, 2.0F}})}},
+      both_empty{{torch::empty({0, 2}), torch::empty({0, 2})}};
+
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMin, one_empty, 0)), ElementsAre(1, 2));
+  EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMax, one_empty, -2)), ElementsAre(4, 5));
+  const Status refused = caught([&] { (void)strategy.reduce(ReduceOp::kMax, both_empty, 0); });
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("reduce(max) along axis 0: no replica has rows"));
+}
+
 TEST(Strategy, WaitsForNobodyAtABarrierIfItIsAloneAndInNoTracedFunction) {
   const MirroredStrategy strategy(kTwoDevices);
   auto inside = function([&](at::Tensor x) {
@@ -222,8 +234,13 @@ TEST(MirroredStrategy, MakesVariablesWhereItIsToldIfItHasOneReplica) {
   };
 
   EXPECT_THAT(device_of(one, "/device:CPU:2"), HasSubstr("CPU:2"));
-  EXPECT_THAT(device_of(one, "/job:worker/task:7/device:CPU:2"), HasSubstr("localhost/replica:0/task:0/device:CPU:2"));
-  EXPECT_THAT(device_of(one, "/job:worker"), HasSubstr("localhost/replica:0/task:0/device:CPU:0"));
+  EXPECT_THAT(device_of(one, "/job:localhost/task:0/device:CPU:2"), HasSubstr("CPU:2"));
+  EXPECT_THAT(device_of(one, "/job:localhost"), HasSubstr("localhost/replica:0/task:0/device:CPU:0"));
+  for (const std::string elsewhere : {"/job:ps/task:0/device:CPU:0", "/task:7/device:CPU:2", "/job:worker"}) {
+    const Status refused = caught([&] { (void)device_of(one, elsewhere); });
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr(str_cat("device \"", elsewhere, "\" is one of another task")));
+  }
   EXPECT_THAT(device_of(two, "/device:CPU:3"), HasSubstr("CPU:1")) << "each replica has all of its own on its device";
   const DeviceScope there("/device:CPU:3");
   EXPECT_THAT(device_of(one, ""), HasSubstr("CPU:3"));
@@ -349,6 +366,27 @@ TEST(MirroredStrategy, RefusesWhatReplicasWouldWriteToACopyForThemselves) {
   EXPECT_THAT(refusal(count), HasSubstr("variable \"own\""));
   EXPECT_THAT(refusal(assign), HasSubstr("let an optimizer write what a module has"));
   expect_same_copies(net);
+}
+
+TEST(MirroredStrategy, RefusesWritesInBranchesThatSomeReplicasTake) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v", .trainable = false});
+  auto if_positive = [&](const at::Tensor& x) {
+    return cond(
+        x > 0,
+        [&] {
+          v.value().add_(1);
+          return torch::ones({});
+        },
+        [] { return torch::zeros({}); });
+  };
+  auto own = function([&](at::Tensor x) { return if_positive(x.sum()); });
+  auto of_all = function([&](at::Tensor x) { return if_positive(all_reduce(ReduceOp::kSum, x.sum())); });
+
+  EXPECT_THAT(caught([&] { (void)strategy.run(own, two_batches()); }).message(),
+              AllOf(HasSubstr("variable \"v\" in replica 0 of 2"), HasSubstr("drift apart")));
+  (void)strategy.run(of_all, two_batches());
+  for (const Variable& copy : v.copies()) EXPECT_EQ(copy.value().item<float>(), 1);
 }
 
 TEST(MirroredStrategy, LetsReplicasWriteInPlaceWhatIsTheSameForAll) {

@@ -22,7 +22,13 @@ std::shared_ptr<Variable::State> OnEachDevice::create(const InitialValue& initia
 }
 
 std::string OnEachDevice::device_of_one(const VariableOptions& options) const {
-  DeviceSpec asked = DeviceSpec::parse(options.device.empty() ? DeviceScope::current() : options.device);
+  const std::string wish = options.device.empty() ? DeviceScope::current() : options.device;
+  const DeviceSpec asked = DeviceSpec::parse(wish), here = DeviceSpec::parse(devices_[0]);
+  const DeviceSpec of_task{.job = asked.job, .replica = asked.replica, .task = asked.task};
+  if (!of_task.matches(here) && (task_.empty() || !of_task.matches(DeviceSpec::parse(task_)))) {
+    throw invalid_argument("variable \"", options.name, "\": device \"", wish, "\" is one of another task; ",
+                           "the strategy makes variables in this process, whose devices are like ", devices_[0]);
+  }
   if (!asked.type) return devices_[0];
   return device_like(DeviceSpec{.type = asked.type, .index = asked.index}.to_string());
 }

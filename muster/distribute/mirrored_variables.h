@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/trace/variable_scope.h"
@@ -12,14 +13,18 @@ namespace muster {
 // DeviceScope, or VariableOptions::device, says on which one. Of several, each has all of its own on its own device.
 class OnEachDevice : public VariableCreator {
  public:
-  explicit OnEachDevice(std::vector<std::string> devices) : devices_(std::move(devices)) {}
+  // `task`: a name that this process has beside that of its local worker, "/job:worker/replica:0/task:1".
+  explicit OnEachDevice(std::vector<std::string> devices, std::string task = "")
+      : devices_(std::move(devices)), task_(std::move(task)) {}
   Authority authority() const override { return Authority::kStrategy; }
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool split) override;
 
  private:
+  // Throws Error{kInvalidArgument} for a device of another task.
   std::string device_of_one(const VariableOptions& options) const;
 
   const std::vector<std::string> devices_;
+  const std::string task_;
 };
 
 }  // namespace muster

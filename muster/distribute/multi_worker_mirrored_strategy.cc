@@ -76,6 +76,7 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   const AcrossWorkers& across() const { return across_; }
+  const TaskId& task() const { return task_; }
 
  private:
   // Batches and means are for as many replicas here as anywhere.
@@ -120,8 +121,8 @@ class Membership {
 // Makes variables as MirroredStrategy does, with the values of the first worker.
 class OnEachWorker : public VariableCreator {
  public:
-  OnEachWorker(std::vector<std::string> devices, const AcrossWorkers& across)
-      : mirrored_(std::move(devices)), across_(across) {}
+  OnEachWorker(std::vector<std::string> devices, std::string task, const AcrossWorkers& across)
+      : mirrored_(std::move(devices), std::move(task)), across_(across) {}
   Authority authority() const override { return Authority::kStrategy; }
   std::shared_ptr<Variable::State> create(const InitialValue& initial, VariableOptions options, bool split) override {
     if (initial.rows_on_demand()) {
@@ -188,7 +189,7 @@ StrategyParts multi_worker(const ClusterResolver& resolver, const MultiWorkerOpt
   if (options.communication.implementation == CommunicationImplementation::kNccl) check_nccl(devices[0]);
   const auto member = std::make_shared<Membership>(resolver, options, devices);
   const AcrossWorkers& across = member->across();
-  return {.variables = std::make_shared<OnEachWorker>(devices, across),
+  return {.variables = std::make_shared<OnEachWorker>(devices, member->task().to_string(), across),
           .replica_devices = devices,
           .across = across,
           .saved = std::make_shared<SavedByFirst>(across),

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <latch>
+#include <limits>
 #include <thread>
 
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
@@ -134,6 +135,31 @@ TEST_F(TwoWorkers, ReduceAndGatherOverAllReplicas) {
         group.run(kSum, {torch::full({2}, 7.0F)});
       },
       {.devices = {"/device:CPU:0", "/device:CPU:1"}});
+}
+
+TEST_F(TwoWorkers, FindTheLeastAndTheMostOfThoseThatHaveRows) {
+  const auto end_of = [](Reduction reduction, const std::string& purpose) {
+    return CollectiveCall{.reduction = reduction, .purpose = purpose};
+  };
+  const auto flag = [](int64_t value) { return torch::full({}, value, torch::kLong); };
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        const PerReplica<at::Tensor> empty{{torch::empty({0, 2})}}, flags{{torch::empty({0}, torch::kBool)}};
+
+        EXPECT_TRUE(strategy.reduce(ReduceOp::kMin, empty, 0).equal(torch::tensor({1.0F, 2.0F})));
+        EXPECT_TRUE(strategy.reduce(ReduceOp::kMax, flags, 0).equal(torch::tensor(false)));
+        EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kMin, empty, 0); }).message(),
+                    HasSubstr("reduce(min) along axis 0: no replica has rows"));
+        EXPECT_THAT(caught([&] { (void)strategy.reduce(ReduceOp::kMax, empty, 0); }).message(),
+                    HasSubstr("reduce(max) along axis 0: no replica has rows"));
+      },
+      [&](TaskGroup& group) {
+        const at::Tensor most = torch::full({2}, std::numeric_limits<float>::infinity());
+        group.run(end_of(Reduction::kMin, "reduce(min)"), {torch::tensor({1.0F, 2.0F}), flag(0)});
+        group.run(end_of(Reduction::kMax, "reduce(max)"), {torch::tensor(false), flag(1)});
+        EXPECT_TRUE(group.run(end_of(Reduction::kMin, "reduce(min)"), {most, flag(1)})[0].equal(most));
+        EXPECT_TRUE(group.run(end_of(Reduction::kMax, "reduce(max)"), {-most, flag(0)})[0].equal(-most));
+      });
 }
 
 TEST_F(TwoWorkers, MakeOneWriteOfWhatAllReplicasWrite) {
@@ -304,7 +330,9 @@ TEST_F(TwoWorkers, SayThatTheirListsHaveDifferentLengths) {
       {"worker", {spec_.task_address({"worker", 0}), spec_.task_address({"worker", 1}), free_address()}}};
   const auto join = [](const ClusterSpec& spec, int index) {
     return caught([&] {
-      MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = index}));
+      // They are sure of it after a twentieth of that.
+      MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, {.task_type = "worker", .task_index = index}),
+                                  {.start_timeout = std::chrono::seconds(10)});
     });
   };
   Status of_second;
@@ -337,6 +365,26 @@ TEST_F(TwoWorkers, RefuseWhatOneOfThemWouldWriteToACopyForItself) {
       [](TaskGroup& group) {
         group.run(first_for("variable \"v\""), {torch::zeros({})});
         group.run(sum_for("all_reduce(sum)"), {torch::full({}, 2.0F)});
+      });
+}
+
+TEST_F(TwoWorkers, RefuseToWriteToCopiesByWhatEachOfThemHasMadeForItself) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+        auto rate = strategy.make<Variable>(torch::full({}, 2.0F), VariableOptions{.name = "rate", .trainable = false});
+        Variable own(torch::full({}, 5.0F), {.name = "own", .trainable = false});
+        auto by_own = function([&](at::Tensor) { v.value().data().add_(own.value()); });
+        auto by_own_in_step = function([&](at::Tensor) { v.value().data().add_(rate.value()); });
+
+        EXPECT_THAT(caught([&] { strategy.run(by_own, torch::ones({})); }).message(),
+                    AllOf(HasSubstr("variable \"v\" in replica 0 of 2"), HasSubstr("drift apart")));
+        strategy.run(by_own_in_step, torch::ones({}));
+        EXPECT_EQ(v.value().item<float>(), 2);
+      },
+      [](TaskGroup& group) {
+        group.run(first_for("variable \"v\""), {torch::zeros({})});
+        group.run(first_for("variable \"rate\""), {torch::zeros({})});
       });
 }
 

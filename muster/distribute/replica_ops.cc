@@ -319,8 +319,10 @@ struct ReduceTo : torch::autograd::Function<ReduceTo> {
     Origin::of(met).save(context);
     context->saved_data["op"] = op;
     context->saved_data["root"] = root;
-    if (replica_id() != root) return at::zeros_like(met.result[0]);
-    return how == ReduceOp::kMean ? met.result[0].div(num_replicas()) : met.result[0].clone();
+    const bool divides = how == ReduceOp::kMean;  // which of whole numbers makes fractions, zeros too
+    const at::Tensor all = divides ? met.result[0].div(num_replicas()) : met.result[0];
+    if (replica_id() != root) return at::zeros_like(all);
+    return divides ? all : all.clone();
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t op = context->saved_data["op"].toInt(), root = context->saved_data["root"].toInt();

@@ -100,6 +100,16 @@ TEST_P(ReplicaOps, ReduceForOneReplica) {
               HasSubstr(str_cat("reduce_to replica ", replicas_, " of ", replicas_)));
 }
 
+TEST_P(ReplicaOps, ReduceWholeNumbersToOneTypeEverywhere) {
+  auto step = function(
+      [](at::Tensor x) { return std::vector{reduce_to(ReduceOp::kSum, x, 0), reduce_to(ReduceOp::kMean, x, 0)}; });
+
+  for (const std::vector<at::Tensor>& result : strategy_.run(step, torch::ones({2}, torch::kLong)).values) {
+    EXPECT_EQ(result[0].scalar_type(), torch::kLong);
+    EXPECT_EQ(result[1].scalar_type(), torch::kFloat);
+  }
+}
+
 TEST_P(ReplicaOps, GatherAlongAnyAxisAndDifferentNumbersOfRows) {
   auto step = function([] {
     const at::Tensor rows = torch::full({replica_id() + 1, 2}, replica_id());

@@ -3,9 +3,15 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <limits>
 
 #include "muster/runtime/tensors.h"
 #include "muster/trace/replica_context.h"
+#include "muster/trace/tracer.h"
 
 namespace muster::replicas_internal {
 namespace {
@@ -19,6 +25,52 @@ at::Tensor along(ReduceOp op, const at::Tensor& value, int64_t axis) {
     case ReduceOp::kMax: return value.amax(axis);
   }
   return value.sum(axis);
+}
+
+template <class T>
+c10::Scalar end_of(bool least) {
+  return static_cast<int64_t>(least ? std::numeric_limits<T>::max() : std::numeric_limits<T>::lowest());
+}
+
+// What takes part in a least (or a most) and changes nothing: that of no elements.
+c10::Scalar of_nothing(bool least, at::ScalarType type) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (c10::isFloatingType(type)) return least ? kInfinity : -kInfinity;
+  switch (type) {
+    case at::kBool: return least;
+    case at::kByte: return end_of<uint8_t>(least);
+    case at::kChar: return end_of<int8_t>(least);
+    case at::kShort: return end_of<int16_t>(least);
+    case at::kInt: return end_of<int32_t>(least);
+    default: return end_of<int64_t>(least);
+  }
+}
+
+// The least, or the most, of all processes along an axis. `own` is that of this one, undefined if it has no rows, which
+// are `like` those that it would have.
+at::Tensor end_along(ReduceOp op, const std::string& what, at::Tensor own, const at::Tensor& like, int64_t axis,
+                     const AcrossWorkers& across) {
+  const auto nobody_has_any = [&] {
+    return invalid_argument(what, " along axis ", axis, ": no replica has rows, and of nothing there is neither a ",
+                            "least nor a most; the first one has ", spec_of(like).to_string());
+  };
+  if (across.alone()) {
+    if (!own.defined()) throw nobody_has_any();
+    return own;
+  }
+  const bool least = op == ReduceOp::kMin, has_rows = own.defined();
+  if (!has_rows) {
+    std::vector<int64_t> sizes = like.sizes().vec();
+    sizes.erase(sizes.begin() + (axis < 0 ? axis + like.dim() : axis));
+    own = like.new_full(sizes, of_nothing(least, like.scalar_type()));
+  }
+  // Whether anybody has rows is one more of what is reduced, so that all know it alike. Limit: in a traced function
+  // nobody can look, and the result of no rows at all is the one that changes nothing.
+  const at::Tensor any = at::scalar_tensor(int64_t{has_rows != least}, own.options().dtype(at::kLong));
+  const std::vector<at::Tensor> all = across.make_one({.reduction = reduction_of(op), .purpose = what}, {own, any});
+  note_alike(all);
+  if (Tracer::current() == nullptr && (all[1].item<int64_t>() != 0) == least) throw nobody_has_any();
+  return all[0];
 }
 
 }  // namespace
@@ -88,10 +140,15 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
                              " of bool: a sum counts, so convert it first, to(torch::kLong) or to(torch::kFloat); "
                              "kMin is whether all are true, kMax whether any is");
     }
+    // Before rows are counted: all processes refuse it.
+    if (!adds_up && value.is_complex()) throw invalid_argument(what, " of complex numbers, which have no order");
+    const int64_t rows = axis ? value.size(*axis) : 1;
+    if (!adds_up && rows == 0) continue;  // there is no least of nothing
     const at::Tensor own = axis ? along(op, value, *axis) : value;
-    count += axis ? value.size(*axis) : 1;
+    count += rows;
     all = all.defined() ? combined(op, all, own) : own;
   }
+  if (!adds_up && axis) return end_along(op, what, all, values[0], *axis, across);
   all = across.make_one({.reduction = reduction_of(op), .purpose = what}, {all})[0];
   note_alike({all});
   if (op != ReduceOp::kMean) return all;
