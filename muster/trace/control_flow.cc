@@ -15,6 +15,7 @@
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/dispatcher_hook.h"
+#include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
 
 namespace muster::control_flow_internal {
@@ -81,6 +82,22 @@ void check_alike(const char* what, const Tensors& expected, const Tensors& got) 
     }
   }
 }
+
+// The bodies that are traced while it lives are run by the replicas for which a predicate holds, and by no others. What
+// is around the replicas is run for all.
+class RunBy {
+ public:
+  RunBy(Tracer& tracer, const at::Tensor& predicate)
+      : tracer_(tracer),
+        before_(tracer.bodies_run_alike(ReplicaContext::current() == nullptr || tracer.known_alike(predicate))) {}
+  ~RunBy() { tracer_.bodies_run_alike(before_); }
+  RunBy(const RunBy&) = delete;
+  RunBy& operator=(const RunBy&) = delete;
+
+ private:
+  Tracer& tracer_;
+  const bool before_;
+};
 
 void check_predicate(const char* what, const at::Tensor& predicate) {
   if (!predicate.defined() || predicate.numel() != 1) {
@@ -335,8 +352,12 @@ Tensors cond(const at::Tensor& predicate, const Branch& then, const Branch& othe
   Tracer* tracer = Tracer::current();
   if (tracer == nullptr) return in_usual_order(predicate.item().toBool() ? then() : otherwise());  // as in a trace
 
-  TracedBody yes = tracer->trace_body("then", [&](const Tensors&) { return then(); }, {});
-  TracedBody no = tracer->trace_body("else", [&](const Tensors&) { return otherwise(); }, {});
+  TracedBody yes, no;
+  {
+    RunBy by_some(*tracer, predicate);
+    yes = tracer->trace_body("then", [&](const Tensors&) { return then(); }, {});
+    no = tracer->trace_body("else", [&](const Tensors&) { return otherwise(); }, {});
+  }
   check_alike("cond: the second branch", yes.outputs, no.outputs);
   return_in_usual_order(yes);
   return_in_usual_order(no);
@@ -431,7 +452,12 @@ Tensors loop(std::optional<int64_t> trips, const LoopTest& more, const LoopBody&
     if (state[i].requires_grad()) arguments[i + 1].requires_grad_();
   }
   TracedBody trip = tracer->trace_body(
-      "body", [&](const Tensors& given) { return body(given[0], Tensors(given.begin() + 1, given.end())); }, arguments);
+      "body",
+      [&](const Tensors& given) {
+        Tracer::current()->note_alike(given[0]);  // the number of the trip
+        return body(given[0], Tensors(given.begin() + 1, given.end()));
+      },
+      arguments);
   check_alike("the body of the loop", state, trip.outputs);
   return_in_usual_order(trip);
   check_state_is_written_where_it_is(trip.program, first);

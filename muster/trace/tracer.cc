@@ -418,7 +418,7 @@ void Tracer::record(const c10::OperatorHandle& handle, c10::DispatchKeySet below
   const size_t first = stack.size() - op.schema->arguments.size();
   const at::ArrayRef<c10::IValue> inputs(stack.data() + first, op.schema->arguments.size());
   const bool from_constants = !op.random && constant(inputs);
-  bool alike = !op.random;
+  bool alike = !op.random && runs_alike();
   for (const c10::IValue& input : inputs) {
     for_each_tensor(input, [&](const at::Tensor& tensor) { alike = alike && this->alike(tensor); });
   }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/graph/op_schema.h"
@@ -59,6 +60,9 @@ class Tracer {
 
   // All replicas of a step have the same elements in this tensor, for it was made of what each of them gave.
   void note_alike(const at::Tensor& tensor);
+  bool known_alike(const at::Tensor& tensor) { return alike(tensor); }
+  // Of the bodies that are traced from now on: whether all replicas run them alike. Returns what held before.
+  bool bodies_run_alike(bool alike) { return std::exchange(bodies_alike_, alike); }
   // From now on the modules of mirrored variables show the memory of the copy of this replica.
   void show_copies(int replica);
 
@@ -118,6 +122,8 @@ class Tracer {
   void before_write(const std::string& op, const at::Tensor& tensor);
   // ---- Copies of a variable stay alike if all of them are written to, with what all replicas have alike.
   bool alike(const at::Tensor& tensor);
+  bool runs_alike() const;                           // this body, and those around it
+  bool is_own_of_process(const at::Tensor& tensor);  // in a step of several: a variable that the others do not know
   std::shared_ptr<Variable::State> variable_with_memory(const at::Tensor& tensor);  // a copy, if there are several
   void note_written(const std::string& op, const at::Tensor& tensor, bool alike);
   void check_copies_are_written_alike() const;
@@ -155,6 +161,7 @@ class Tracer {
   absl::flat_hash_map<Variable::State*, at::Tensor> before_;  // values of adopted tensors that were written
   size_t elements_ = 0;                                       // of the outermost trace, taken so far
   size_t limit_ = 0;                                          // instructions, while probing
+  bool bodies_alike_ = true;                                  // those of bodies_run_alike()
   // Of the outermost trace: whether large ops may go without their values, one did, and one was needed after all.
   bool may_leave_values_out_ = false, left_values_out_ = false, needs_values_ = false;
 };

@@ -119,9 +119,27 @@ std::shared_ptr<Variable::State> Tracer::variable_with_memory(const at::Tensor& 
 
 bool Tracer::alike(const at::Tensor& tensor) {
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;
+  if (is_own_of_process(tensor)) return false;
   if (values_.knows_storage(tensor)) return values_.alike(tensor);
   if (const auto variable = variable_with_memory(tensor)) return !variable->own_by_replica;
   return outer_ == nullptr && tensor.has_storage();  // it will be a constant
+}
+
+bool Tracer::is_own_of_process(const at::Tensor& tensor) {
+  const ReplicaContext* replica = ReplicaContext::current();
+  if (replica == nullptr || replica->across().alone() || !tensor.has_storage()) return false;
+  const auto& known = root().stand_in_memories_;
+  const auto found = known.find(ValueTable::storage_of(tensor));
+  if (found == known.end()) return false;
+  const auto whole = found->second->copy_of.lock();
+  return !(whole ? whole->in_step : found->second->in_step);
+}
+
+bool Tracer::runs_alike() const {
+  for (const Tracer* around = outer_; around != nullptr; around = around->outer_) {
+    if (!around->bodies_alike_) return false;
+  }
+  return true;
 }
 
 void Tracer::note_alike(const at::Tensor& tensor) {
