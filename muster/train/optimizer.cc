@@ -65,8 +65,7 @@ Optimizer::Own Optimizer::own_of(const Variable& variable, std::optional<size_t>
   Own own{.slots = {}, .lag = {}, .group = group, .weight_decay = rule_.weight_decay};
   if (!rule_.all.decay_vectors && variable.sizes().size() < 2) own.weight_decay = 0;
   if (group) own.weight_decay = group_of(own)->weight_decay.value_or(own.weight_decay);
-  auto beside = [&](const SlotRule& slot) {
-    const at::ScalarType dtype = slot.scalar ? at::kDouble : variable.dtype();
+  auto beside = [&](const SlotRule& slot, at::ScalarType dtype) {
     return make_beside(
         variable, str_cat(variable.name(), "/", rule_.name, "/", slot.name),
         [&](const std::vector<int64_t>& sizes) {
@@ -76,9 +75,13 @@ Optimizer::Own Optimizer::own_of(const Variable& variable, std::optional<size_t>
         },
         /*alike=*/slot.scalar);
   };
-  for (const SlotRule& slot : rule_.slots) own.slots.push_back(beside(slot));
-  // Not the mean itself: 0 is right for whatever has not been trained yet, wherever its value comes from.
-  if (rule_.all.average) own.lag = beside({.name = "average_less_value"});
+  for (const SlotRule& slot : rule_.slots) {
+    own.slots.push_back(beside(slot, slot.scalar ? at::kDouble : variable.dtype()));
+  }
+  // Not the mean itself: 0 is right for whatever has not been trained yet, wherever its value comes from. Of half the
+  // digits a mean would stand still: 0.999 is 1 in bfloat16.
+  const at::ScalarType exact = variable.dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  if (rule_.all.average) own.lag = beside({.name = "average_less_value"}, exact);
   return own;
 }
 
@@ -423,6 +426,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
       at::Tensor before;
       if (mine.lag && ids.defined()) before = rows::gather(step.value, ids);
       if (mine.lag && !ids.defined()) before = elsewhere ? with_gradient(step.value, gradient) : step.value.clone();
+      if (mine.lag && before.scalar_type() != mine.lag->dtype()) before = before.to(mine.lag->dtype());
       rows != nullptr ? update_rows(step, ids) : update(step);
       if (!mine.lag) continue;
       const at::Tensor change = before.sub_(ids.defined() ? rows::gather(step.value, ids) : step.value);
@@ -517,14 +521,25 @@ void Optimizer::put_averages_in(const char* call, bool keep_values) const {
       const bool in_parts = !variables_[i].shards().empty();
       Variable part = in_parts ? variables_[i].shards()[p] : variables_[i];
       Variable lag = in_parts ? own_[i].lag->shards()[p] : *own_[i].lag;
-      const at::Tensor value = part.value(), mean = value + lag.value();
+      // The mean as the variable can have it, so that what is kept of the value gives it back.
+      const at::Tensor value = part.value(), before = lag.value();
+      const at::Tensor mean = (value + before).to(value.scalar_type());
+      const at::Tensor back = keep_values ? value.to(before.scalar_type()) - mean : at::zeros_like(before);
       part.assign(mean);
-      lag.assign(keep_values ? value - mean : at::zeros_like(value));
+      lag.assign(back);
     }
   }
 }
 
 void Optimizer::swap_averages() const { put_averages_in("swap_averages", /*keep_values=*/true); }
+
+std::vector<Variable> Optimizer::averages_less_values() const {
+  std::vector<Variable> all;
+  for (const Own& own : own_) {
+    if (own.lag) all.push_back(*own.lag);
+  }
+  return all;
+}
 
 void Optimizer::take_averages() const { put_averages_in("take_averages", /*keep_values=*/false); }
 

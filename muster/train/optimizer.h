@@ -20,8 +20,6 @@
 
 namespace muster {
 
-struct AcrossWorkers;
-
 // What an optimizer trains: a list of variables, those of a module that was adopted or made by a strategy (or of its
 // parameters()), or all that are trainable of a ModuleVariables.
 class Trained {
@@ -99,7 +97,7 @@ class Optimizer {
   void set_learning_rate(double rate) const;
   bool has_schedule() const { return !rule_.learning_rate.is_constant(); }
   int64_t iterations() const;  // steps that were taken
-  // As set_learning_rate(): schedules go on from there; what Adam counts stays. With 0 averages begin anew.
+  // As set_learning_rate(): schedules go on from there; what Adam counts stays. After 0 a step begins averages anew.
   void set_iterations(int64_t steps) const;
   // In the place of UpdateOptions::clipping, before the first step: a function keeps what it was traced with.
   void set_clipping(const Clipping& clipping);
@@ -108,6 +106,8 @@ class Optimizer {
   bool keeps_averages() const { return rule_.all.average.has_value(); }
   void swap_averages() const;
   void take_averages() const;
+  // What is added to each variable gives its mean, which moves with what is assigned to the variable. None without.
+  std::vector<Variable> averages_less_values() const;
 
   const std::vector<Variable>& variables() const { return variables_; }
   // All slots, each with the name of its variable in its own, the learning rate and the count of steps: what a
@@ -155,7 +155,7 @@ class Optimizer {
   // Of one variable.
   struct Own {
     std::vector<Variable> slots;
-    std::optional<Variable> lag;  // what is added to the value gives its mean
+    std::optional<Variable> lag;  // of averages_less_values()
     std::optional<size_t> group;
     double weight_decay;
   };

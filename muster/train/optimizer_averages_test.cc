@@ -145,6 +145,29 @@ TEST_P(AveragesAnywhere, ChangePlacesWithTheVariablesAndBack) {
   EXPECT_TRUE(!w.copies().empty() ? torch::equal(w.copies()[0].value(), w.copies()[1].value()) : true);
 }
 
+// The value has few digits, and a share such as 0.999 would be 1 with as few.
+TEST_P(AveragesAnywhere, OfBfloat16AreThoseOfExactArithmetic) {
+  const Variable w = make(torch::zeros({4, 3}, torch::kBFloat16));
+  const Sgd sgd({w}, {.learning_rate = 1, .all = {.average = 0.999}});
+  auto step = function([&] { sgd.minimize(w.value().sum()); });
+  double mean = -1;  // after the first step
+
+  for (int i = 1; i <= 200; ++i) {
+    place.strategy.run(step);
+    if (i > 1) mean = 0.999 * mean + 0.001 * -i;
+  }
+  const at::Tensor value = w.value().clone(), expected = torch::full({4, 3}, mean, torch::kDouble);
+  EXPECT_TRUE(torch::equal(value.to(torch::kDouble), torch::full({4, 3}, -200.0, torch::kDouble))) << value;
+  sgd.swap_averages();
+  EXPECT_TRUE(torch::allclose(w.value().to(torch::kDouble), expected, 0.005)) << w.value() << "\nnot " << mean;
+  EXPECT_EQ(w.value().scalar_type(), torch::kBFloat16);
+  sgd.swap_averages();
+  EXPECT_TRUE(torch::equal(w.value(), value)) << w.value();
+  sgd.take_averages();
+
+  EXPECT_TRUE(torch::allclose(w.value().to(torch::kDouble), expected, 0.005)) << w.value() << "\nnot " << mean;
+}
+
 TEST_P(AveragesAnywhere, GoOnAfterARestore) {
   auto train = [&](bool first) {
     const Variable table = make(torch::ones({4, 1}));
