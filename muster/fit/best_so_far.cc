@@ -13,13 +13,26 @@
 namespace muster {
 namespace {
 
+// "iou" at the end of a word, as in mean_iou and miou, but not as in previous; "top_5", "top5" and "top_k".
+bool says_iou_or_top(const std::string& monitor) {
+  const std::vector<std::string> words = absl::StrSplit(monitor, '_');
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i].ends_with("iou")) return true;
+    if (!words[i].starts_with("top")) continue;
+    const std::string how_many = words[i] != "top" ? words[i].substr(3) : i + 1 < words.size() ? words[i + 1] : "";
+    int64_t number = 0;
+    if (how_many == "k" || absl::SimpleAtoi(how_many, &number)) return true;
+  }
+  return false;
+}
+
 bool larger_is_better(const std::string& monitor, Better better) {
   if (better != Better::kAuto) return better == Better::kLarger;
   if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
   for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
     if (monitor.find(word) != std::string::npos) return true;
   }
-  return false;
+  return says_iou_or_top(monitor);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace muster {
 
 // Whether smaller or larger numbers are better. kAuto: larger for those whose names say accuracy, auc, precision,
-// recall, f1, r2 or iou; smaller for others, and for all that end in loss or error.
+// recall, f1, r2, iou or top_5; smaller for others, and for all that end in loss or error.
 enum class Better { kAuto, kSmaller, kLarger };
 
 // Remembers the best of a number.
