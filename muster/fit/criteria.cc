@@ -4,8 +4,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <map>
@@ -124,6 +126,32 @@ Counted counted(const Expected& expected, const at::Tensor& by_class, const at::
   return found;
 }
 
+// For the values that the mask lets count; undefined if it is not of the first dimensions of these, which somebody else
+// says then.
+at::Tensor mask_for(const at::Tensor& mask, const at::Tensor& values) {
+  if (!mask.defined() || mask.dim() > values.dim()) return {};
+  if (mask.sizes() != values.sizes().slice(0, static_cast<size_t>(mask.dim()))) return {};
+  return with_dims(mask, values.dim());
+}
+
+// What does not count may be no number at all: 0 times that is none either, and neither is what is added to it.
+at::Tensor filled_where_masked(const at::Tensor& mask, const at::Tensor& values, double with) {
+  const at::Tensor own = values.is_floating_point() ? mask_for(mask, values) : at::Tensor();
+  return own.defined() ? values.masked_fill(own.logical_not(), with) : values;
+}
+
+// The same values, whose gradient is 0 where they do not count, even if that of the loss is no number there.
+at::Tensor trained_where_counted(const at::Tensor& mask, const at::Tensor& output) {
+  if (!c10::GradMode::is_enabled() || !output.requires_grad()) return output;
+  const at::Tensor own = mask_for(mask, output);
+  return own.defined() ? at::where(own, output, output.detach()) : output;
+}
+
+// Half of the digits end at 65504, or count no further than 256.
+at::Tensor sum_of_all(const at::Tensor& values) {
+  return c10::isReducedFloatingType(values.scalar_type()) ? values.sum(at::kFloat) : values.sum();
+}
+
 // For metrics: one tensor, which has a weight for each example or position.
 at::Tensor in_one(const Counted& counted, int64_t examples, const at::Tensor& output) {
   if (counted.all_alike()) return at::ones({examples}, output.options().requires_grad(false));
@@ -145,7 +173,8 @@ int replicas() {
   return replica == nullptr ? 1 : replica->num_replicas();
 }
 
-LossOfBatch weigh(const Loss& loss, at::Tensor each, const Expected& expected, Counted counted, int64_t examples) {
+LossOfBatch weigh(const Loss& loss, at::Tensor each, const Expected& expected, Counted counted, int64_t examples,
+                  int64_t batches) {
   const LossReduction reduction = loss.options().reduction;
   if (counted.weights.defined()) check_weights("sample_weight", counted.weights, each);
   if (counted.mask.defined()) check_weights("mask", counted.mask, each);
@@ -164,16 +193,22 @@ LossOfBatch weigh(const Loss& loss, at::Tensor each, const Expected& expected, C
     weights = with_dims(counted.weights, each.dim()).expand(each.sizes());
     each = each * weights;
   }
-  if (reduction == LossReduction::kSum) return {.each = each, .known_divisor = 1.0 / replicas()};
-  if (reduction == LossReduction::kMeanWithSampleWeight && weights.defined()) {
-    return {.each = each, .divisor = (mask.defined() ? weights.masked_fill(mask.logical_not(), 0) : weights).sum()};
+  if (reduction == LossReduction::kSum) {
+    return {.each = each, .known_divisor = 1.0 / static_cast<double>(replicas() * batches)};
   }
-  if (mask.defined()) return {.each = each, .divisor = mask.sum().to(each.scalar_type())};
+  if (reduction == LossReduction::kMeanWithSampleWeight && weights.defined()) {
+    if (mask.defined()) weights = weights.masked_fill(mask.logical_not(), 0);
+    return {.each = each, .divisor = sum_of_all(weights)};
+  }
+  if (mask.defined()) {
+    const bool half = c10::isReducedFloatingType(each.scalar_type());
+    return {.each = each, .divisor = mask.sum().to(half ? at::kFloat : each.scalar_type())};
+  }
   return {.each = mean_beyond(each, 1), .known_divisor = static_cast<double>(examples)};
 }
 
 LossOfBatch loss_of_batch(const Criterion& criterion, const at::Tensor& output, const Expected& expected,
-                          const Counted& counted, int64_t examples) {
+                          const Counted& counted, int64_t examples, int64_t batches) {
   const Loss& loss = criterion.loss;
   const at::Tensor each = loss.elements(output, expected.target);
   if (each.dim() > 0 && each.size(0) != examples) {
@@ -188,13 +223,13 @@ LossOfBatch loss_of_batch(const Criterion& criterion, const at::Tensor& output, 
   if (each.dim() == 0 || (plain && counted.all_alike())) {
     return {.each = mean_beyond(each, 1), .known_divisor = static_cast<double>(examples)};
   }
-  return weigh(loss, each, expected, counted, examples);
+  return weigh(loss, each, expected, counted, examples, batches);
 }
 
 // To go down: what replicas have of it adds up to the loss of the whole batch, so that they divide by what all have.
 at::Tensor reduced(const LossOfBatch& loss) {
   if (loss.each.dim() == 0) return loss.each;
-  const at::Tensor sum = loss.each.sum();
+  const at::Tensor sum = sum_of_all(loss.each);
   if (!loss.divisor.defined()) return sum / (loss.known_divisor == 0 ? 1 : loss.known_divisor);
   if (!c10::GradMode::is_enabled()) return sum;  // nobody goes down
   const at::Tensor divisor = replicas() == 1 ? loss.divisor : all_reduce(ReduceOp::kMean, loss.divisor);
@@ -285,12 +320,13 @@ std::string Criteria::names() const {
 }
 
 Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expected>& expected,
-                                 const at::Tensor& by_class) const {
+                                 const at::Tensor& by_class, int64_t batches) const {
   if (by_class.defined() && all_.size() > 1) {
     throw invalid_argument("class_weight: the model has the outputs ", names(),
                            ", expected one; with several, examples have weights (sample_weight)");
   }
   std::vector<Counted> weighted;
+  std::vector<at::Tensor> targets;
   std::vector<LossOfBatch> losses;
   at::Tensor loss;
   int64_t examples = 0;
@@ -299,6 +335,8 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     const at::Tensor& output = outputs.tensors()[criterion.place];
     about(criterion, [&] {
       weighted.push_back(counted(expected[i], by_class, output));
+      const at::Tensor& mask = weighted[i].mask;
+      targets.push_back(filled_where_masked(mask, expected[i].target, 0));
       const int64_t own = examples_of(expected[i].target);
       if (i > 0 && own != examples) {
         throw invalid_argument("its target is ", spec_of(expected[i].target).to_string(), ", that of \"",
@@ -307,7 +345,8 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
       }
       examples = own;
       if (!criterion.loss) return;
-      LossOfBatch of_batch = loss_of_batch(criterion, output, expected[i], weighted[i], examples);
+      LossOfBatch of_batch = loss_of_batch(criterion, trained_where_counted(mask, output), {.target = targets[i]},
+                                           weighted[i], examples, batches);
       const at::Tensor mean = reduced(of_batch);
       const at::Tensor part = criterion.weight == 1 ? mean : mean * criterion.weight;
       of_batch.each = of_batch.each.detach();
@@ -329,7 +368,7 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     const Criterion& criterion = all_[i];
     if (criterion.metrics.empty()) continue;
     about(criterion, [&] {
-      const at::Tensor output = outputs.tensors()[criterion.place].detach();
+      const at::Tensor output = filled_where_masked(weighted[i].mask, outputs.tensors()[criterion.place].detach(), 1);
       const at::Tensor weights = in_one(weighted[i], examples, output);
       const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
       // Softmax, which takes longer than to look for the highest, leaves the order as it is.
@@ -337,8 +376,7 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
       for (const Metric& metric : criterion.metrics) {
         const bool as_it_is =
             metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
-        sums.push_back(
-            metric.sums(as_it_is ? output : probabilities, expected[i].target, weights, criterion.loss.outputs()));
+        sums.push_back(metric.sums(as_it_is ? output : probabilities, targets[i], weights, criterion.loss.outputs()));
       }
     });
   }

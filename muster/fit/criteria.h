@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,10 @@ class Criteria {
   struct Judged {
     at::Tensor sums, loss;
   };
-  // `by_class`: a weight for each class, if defined. REQUIRES: as many `expected` as criteria.
-  Judged judge(const Features& outputs, const std::vector<Expected>& expected, const at::Tensor& by_class) const;
+  // `by_class`: a weight for each class, if defined. `batches`: whose mean the step goes down; a loss that is
+  // a sum is one over all of them. REQUIRES: as many `expected` as criteria.
+  Judged judge(const Features& outputs, const std::vector<Expected>& expected, const at::Tensor& by_class,
+               int64_t batches = 1) const;
   size_t length() const;  // of the sums
 
   // "loss", and with several outputs "box_loss" and "box_accuracy" for "accuracy".

@@ -108,6 +108,61 @@ TEST(Criteria, DoNotLookAtWhatIsMasked) {
   expect_loss(kOutput, output, {.target = kTarget, .mask = kMask}, 7.0 / 3);
 }
 
+// Loss, gradient and metrics are those of the rows that count alone.
+TEST(Criteria, PassOverTargetsThatAreNoNumbersWhereAMaskSaysSo) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor mask = torch::tensor({true, false, true});
+  const at::Tensor target = torch::tensor({{1.F, 0.F}, {nan, nan}, {0.F, 1.F}});
+  const at::Tensor values = torch::tensor({{.3F, .6F}, {.2F, .9F}, {.4F, .7F}});
+  const MetricList metrics{MeanSquaredError(),      BinaryAccuracy(),   Auc(),
+                           R2Score({.outputs = 2}), F1({.classes = 2}), BinaryCrossEntropy()};
+  struct Seen {
+    at::Tensor loss, gradient;
+    Logs logs{};
+  };
+  auto see = [&](const Loss& loss, const at::Tensor& of, const Expected& expected) {
+    const Criteria criteria({"output"}, loss, {}, metrics);
+    const at::Tensor output = of.clone().requires_grad_();
+    const Criteria::Judged judged = criteria.judge({{"output"}, {output}}, {expected}, {});
+    judged.loss.backward();
+    const double* const sums = judged.sums.const_data_ptr<double>();
+    return Seen{judged.loss.detach(), output.grad(), criteria.logs({sums, sums + judged.sums.numel()})};
+  };
+  const at::Tensor counted = torch::tensor({0, 2});
+
+  for (const Loss& loss : {mean_squared_error, binary_cross_entropy_with_logits, binary_cross_entropy, poisson,
+                           mean_squared_error.with(kSum), mean_squared_error.with(kMeanWithSampleWeight)}) {
+    const Seen masked = see(loss, values, {.target = target, .mask = mask});
+    const Seen alone = see(loss, values.index_select(0, counted),
+                           {.target = target.index_select(0, counted), .mask = torch::tensor({true, true})});
+
+    EXPECT_TRUE(torch::allclose(masked.loss, alone.loss)) << loss.name() << masked.loss << alone.loss;
+    EXPECT_TRUE(torch::allclose(masked.gradient.index_select(0, counted), alone.gradient)) << masked.gradient;
+    EXPECT_TRUE(torch::equal(masked.gradient[1], torch::zeros({2}))) << masked.gradient;
+    for (const auto& [name, value] : alone.logs) EXPECT_NEAR(masked.logs[name], value, 1e-6) << loss.name() << name;
+  }
+}
+
+TEST(Criteria, CountFurtherThanHalfOfTheDigits) {
+  const at::Tensor ones = torch::ones({70'000}, torch::kHalf);
+  expect_loss(kOutput, ones, {.target = ones, .mask = ones}, 1);
+  expect_loss(kOutput, ones, {.target = ones, .weights = ones}, 1);
+  expect_loss(kOutput.with(kMeanWithSampleWeight), ones, {.target = ones, .weights = ones}, 1);
+}
+
+TEST(Criteria, MakeASumOverAllBatchesOfAStep) {
+  const Criteria criteria({"output"}, kOutput.with(kSum), {}, {});
+  auto judge = [&](const at::Tensor& output) {
+    return criteria.judge({{"output"}, {output}}, {{.target = output}}, {}, 2);
+  };
+  const Criteria::Judged first = judge(kValues[0]), second = judge(kValues[1]);
+
+  // The step goes down the mean of both.
+  EXPECT_NEAR((first.loss + second.loss).item<double>() / 2, 21, 1e-6);
+  const at::Tensor sums = first.sums + second.sums;
+  EXPECT_NEAR(criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()})["loss"], 21, 1e-6);
+}
+
 TEST(Criteria, AddUpExactlyOverBatchesOfDifferentLengths) {
   const Criteria criteria({"output"}, kOutput, {},
                           {MeanOf("mean", [](const at::Tensor& output, const at::Tensor&) { return output; })});

@@ -273,7 +273,10 @@ F1::F1(const F1Options& options)
             return confusion_of_classes(options, output, target, weights);
           },
           [options](const std::vector<double>& sums) { return average_f1(options, sums); }) {
-  if (options.classes < 1) throw invalid_argument("F1: ", options.classes, " classes, expected at least 1");
+  if (options.classes < 2 && (options.classes < 1 || !options.threshold)) {
+    throw invalid_argument("F1: ", options.classes,
+                           " classes, of which the highest counts; expected at least 2, or one with a threshold");
+  }
 }
 
 Auc::Auc(const AucOptions& options)

@@ -174,6 +174,14 @@ TEST(Metrics, OfF1AreThoseOfKerasForEachAverage) {
   EXPECT_EQ(result(F1({.classes = 3}), kScores, kClasses), result(F1({.classes = 3}), kScores, kOneHot));
 }
 
+TEST(Metrics, OfF1HaveClassesToChooseFrom) {
+  EXPECT_THAT(testing_support::message_of([] { F1({.classes = 1}); }),
+              ::testing::HasSubstr("1 classes, of which the highest counts; expected at least 2"));
+  EXPECT_THAT(testing_support::message_of([] { F1({.classes = 0, .threshold = 0.5}); }),
+              ::testing::HasSubstr("expected at least 2"));
+  EXPECT_NO_THROW(F1({.classes = 1, .threshold = 0.5}));
+}
+
 TEST(Metrics, OfSpreadAreThoseOfKerasForSeveralValues) {
   const at::Tensor said = torch::tensor({{1.F, 2.F, .5F}, {3.F, 1.F, 2.F}, {0.F, 4.F, 1.F}, {2.F, 2.F, 2.F}});
   const at::Tensor wanted = torch::tensor({{1.5F, 2.F, 0.F}, {2.5F, .5F, 2.F}, {0.F, 5.F, 1.F}, {1.F, 2.5F, 3.F}});
