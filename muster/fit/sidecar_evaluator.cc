@@ -1,5 +1,6 @@
 #include "muster/fit/sidecar_evaluator.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_join.h>
 
@@ -56,7 +57,10 @@ class SidecarEvaluator::Best {
       throw not_found("SidecarEvaluator: monitor \"", best_.monitor(), "\", but an evaluation gives ",
                       absl::StrJoin(names, ", "));
     }
-    if (!best_.improves(logs, kWhose)) return;
+    // Of several processes each may have seen another directory: the one who writes decides for all.
+    const at::Tensor better = at::scalar_tensor(best_.improves(logs, kWhose) ? 1 : 0, at::kLong);
+    const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = kWhose};
+    if (strategy_.across().make_one(as_chief, {better})[0].item<int64_t>() == 0) return;
     metadata[kEvaluatorBest] = best_.memory(kWhose, {step});
     remove_others([&](int64_t other) { return other == step; });  // of an earlier training
     checkpoints_.save(step, metadata);

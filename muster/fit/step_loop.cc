@@ -41,16 +41,15 @@ std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
 class LoopInStep : public StepLoop {
  public:
   LoopInStep(Strategy strategy, Input input, std::optional<int64_t> length)
-      : strategy_(std::move(strategy)), input_(std::move(input)), length_(length) {}
+      : strategy_(std::move(strategy)), input_(std::move(input)), told_(length.has_value()), length_(length) {}
 
   Totals once(const Steps& steps, std::optional<int64_t> count) override {
     if (!iterator_ || !iterator_->begin_again()) iterator_ = distributed();
-    if (length_) count = std::min(count.value_or(*length_), *length_);
     // Several steps that are one program would lose those before the end.
     const bool may_end = count && !length_ && !known_endless(input_);
     Totals totals;
-    const int64_t taken = take(may_end ? steps.one_by_one() : steps, count, adding_to(totals));
-    if (count && taken < *count) length_ = taken;
+    const Pass pass = pass_of(may_end ? steps.one_by_one() : steps, count, adding_to(totals));
+    if (pass.ended) length_ = pass.steps;
     return totals;
   }
 
@@ -60,27 +59,41 @@ class LoopInStep : public StepLoop {
     if (!goes_on) iterator_ = distributed();
   }
 
+  struct Pass {
+    int64_t steps = 0;
+    bool ended = false;  // the data has
+  };
+
   int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!count) count = length_;
-    int64_t done = 0;
-    while (!count || done < *count) {
-      const int64_t taken = steps.next(left(count, done));
+    if (!count && told_) count = length_;
+    const Pass pass = pass_of(steps, count, each);
+    if (pass.ended && count) iterator_.reset();
+    if (pass.ended && !count) length_ = pass.steps;
+    return pass.steps;
+  }
+
+  // A length that it was told is the end. One that it has seen says how many steps may be one program: beyond them, in
+  // a pass that is longer than that, nobody knows.
+  Pass pass_of(const Steps& steps, std::optional<int64_t> count, const Each& each) {
+    if (told_) count = std::min(count.value_or(*length_), *length_);
+    Pass pass;
+    while (!count || pass.steps < *count) {
+      std::optional<int64_t> sure = count;
+      if (length_) sure = std::min(count.value_or(*length_), *length_);
+      if (sure && pass.steps >= *sure) sure.reset();
+      const int64_t taken = steps.next(left(sure, pass.steps));
       at::Tensor sums;
       try {
         sums = steps.of(taken)(*iterator_);
       } catch (const Error& error) {
         if (!is_sequence_end(error.status())) throw;
-        if (count) {
-          iterator_.reset();
-        } else {
-          length_ = done;
-        }
-        return done;
+        pass.ended = true;
+        break;
       }
-      done += taken;
+      pass.steps += taken;
       if (!each(sums, taken)) break;
     }
-    return done;
+    return pass;
   }
 
   Iterator distributed() const {
@@ -90,8 +103,9 @@ class LoopInStep : public StepLoop {
 
   const Strategy strategy_;
   const Input input_;
+  const bool told_;  // the length
   std::optional<Iterator> iterator_;
-  std::optional<int64_t> length_;  // of an epoch, once one was seen
+  std::optional<int64_t> length_;  // of an epoch, as it was told, or of the last one that was seen
 };
 
 // Whichever worker is free takes the next step; where each reads data of its own that ends, each takes steps until its

@@ -127,6 +127,27 @@ TEST(StepLoop, LosesNothingBeforeTheEndOfDataThatIsShorterThanWasAskedFor) {
   for (int time = 0; time < 2; ++time) EXPECT_EQ(sum_of(loop->once(counting(4), 10)), 15);
 }
 
+TEST(StepLoop, TakesAllOfDataThatIsLongerThanItWas) {
+  int64_t length = 3;
+  const Dataset numbers = Dataset::generator([&length] {
+    return [next = int64_t{0}, end = length]() mutable -> std::optional<Element> {
+      if (next == end) return std::nullopt;
+      return Element{torch::tensor(next++)};
+    };
+  });
+  const auto epochs = make_step_loop(Strategy(), numbers), validations = make_step_loop(Strategy(), numbers);
+  Taken first, second;
+
+  EXPECT_EQ(epochs->run(counting(2), {}, first.each), 3);
+  EXPECT_EQ(sum_of(validations->once(counting(2), 10)), 3);
+  length = 6;
+  EXPECT_EQ(epochs->run(counting(2), {}, second.each), 6);
+  EXPECT_EQ(sum_of(validations->once(counting(2), 10)), 15);
+  EXPECT_EQ(sum_of(validations->once(counting(2), {})), 15);
+
+  EXPECT_THAT(second.steps, ElementsAre(2, 1, 1, 1, 1)) << "nobody knows where it ends now";
+}
+
 class StepLoopOnWorkers : public ::testing::Test {
  protected:
   InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = Transport::kLocal}};
