@@ -110,7 +110,10 @@ void ProgressBar::finish(std::string_view note) {
 }
 
 void ProgressBar::erase() {
-  if (tty_ && drawn_ && !finished_) out_ << "\r\033[K" << std::flush;
+  if (tty_ && drawn_ && !finished_) {
+    out_ << "\r\033[K" << std::flush;
+    set_line_open(false);
+  }
   drawn_.reset();
 }
 

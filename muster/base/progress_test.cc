@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/terminal_line.h"
+
 namespace muster {
 namespace {
 
@@ -123,6 +125,7 @@ TEST_F(ProgressBarTest, TakesOffTheTerminalWhatIsDrawnAndNothingElse) {
   bar.update(1);
   out.str("");
   bar.erase();
+  EXPECT_EQ(over_open_line(), "") << "what is logged now begins a line of its own";
   bar.erase();
 
   EXPECT_EQ(out.str(), "\r\033[K");
