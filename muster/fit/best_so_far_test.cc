@@ -48,5 +48,42 @@ TEST(BestSoFar, ANumberThatEndsInLossIsBetterIfSmaller) {
   EXPECT_FALSE(best.improves({{"val_recall_loss", 0.45}}, "EarlyStopping"));
 }
 
+TEST(BestSoFar, KnowsFromTheNameWhichNumbersAreBetter) {
+  for (const char* name : {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k"}) {
+    EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(2, 1)) << name;
+  }
+  for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2"}) {
+    EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(1, 2)) << name;
+  }
+}
+
+TEST(EarlyStopping, RestoresTheAveragesOfTheBestWeights) {
+  const std::vector<double> numbers{3, 1, 2};
+  torch::manual_seed(5);
+  Model model = compile(torch::nn::Linear(2, 1), {.optimizer = Sgd({.learning_rate = 0.01, .all = {.average = 0.5}}),
+                                                  .loss = mean_squared_error});
+  at::Tensor value, mean;
+  const Variable weight = model.variables().all()[0];
+  const LambdaCallback score({.add_logs = [&](Training& training, Logs& logs) {
+    logs.set("score", numbers[static_cast<size_t>(training.epoch)]);
+    if (training.epoch != 1) return;
+    value = weight.value().clone();
+    model.optimizer().swap_averages();
+    mean = weight.value().clone();
+    model.optimizer().swap_averages();
+  }});
+
+  model.fit({torch::ones({8, 2}), torch::ones({8, 1})},
+            {.epochs = 3,
+             .batch_size = 2,
+             .callbacks = {score, EarlyStopping({.monitor = "score", .patience = 1, .restore_best_weights = true})},
+             .verbose = 0});
+
+  EXPECT_FALSE(torch::allclose(mean, value));
+  EXPECT_TRUE(torch::allclose(weight.value(), value)) << weight.value() << "\ninstead of\n" << value;
+  model.optimizer().take_averages();
+  EXPECT_TRUE(torch::allclose(weight.value(), mean)) << weight.value() << "\ninstead of\n" << mean;
+}
+
 }  // namespace
 }  // namespace muster::best_so_far_test

@@ -52,15 +52,19 @@ class Callback {
   // is an error on parameter servers, where nobody waits for a step.
   virtual void on_steps(Training&, const Logs&) {}
   virtual bool wants_steps() const { return false; }
-  // Whether it does nothing but look, as one that writes a log does: it changes nothing of the training, has no
-  // add_logs() and no memory(). On parameter servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such
-  // a one in their order, but on another thread and whenever that comes to it, so that the workers take the steps of
-  // the next epochs meanwhile: it is given a copy of what Training said, while the variables are what they are then.
-  // What it throws ends the training with the next epoch. on_train_end comes after all of that, on fit's thread.
+  // Whether it does nothing but look, as one that writes a log does: it changes nothing of the training. On parameter
+  // servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such a one in their order, but on another
+  // thread and whenever that comes to it, so that the workers take the steps of the next epochs meanwhile: it is given
+  // a copy of what Training said, while the variables are what they are then. What it throws ends the training with the
+  // next epoch. on_train_end comes after all of that, on fit's thread; on_steps, before_validation,
+  // on_validation_begin, on_validation_end, add_logs and memory are not called there.
   virtual bool only_watches() const { return false; }
   // The same where steps are seen one by one, in one process, and no error elsewhere.
   virtual bool uses_steps() const { return wants_steps(); }
-  // Around the evaluation of validation data. The second one comes also if that fails.
+  // Before on_validation_begin of all, which may put other values into the variables: whoever saves these ends it now.
+  virtual void before_validation(Training&) {}
+  // Around the evaluation of validation data. The second one comes to all whose first one has returned, also if the
+  // evaluation or another callback fails.
   virtual void on_validation_begin(Training&) {}
   virtual void on_validation_end(Training&) {}
   // Its own numbers of an epoch, before everybody sees them.
@@ -68,8 +72,9 @@ class Callback {
   // Their names, of a callback that has add_logs(). Known, they are among Training::numbers; nothing: they are not.
   virtual std::optional<std::vector<std::string>> added_names() const { return std::nullopt; }
   virtual void on_epoch_end(Training&, const Logs&) {}
-  virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all
+  virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all; of those on another thread it may be under way
   virtual void on_train_end(Training&, const Logs&) {}
+  virtual void on_train_left() {}  // fit() is left, after an error, too; throws nothing
   // What a training that goes on after a loss of the job needs of the one before; a text of another kind is passed
   // over.
   virtual std::string memory() const { return {}; }

@@ -61,6 +61,14 @@ void forget_epochs(const std::string& path, int first) {
   if (!out || refused) throw unavailable("CsvLogger: \"", path, "\" cannot be written");
 }
 
+// Those of the model and, where the optimizer keeps averages, what these have more: so averages are restored, too.
+std::vector<Variable> weights_of(const Model& model) {
+  std::vector<Variable> all = model.variables().all();
+  const std::vector<Variable> more = model.optimizer().averages_less_values();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 // The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
 double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
   double best = std::numeric_limits<double>::quiet_NaN();
@@ -91,7 +99,7 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   const bool improves = best_.improves(logs, "EarlyStopping");
   if (improves && options_.restore_best_weights) {
     best_weights_.clear();
-    for (const Variable& variable : training.model.variables().all()) {
+    for (const Variable& variable : weights_of(training.model)) {
       best_weights_.push_back(variable.value().detach().clone());
     }
   }
@@ -106,7 +114,7 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
 }
 
 void EarlyStopping::on_train_end(Training& training, const Logs&) {
-  std::vector<Variable> variables = training.model.variables().all();
+  std::vector<Variable> variables = weights_of(training.model);
   for (size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
   best_weights_.clear();
 }
@@ -147,6 +155,10 @@ void ModelCheckpoint::on_train_begin(Training& training) {
 
 void ModelCheckpoint::on_epoch_begin(Training& training) {
   if (best_ && !best_->best() && training.epoch > 0 && !std::isnan(best_before_)) best_->set_best(best_before_);
+}
+
+void ModelCheckpoint::before_validation(Training& training) {
+  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
 }
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
@@ -204,6 +216,10 @@ void BackupAndRestore::on_train_begin(Training& training) {
   }
 }
 
+void BackupAndRestore::before_validation(Training& training) {
+  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
+}
+
 void BackupAndRestore::on_epoch_over(Training& training) {
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
@@ -220,11 +236,12 @@ void BackupAndRestore::on_epoch_over(Training& training) {
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {
   checkpoints_->wait();
-  preemption_.reset();
   if (training.preempted) return;
   training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
   if (training.model.strategy().is_chief()) remove_backups(options_.directory);
 }
+
+void BackupAndRestore::on_train_left() { preemption_.reset(); }
 
 void CsvLogger::on_train_begin(Training& training) {
   begun_ = false;

@@ -69,6 +69,7 @@ class ModelCheckpoint : public Callback {
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
+  void before_validation(Training& training) override;  // waits for a save if there are averages
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
   std::string memory() const override;
@@ -95,8 +96,10 @@ class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
   void on_train_begin(Training& training) override;
+  void before_validation(Training& training) override;  // waits for a save if there are averages
   void on_epoch_over(Training& training) override;
   void on_train_end(Training& training, const Logs& logs) override;
+  void on_train_left() override;  // a signal is the program's again
 
  private:
   BackupAndRestoreOptions options_;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -96,6 +97,18 @@ TEST_F(FitCallbacks, BackupAndRestoreGoesOnWhereAJobWasLost) {
   EXPECT_NEAR(weight_of(trained), whole, 1e-6);
   EXPECT_FALSE(std::filesystem::exists(backup));
   EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitCallbacks, GiveTheSignalBackWhenATrainingFails) {
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGTERM, nullptr, &before);
+  const auto backup = std::make_shared<BackupAndRestore>(BackupAndRestoreOptions{in("backup"), /*preemption=*/true});
+
+  EXPECT_THROW(model().fit(data_, {.epochs = 4, .callbacks = {backup, dies_in(2)}, .verbose = 0}), Error);
+
+  ::sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
 
 TEST_F(FitCallbacks, KnowAfterABackupWhatTheyKnewBefore) {

@@ -10,6 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <exception>
 #include <source_location>
 
 #include "muster/base/log.h"
@@ -54,6 +56,31 @@ Logs named(const Logs& logs, const char* prefix) {
   Logs renamed;
   for (const auto& [name, value] : logs) renamed.set(prefix + name, value);
   return renamed;
+}
+
+// Throws the first error, when all that has begun has ended.
+template <class Evaluate>
+void validate(const std::vector<Callback*>& callbacks, Training& training, const Evaluate& evaluate) {
+  for (Callback* const callback : callbacks) callback->before_validation(training);
+  std::vector<Callback*> begun;
+  std::exception_ptr error;
+  try {
+    for (Callback* const callback : callbacks) {
+      callback->on_validation_begin(training);
+      begun.push_back(callback);
+    }
+    evaluate();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (Callback* const callback : begun) {
+    try {
+      callback->on_validation_end(training);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -117,7 +144,7 @@ struct Model::State {
     try {
       const Features outputs = forward(batch.inputs);
       const auto judges = criteria_for(outputs.names());
-      return judges->judge(outputs, batch.expected(*judges), by_class);
+      return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
     } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
       const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
@@ -269,10 +296,20 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   };
   training.numbers = state.numbers(options.validation_data.has_value(), callbacks);
   state.parts.set_training(true);
-  training.memories = [&callbacks] {
+  // On parameter servers those that only watch hold up no worker: they are at work on another thread.
+  std::vector<Callback*> here;
+  for (const Callbacks::Any& callback : callbacks) {
+    if (!state.strategy.servers() || !callback->only_watches()) here.push_back(&*callback);
+  }
+  training.memories = [&callbacks, &here] {
     std::vector<std::string> memories;
-    for (const Callbacks::Any& callback : callbacks) memories.push_back(callback->memory());
+    for (const Callbacks::Any& callback : callbacks) {
+      memories.push_back(std::ranges::find(here, &*callback) == here.end() ? "" : callback->memory());
+    }
     return memories;
+  };
+  const absl::Cleanup left = [&callbacks] {
+    for (const Callbacks::Any& callback : callbacks) callback->on_train_left();
   };
   for (const Callbacks::Any& callback : callbacks) callback->on_train_begin(training);
   auto remembered = training.remembered.begin();
@@ -281,7 +318,6 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   }
   History history;
   Logs logs;
-  // On parameter servers those that only watch hold up no worker.
   std::optional<Watchers> watchers;
   if (state.strategy.servers()) watchers.emplace();
   const auto tell = [&](const auto& what) {
@@ -308,7 +344,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
       if (!step_by_step) return true;
       const Logs so_far = totals.logs(*state.criteria());
-      for (const Callbacks::Any& callback : callbacks) callback->on_steps(training, so_far);
+      for (Callback* const callback : here) callback->on_steps(training, so_far);
       if (display) display->steps(training, so_far);
       return !(alone && training.stop);
     };
@@ -332,21 +368,12 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
     if (validation) {
-      for (const Callbacks::Any& callback : callbacks) callback->on_validation_begin(training);
-      auto over = [&] {
-        for (const Callbacks::Any& callback : callbacks) callback->on_validation_end(training);
-      };
-      try {
-        logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_"));
-      } catch (...) {
-        over();
-        throw;
-      }
-      over();
+      validate(here, training,
+               [&] { logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_")); });
     }
     if (callbacks.begin() != callbacks.end()) training.learning_rate = state.optimizer->learning_rate();
     if (display) display->erase_bar();
-    for (const Callbacks::Any& callback : callbacks) callback->add_logs(training, logs);
+    for (Callback* const callback : here) callback->add_logs(training, logs);
     history.add(training.epoch, logs);
     if (display) display->end_epoch(training, logs);
     tell([](Callback& callback, Training& now, const Logs& all) { callback.on_epoch_end(now, all); });

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/fit/model.h"
 
 namespace muster::rate_callbacks_test {
@@ -147,6 +148,34 @@ TEST(SwapAverages, GivesTheValuesBackIfAnEvaluationFails) {
       model.fit(some_data(), {.epochs = 1, .validation_data = wrong, .callbacks = {SwapAverages()}, .verbose = 0}));
 
   EXPECT_NEAR(model.evaluate(some_data())["loss"], loss, 1e-6);
+}
+
+TEST(SwapAverages, GivesTheValuesBackIfAnotherCallbackFails) {
+  struct Fails : Callback {
+    explicit Fails(bool begin) : at_begin(begin) {}
+    void on_validation_begin(Training&) override {
+      if (at_begin) throw aborted("at the beginning");
+    }
+    void on_validation_end(Training&) override { throw aborted("at the end"); }
+    bool at_begin;
+  };
+  for (const bool at_begin : {true, false}) {
+    Model model = small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}}));
+    model.fit(some_data(), {.epochs = 3, .verbose = 0});
+    const double loss = model.evaluate(some_data())["loss"];
+    model.optimizer().set_learning_rate(0);
+    Callbacks callbacks;
+    if (!at_begin) callbacks.add(Fails(false));
+    callbacks.add(SwapAverages());
+    if (at_begin) callbacks.add(Fails(true));
+
+    const std::string message = testing_support::message_of([&] {
+      model.fit(some_data(), {.epochs = 1, .validation_data = some_data(), .callbacks = callbacks, .verbose = 0});
+    });
+
+    EXPECT_THAT(message, ::testing::HasSubstr(at_begin ? "at the beginning" : "at the end"));
+    EXPECT_NEAR(model.evaluate(some_data())["loss"], loss, 1e-6);
+  }
 }
 
 TEST(SwapAverages, IsRefusedWithoutAverages) {

@@ -2,7 +2,20 @@
 
 #include <utility>
 
+#include "muster/base/log.h"
+
 namespace muster {
+
+Watchers::~Watchers() {
+  wait_until_idle();
+  try {
+    check();
+  } catch (const std::exception& error) {
+    MUSTER_LOG(warning) << "fit: a callback that only watches has failed: " << error.what();
+  } catch (...) {
+    MUSTER_LOG(warning) << "fit: a callback that only watches has failed";
+  }
+}
 
 void Watchers::add(std::function<void()> call) {
   {
@@ -39,12 +52,14 @@ void Watchers::check() {
   if (error) std::rethrow_exception(error);
 }
 
+void Watchers::wait_until_idle() {
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return waiting_ == 0; };
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&idle));
+}
+
 void Watchers::wait() {
-  {
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return waiting_ == 0; };
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(&idle));
-  }
+  wait_until_idle();
   check();
 }
 

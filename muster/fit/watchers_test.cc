@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 
 namespace muster::watchers_test {
@@ -47,6 +48,16 @@ TEST(Watchers, RunAllBeforeTheyEnd) {
     for (int i = 0; i < 10; ++i) watchers.add([&] { ++runs; });
   }
   EXPECT_EQ(runs, 10);
+}
+
+TEST(Watchers, LogAnErrorThatNobodyWasToldOf) {
+  LogCapture log;
+  {
+    Watchers watchers;
+    watchers.add([&] { throw unavailable("the disk is full"); });
+  }
+
+  EXPECT_TRUE(log.contains("a callback that only watches has failed: UNAVAILABLE: the disk is full"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/test_linear_models.h"
 
-namespace muster::linear_models_test {
+namespace muster::model_learning_test {
 namespace {
 
 using testing_support::linear_loss;
@@ -38,4 +38,4 @@ TEST(LinearModels, LearnOnParameterServers) {
 }
 
 }  // namespace
-}  // namespace muster::linear_models_test
+}  // namespace muster::model_learning_test
