@@ -96,6 +96,23 @@ bool never_ends(const DatasetNode& node) {
   return std::holds_alternative<ZipOp>(node.op()) ? inputs_do(std::ranges::all_of) : inputs_do(std::ranges::any_of);
 }
 
+template <class... Ops>
+bool is_one_of(const DatasetOp& op) {
+  return (std::holds_alternative<Ops>(op) || ...);
+}
+
+bool is_as_long_each_time(const DatasetNode& node) {
+  const DatasetOp& op = node.op();
+  if (is_one_of<RangeOp, SlicesOp, WholeOp, DigitsOp, CacheOp>(op)) return true;
+  const auto* function = std::get_if<FunctionOp>(&op);
+  const bool counts_its_input =
+      is_one_of<BatchOp, PaddedBatchOp, EnumerateOp, WindowOp, ShuffleOp, RepeatOp, TakeOp, SkipOp, ShardOp,
+                ShardHintOp, ZipOp, ConcatenateOp, PrefetchOp, SelectOp, PreprocessOp, ParseOp>(op) ||
+      (function != nullptr && !function->filters);
+  return counts_its_input &&
+         std::ranges::all_of(node.inputs(), [](const NodePtr& input) { return is_as_long_each_time(*input); });
+}
+
 NodePtr by_files(const DatasetNode& node, const ShardOp& part) {
   if (const auto* files = std::get_if<FilesOp>(&node.op())) {
     FilesOp mine = *files;
@@ -194,5 +211,7 @@ std::string described_part(const Dataset& dataset, const InputContext& context, 
 }
 
 bool is_endless(const Dataset& dataset) { return never_ends(*dataset.node()); }
+
+bool keeps_its_length(const Dataset& dataset) { return is_as_long_each_time(*dataset.node()); }
 
 }  // namespace muster

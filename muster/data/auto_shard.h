@@ -16,4 +16,8 @@ std::string described_part(const Dataset& dataset, const InputContext& context, 
 // Whether it begins again for ever, if there is anything in it. A generator is taken to end.
 bool is_endless(const Dataset& dataset);
 
+// Whether it has as many elements each time that it begins again. False of what files, generators, filters and
+// functions of a user's own may change.
+bool keeps_its_length(const Dataset& dataset);
+
 }  // namespace muster

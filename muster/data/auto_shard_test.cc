@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "muster/data/auto_shard.h"
 #include "muster/data/test_elements.h"
 #include "muster/io/test_files.h"
 
@@ -121,6 +122,18 @@ TEST_F(AutoShard, SendsEachPipelineItsTensorsOnly) {
     EXPECT_EQ(numbers_of(parse_dataset(bytes)), numbers_of(part));
   }
   EXPECT_EQ(numbers_of(parse_dataset(rows.take(5).shard(2, 1).serialize())), Numbers({1, 3}));
+}
+
+TEST_F(AutoShard, KnowsWhatIsAsLongEachTime) {
+  const Dataset rows = Dataset::range(100);
+  auto odd = [](at::Tensor x) { return x.remainder(2).eq(1); };
+
+  EXPECT_TRUE(
+      keeps_its_length(rows.shuffle(10).map([](at::Tensor x) { return x + 1; }).batch(4).repeat(2).prefetch(1)));
+  EXPECT_TRUE(keeps_its_length(lines().filter([](at::Tensor) { return torch::tensor(true); }).cache().batch(2)));
+  EXPECT_FALSE(keeps_its_length(rows.filter(odd)));
+  EXPECT_FALSE(keeps_its_length(lines()));
+  EXPECT_FALSE(keeps_its_length(Dataset::concatenate({rows, rows.filter(odd)}).take(7)));
 }
 
 TEST_F(AutoShard, TracesAFunctionOnceForAllPipelines) {

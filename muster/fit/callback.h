@@ -26,7 +26,7 @@ struct Training {
   int epoch = 0;         // this one, from 0; in on_train_begin: the first
   int64_t steps = 0;     // taken so far, by this call of fit()
   int64_t examples = 0;  // that they have seen; of this epoch, only what this process knows of
-  // The optimizer's, of the epoch that has ended; nothing before.
+  // The optimizer's, of the epoch that has ended, if a callback wants it; nothing before.
   std::optional<double> learning_rate{};
   // Set: this epoch is the last; by on_steps() of a training of one process: it ends here, too.
   bool stop = false;
@@ -52,6 +52,10 @@ class Callback {
   // is an error on parameter servers, where nobody waits for a step.
   virtual void on_steps(Training&, const Logs&) {}
   virtual bool wants_steps() const { return false; }
+  // The same where steps are seen one by one, in one process, and no error elsewhere.
+  virtual bool uses_steps() const { return wants_steps(); }
+  // Training::learning_rate, which may have to be fetched.
+  virtual bool wants_learning_rate() const { return false; }
   // Whether it does nothing but look, as one that writes a log does: it changes nothing of the training. On parameter
   // servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such a one in their order, but on another
   // thread and whenever that comes to it, so that the workers take the steps of the next epochs meanwhile: it is given
@@ -59,8 +63,6 @@ class Callback {
   // next epoch. on_train_end comes after all of that, on fit's thread; on_steps, before_validation,
   // on_validation_begin, on_validation_end, add_logs and memory are not called there.
   virtual bool only_watches() const { return false; }
-  // The same where steps are seen one by one, in one process, and no error elsewhere.
-  virtual bool uses_steps() const { return wants_steps(); }
   // Before on_validation_begin of all, which may put other values into the variables: whoever saves these ends it now.
   virtual void before_validation(Training&) {}
   // Around the evaluation of validation data. The second one comes to all whose first one has returned, also if the

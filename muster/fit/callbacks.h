@@ -138,6 +138,7 @@ class TensorBoard : public Callback {
  public:
   explicit TensorBoard(TensorBoardOptions options = {});
   bool only_watches() const override { return true; }
+  bool wants_learning_rate() const override { return true; }
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;

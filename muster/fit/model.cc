@@ -371,7 +371,9 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       validate(here, training,
                [&] { logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_")); });
     }
-    if (callbacks.begin() != callbacks.end()) training.learning_rate = state.optimizer->learning_rate();
+    if (std::ranges::any_of(callbacks, [](const Callbacks::Any& each) { return each->wants_learning_rate(); })) {
+      training.learning_rate = state.optimizer->learning_rate();
+    }
     if (display) display->erase_bar();
     for (Callback* const callback : here) callback->add_logs(training, logs);
     history.add(training.epoch, logs);

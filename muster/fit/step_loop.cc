@@ -41,7 +41,7 @@ std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
 class LoopInStep : public StepLoop {
  public:
   LoopInStep(Strategy strategy, Input input, std::optional<int64_t> length)
-      : strategy_(std::move(strategy)), input_(std::move(input)), told_(length.has_value()), length_(length) {}
+      : strategy_(std::move(strategy)), input_(std::move(input)), is_sure_(length.has_value()), length_(length) {}
 
   Totals once(const Steps& steps, std::optional<int64_t> count) override {
     if (!iterator_ || !iterator_->begin_again()) iterator_ = distributed();
@@ -49,7 +49,7 @@ class LoopInStep : public StepLoop {
     const bool may_end = count && !length_ && !known_endless(input_);
     Totals totals;
     const Pass pass = pass_of(may_end ? steps.one_by_one() : steps, count, adding_to(totals));
-    if (pass.ended) length_ = pass.steps;
+    if (pass.ended) note_length(pass.steps);
     return totals;
   }
 
@@ -65,17 +65,23 @@ class LoopInStep : public StepLoop {
   };
 
   int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!count && told_) count = length_;
+    if (!count && is_sure_) count = length_;
     const Pass pass = pass_of(steps, count, each);
     if (pass.ended && count) iterator_.reset();
-    if (pass.ended && !count) length_ = pass.steps;
+    if (pass.ended && !count) note_length(pass.steps);
     return pass.steps;
   }
 
-  // A length that it was told is the end. One that it has seen says how many steps may be one program: beyond them, in
-  // a pass that is longer than that, nobody knows.
+  void note_length(int64_t steps) {
+    const auto* dataset = std::get_if<Dataset>(&input_);
+    length_ = steps;
+    is_sure_ = dataset != nullptr && keeps_its_length(*dataset);
+  }
+
+  // A length that is sure is the end. Another one that it has seen says how many steps may be one program: beyond them,
+  // in a pass that is longer than that, nobody knows.
   Pass pass_of(const Steps& steps, std::optional<int64_t> count, const Each& each) {
-    if (told_) count = std::min(count.value_or(*length_), *length_);
+    if (is_sure_) count = std::min(count.value_or(*length_), *length_);
     Pass pass;
     while (!count || pass.steps < *count) {
       std::optional<int64_t> sure = count;
@@ -103,7 +109,7 @@ class LoopInStep : public StepLoop {
 
   const Strategy strategy_;
   const Input input_;
-  const bool told_;  // the length
+  bool is_sure_;  // the length is where each pass ends
   std::optional<Iterator> iterator_;
   std::optional<int64_t> length_;  // of an epoch, as it was told, or of the last one that was seen
 };
