@@ -189,14 +189,14 @@ const OpTable<OpForm>& forms() {
       {"aten::zero_", {.overwrites = true}},
       {"aten::fill_.Scalar", {.overwrites = true}},
       {"muster_rows::on_demand_", {.overwrites = true}},
-      // What works element by element, and has a form that overwrites its first operand.
+      // What works element by element, and has a form that overwrites its first operand and gives the same bits: not
+      // mul.Scalar, of which mul_ rounds the number to half precision where the tensor is of that.
       {"aten::add.Tensor", {.in_place = "aten::add_.Tensor"}},
       {"aten::sub.Tensor", {.in_place = "aten::sub_.Tensor"}},
       {"aten::mul.Tensor", {.in_place = "aten::mul_.Tensor"}},
       {"aten::div.Tensor", {.in_place = "aten::div_.Tensor"}},
       {"aten::add.Scalar", {.in_place = "aten::add_.Scalar"}},
       {"aten::sub.Scalar", {.in_place = "aten::sub_.Scalar"}},
-      {"aten::mul.Scalar", {.in_place = "aten::mul_.Scalar"}},
       {"aten::div.Scalar", {.in_place = "aten::div_.Scalar"}},
       {"aten::neg", {.in_place = "aten::neg_"}},
       {"aten::abs", {.in_place = "aten::abs_"}},

@@ -27,6 +27,23 @@ TEST(Function, TakesConvolutionsWithOneNumberForBothDimensions) {
   }
 }
 
+TEST(Function, CalculatesWithNumbersAndHalvesAsLibtorchDoes) {
+  using Unary = at::Tensor (*)(const at::Tensor&);
+  const Unary calculations[] = {
+      [](const at::Tensor& x) { return (x + 0) * 1e5; },    [](const at::Tensor& x) { return (x + 0) * 1e-8; },
+      [](const at::Tensor& x) { return (x + 0) / 1e5; },    [](const at::Tensor& x) { return (x + 0) / 1e-6; },
+      [](const at::Tensor& x) { return (x + 0) + 0.123; },  [](const at::Tensor& x) { return (x + 0) - 0.123; },
+      [](const at::Tensor& x) { return (x * 1) * 0.1234; }, [](const at::Tensor& x) { return (x + 0).clamp(0.123, 7); },
+  };
+  for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+    const at::Tensor x = torch::rand({100}).mul(10).to(type);
+    for (const Unary& calculate : calculations) {
+      EXPECT_TRUE(function([&](at::Tensor of) { return calculate(of); })(x).equal(calculate(x)))
+          << type << " " << &calculate - calculations;
+    }
+  }
+}
+
 TEST(Function, CountsItsWritesToArgumentsAsLibtorchDoes) {
   auto add = function([](at::Tensor x) { x.add_(1); });
   const at::Tensor leaf = torch::ones({2}).requires_grad_(), squared = leaf * 2, loss = squared * squared;
