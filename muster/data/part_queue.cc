@@ -73,10 +73,11 @@ PartsWanted PartQueue::request() const {
           .round = round_,
           .late = late_,
           .ended = ended_,
+          .too_few = too_few_,
           .used = {taken_.begin(), taken_.begin() + static_cast<ptrdiff_t>(new_ones)}};
 }
 
-PartsGiven PartQueue::ask(bool ended, const CheckOpen& check) {
+PartsGiven PartQueue::ask(std::optional<int64_t> has_at_end, const CheckOpen& check) {
   PartsDone waiter;
   PartsWanted wanted;
   const auto asked_at = std::chrono::steady_clock::now();
@@ -85,7 +86,8 @@ PartsGiven PartQueue::ask(bool ended, const CheckOpen& check) {
     if (!asks_ && !answer_) {  // else the one who asked has been cancelled, and the answer is as good for this one
       asks_ = true;
       ++asked_;
-      ended_ = ended;
+      ended_ = has_at_end.has_value();
+      too_few_ = has_at_end.value_or(0) > 0 && *has_at_end == in_use_;
       said_ = used_;
       wanted = request();
       waiter = std::exchange(waiter_, nullptr);
@@ -106,7 +108,7 @@ PartsGiven PartQueue::ask(bool ended, const CheckOpen& check) {
 }
 
 std::optional<int64_t> PartQueue::take(const CheckOpen& check) {
-  const PartsGiven given = ask(/*ended=*/false, check);
+  const PartsGiven given = ask({}, check);
   switch (given.what) {
     case PartsGiven::What::kPart: return given.part.number;
     case PartsGiven::What::kError: throw Error(given.error);
@@ -114,7 +116,7 @@ std::optional<int64_t> PartQueue::take(const CheckOpen& check) {
   }
 }
 
-bool PartQueue::more_after_end(bool may_come_back, const CheckOpen& check) {
+bool PartQueue::more_after_end(bool may_come_back, int64_t has, const CheckOpen& check) {
   {
     absl::MutexLock lock(&mu_);
     late_ = true;
@@ -122,7 +124,7 @@ bool PartQueue::more_after_end(bool may_come_back, const CheckOpen& check) {
     if (in_use_ == 0) used_ = drained_;
   }
   while (true) {
-    const PartsGiven given = ask(/*ended=*/true, check);
+    const PartsGiven given = ask(has, check);
     switch (given.what) {
       case PartsGiven::What::kAgain: return true;
       case PartsGiven::What::kEnd: return false;

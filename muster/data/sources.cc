@@ -314,7 +314,9 @@ class OpenedDataset : public ElementSource {
   }
 
   bool more_after_end() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!parts_->more_after_end(TakingFor::may_come_back(), [this] { throw_if_unwanted(closed_); })) return false;
+    const bool more =
+        parts_->more_after_end(TakingFor::may_come_back(), TakingFor::has(), [this] { throw_if_unwanted(closed_); });
+    if (!more) return false;
     source_->restart();
     return true;
   }

@@ -38,9 +38,12 @@ PartsGiven PartDealer::give(size_t worker, const PartsWanted& wanted) {
     return {.what = PartsGiven::What::kPart, .part = part};
   }
   if (!wanted.ended) return {.what = PartsGiven::What::kRoundOver};
-  // What is left with somebody may be less than a function takes at a time, and then nobody will use it.
-  const bool all = std::ranges::all_of(held_, [](const auto& held) { return held.second.empty(); }) ||
-                   std::chrono::steady_clock::now() - last_change_ > kNothingHappens;
+  const auto has_ended = [this](const auto& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return held.second.empty() || too_few_.contains(held.first);
+  };
+  // Whoever gave elements back for another reason may never ask again.
+  const bool all =
+      std::ranges::all_of(held_, has_ended) || std::chrono::steady_clock::now() - last_change_ > kNothingHappens;
   return {.what = all ? PartsGiven::What::kEnd : PartsGiven::What::kElsewhere};
 }
 
@@ -71,6 +74,8 @@ PartsGiven PartDealer::answer(size_t worker, const PartsWanted& wanted) {
       if (--rounds_[part.round].unused == 0 && part.round + 1 < begun_) rounds_.erase(part.round);
     }
     if (!wanted.used.empty()) last_change_ = std::chrono::steady_clock::now();
+    too_few_.erase(worker);
+    if (wanted.ended && wanted.too_few) too_few_.insert(worker);
     if (wanted.request == 0) return given;  // it wants nothing
     if (!wanted.late && !wanted.ended) round(wanted.round);
     given = give(worker, wanted);
@@ -82,6 +87,7 @@ PartsGiven PartDealer::answer(size_t worker, const PartsWanted& wanted) {
 
 void PartDealer::lost(size_t worker) {
   absl::MutexLock lock(&mu_);
+  too_few_.erase(worker);
   auto held = held_.extract(worker);
   if (held.empty()) return;
   for (const SourcePart& part : held.mapped()) rounds_[part.round].left.push_front(part.number);

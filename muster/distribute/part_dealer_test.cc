@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <numeric>
+
 #include "muster/distribute/part_dealer.h"
 #include "muster/distribute/test_coordinator.h"
 
@@ -149,6 +151,19 @@ TEST_P(HandedOutData, IsKnownToBeUsedThoughNobodyAsksForMore) {
   EXPECT_EQ(ended.code(), StatusCode::kOutOfRange) << ended;
 }
 
+TEST_P(HandedOutData, EndsWhereWhatIsLeftIsTooFewForAStep) {
+  make(2);
+  auto data = coordinator_->create_per_worker_dataset(dynamic(Dataset::range(9).batch(1)));
+  auto step = function([this](Iterator& it) {
+    for (int i = 0; i < 4; ++i) counts_->assign_add(torch::one_hot(it.next<1>()[0], kNumbers).sum(0));
+  });
+  while (use(step, data, 5)) {
+  }
+  const std::vector<int64_t> used = counts();
+  const int64_t sum = std::accumulate(used.begin(), used.end(), int64_t{0});
+  EXPECT_THAT(sum, ::testing::AnyOf(4, 8)) << "whole steps, and each worker may have too few for one more";
+}
+
 TEST_P(HandedOutData, LeavesNothingBehind) {
   make(2);
   auto step = counting();
@@ -212,7 +227,9 @@ TEST(HandedOutDatasets, ThatCannotBeAreRefusedAtOnce) {
   EXPECT_THAT(two.message(), HasSubstr("2 datasets"));
   const Dataset handed_out = dynamic(Dataset::range(3));
   EXPECT_THAT(caught([&] { Dataset::concatenate({handed_out, handed_out}); }).message(), HasSubstr("2 datasets"));
-  EXPECT_THAT(caught([&] { Dataset::concatenate({Dataset::range(3), handed_out}); }).message(),
+  EXPECT_THAT(caught([&] {
+                Dataset::concatenate({Dataset::range(3), handed_out});
+              }).message(),
               HasSubstr("2 datasets"));
   EXPECT_THAT(caught([&] { handed_out.shuffle(2).cache(); }).message(), HasSubstr("kFile"));
   EXPECT_THAT(caught([&] { dynamic(Dataset::range(9).take(5)); }).message(), HasSubstr("take"));
@@ -253,6 +270,33 @@ TEST(PartDealer, GivesWhatALostWorkerHadNotUsedToTheNext) {
   EXPECT_THAT(again, ::testing::ElementsAre(1, 3));
   over.used = {{0, 1}, {0, 3}};
   EXPECT_EQ(dealer.answer(1, over).what, PartsGiven::What::kEnd);
+}
+
+TEST(PartDealer, EndsWhenAllWhoHavePartsCanDoNothingWithThem) {
+  PartDealer dealer;
+  for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
+  PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .too_few = true};
+
+  EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kElsewhere) << "the other one may be lost";
+  more.too_few = false;
+  EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kElsewhere) << "it has runs that may be lost";
+  more.too_few = true;
+  EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kEnd);
+  EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kEnd);
+}
+
+TEST(PartDealer, LetsWhoHasTooFewGoOnWithWhatALostWorkerHad) {
+  PartDealer dealer;
+  for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
+  const PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .too_few = true};
+  dealer.answer(0, more);
+  dealer.lost(1);
+  EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kAgain);
+  for (int i = 0; i < 2; ++i) dealer.answer(0, {.request = 3, .parts = 4, .late = true});
+
+  dealer.answer(1, {.request = 1, .parts = 4, .late = true});
+  EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kElsewhere) << "what it said is over with what it was given";
+  EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kEnd);
 }
 
 TEST(PartDealer, RefusesWorkersThatSeeOtherFiles) {

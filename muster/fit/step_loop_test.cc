@@ -199,6 +199,17 @@ TEST_F(StepLoopOnWorkers, TakeAllOnceEachTime) {
   EXPECT_EQ(sum_of(make_step_loop(strategy_, Dataset::range(6))->once(counting(4), 10)), 15);
 }
 
+TEST_F(StepLoopOnWorkers, EndsWhereEachOfThemHasTooFewForAStep) {
+  const Steps of_four{counting(4).several, counting(4).several, 1};
+  const auto loop = make_step_loop(strategy_, Dataset::range(9));
+
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    Taken taken;
+    const int64_t steps = loop->run(of_four, {}, taken.each);
+    EXPECT_TRUE(steps == 1 || steps == 2) << steps;
+  }
+}
+
 TEST_F(StepLoopOnWorkers, RefusesDataWithoutAnEndIfStepsAreNotCounted) {
   const auto loop = make_step_loop(strategy_, [](InputContext) { return Dataset::range(3).repeat(); });
   Taken taken;

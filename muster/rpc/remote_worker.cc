@@ -293,7 +293,8 @@ void RemoteWorker::hand_out(uint64_t number, const PartsGiven& given, const Canc
                                .which = answer.which(),
                                .round = answer.round(),
                                .late = answer.late(),
-                               .ended = answer.ended()};
+                               .ended = answer.ended(),
+                               .too_few = answer.too_few()};
                       for (const auto& part : answer.used()) parts.used.push_back({part.round(), part.number()});
                     } catch (...) {
                       return wanted(status_of(std::current_exception()), {});

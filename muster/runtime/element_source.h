@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,18 +48,21 @@ class ElementSource {
 class [[nodiscard]] TakingFor {
  public:
   // Null: nobody cancels it. `may_come_back`: nothing has happened yet, and the run can as well be tried elsewhere.
-  explicit TakingFor(const Cancellation* run, bool may_come_back = false);
+  // `has`: so many elements of the sequence, and cannot go on without more.
+  explicit TakingFor(const Cancellation* run, bool may_come_back = false, int64_t has = 0);
   ~TakingFor();
   TakingFor(const TakingFor&) = delete;
   TakingFor& operator=(const TakingFor&) = delete;
 
   static void throw_if_cancelled();
   static bool may_come_back();
+  static int64_t has();
   static const Cancellation* current();  // of the innermost one on this thread; null: none, or nobody cancels it
 
  private:
   const Cancellation* const outer_;
   const bool outer_may_come_back_;
+  const int64_t outer_has_;
 };
 
 // Opens a sequence from its description (data/dataset.h knows how): `worker` runs the functions in it.

@@ -1,5 +1,6 @@
 #include "muster/runtime/next_element.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "muster/base/status.h"
@@ -33,8 +34,9 @@ std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor
   return find(static_cast<uint64_t>(number.item().toLong()));
 }
 
-Element take_from(SharedSource& source, const RunOptions& options, bool may_come_back) {
-  const TakingFor run(options.cancellation, may_come_back);
+// `has`: elements of this source that the run has.
+Element take_from(SharedSource& source, const RunOptions& options, bool may_come_back, int64_t has) {
+  const TakingFor run(options.cancellation, may_come_back, has);
   const AddTime waited(options.times == nullptr ? nullptr : &options.times->input);
   InputTiming before;
   if (options.profile != nullptr) before = source.timing();
@@ -63,7 +65,12 @@ bool is_sequence_end(const Status& status) { return status.detail() == kEndOfSeq
 Element TakenElements::next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
                             const RunOptions& options) {
   const std::shared_ptr<SharedSource> source = source_of(find, number);
-  Element element = take_from(*source, options, /*may_come_back=*/false);
+  int64_t has = std::ranges::count(began_, source);
+  {
+    absl::MutexLock lock(&mu_);
+    has += std::ranges::count(later_, source);
+  }
+  Element element = take_from(*source, options, /*may_come_back=*/false, has);
   {
     absl::MutexLock lock(&mu_);
     later_.push_back(source);
@@ -95,7 +102,8 @@ void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
     Profile::Clock::time_point begin;
     if (options.profile != nullptr) begin = Profile::Clock::now();
     sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
-    elements_.push_back(take_from(*sources_.back(), options, /*may_come_back=*/true));
+    const int64_t has = std::ranges::count(sources_, sources_.back()) - 1;
+    elements_.push_back(take_from(*sources_.back(), options, /*may_come_back=*/true, has));
     fits = fits && looks_like(elements_.back(), plan.element_specs[elements_.size() - 1]);
     if (options.profile != nullptr) {
       options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});

@@ -18,12 +18,15 @@ struct SourcePart {
 
 // What a reader asks for. It asks again until it has an answer to this request.
 struct PartsWanted {
-  int64_t request = 0;             // its number, from 1; 0: it wants nothing, and says what was used
-  int64_t parts = 0;               // that a round has, as far as this reader sees
-  uint64_t which = 0;              // a sum of the names of its files, or what else tells one sequence from another
-  int64_t round = 0;               // in which it wants one
-  bool late = false;               // it has ended before: it wants what others have left, of any round, and nothing new
-  bool ended = false;              // it wants no part, but asks whether that was all
+  int64_t request = 0;  // its number, from 1; 0: it wants nothing, and says what was used
+  int64_t parts = 0;    // that a round has, as far as this reader sees
+  uint64_t which = 0;   // a sum of the names of its files, or what else tells one sequence from another
+  int64_t round = 0;    // in which it wants one
+  bool late = false;    // it has ended before: it wants what others have left, of any round, and nothing new
+  bool ended = false;   // it wants no part, but asks whether that was all
+  // Then: of what it has and has not used, all is in the hands of those who ask, who cannot begin without more. A run
+  // that takes several elements at a time has such at the end of the data, and nobody will use them.
+  bool too_few = false;
   std::vector<SourcePart> used{};  // whose elements were all used, as far as no request that was answered has said so
 };
 

@@ -7,16 +7,21 @@ namespace {
 
 thread_local const Cancellation* taking_for = nullptr;
 thread_local bool can_come_back = false;
+thread_local int64_t elements_of_run = 0;
 
 }  // namespace
 
-TakingFor::TakingFor(const Cancellation* run, bool may_come_back)
-    : outer_(std::exchange(taking_for, run)), outer_may_come_back_(std::exchange(can_come_back, may_come_back)) {}
+TakingFor::TakingFor(const Cancellation* run, bool may_come_back, int64_t has)
+    : outer_(std::exchange(taking_for, run)),
+      outer_may_come_back_(std::exchange(can_come_back, may_come_back)),
+      outer_has_(std::exchange(elements_of_run, has)) {}
 TakingFor::~TakingFor() {
   taking_for = outer_;
   can_come_back = outer_may_come_back_;
+  elements_of_run = outer_has_;
 }
 bool TakingFor::may_come_back() { return can_come_back; }
+int64_t TakingFor::has() { return elements_of_run; }
 void TakingFor::throw_if_cancelled() {
   if (taking_for != nullptr) taking_for->throw_if_cancelled();
 }
