@@ -104,6 +104,25 @@ TEST_F(ShortCuts, AfterWhichNobodyKnowsWhatWasDoneAreCounted) {
   EXPECT_LE(v_.value().item<float>(), 200 + repeated);
 }
 
+TEST_F(ShortCuts, LoseNothingOfTheDataThatTheFunctionsTake) {
+  constexpr int64_t kNumbers = 60;
+  Variable counts = strategy_.make<Variable>(torch::zeros({kNumbers}, torch::kLong));
+  ClusterCoordinator coordinator(strategy_, {.transient_ps_failures = 10'000});
+  auto numbers =
+      coordinator.create_per_worker_dataset(Dataset::range(kNumbers).shard(InputContext(), ShardPolicy::kDynamic));
+  auto count = function([&](Iterator& it) { counts.assign_add(torch::one_hot(it.next<1>()[0], kNumbers)); });
+
+  lose(0.3);
+  const Status ended = caught([&] {
+    for (int64_t i = 0; i <= kNumbers; ++i) coordinator.schedule(count, numbers);
+    coordinator.join();
+  });
+
+  EXPECT_EQ(ended.code(), StatusCode::kOutOfRange) << ended;
+  EXPECT_TRUE(torch::equal(counts.value(), torch::ones({kNumbers}, torch::kLong))) << counts.value();
+  EXPECT_GT(coordinator.metrics().snapshot().repeated_closures, 0);
+}
+
 TEST_F(ShortCuts, ThatDoNotEndAreTheEnd) {
   ClusterCoordinator coordinator(strategy_);
   auto add = function([&](at::Tensor x) { v_.assign_add(x); });

@@ -8,9 +8,11 @@
 #include "muster/runtime/executor_frame.h"
 #include "muster/runtime/executor_run.h"
 #include "muster/runtime/held_variables.h"
+#include "muster/runtime/missing_program.h"
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/operands.h"
 #include "muster/runtime/plan.h"
+#include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 #include "muster/runtime/tuning/order_trial.h"
 
@@ -37,6 +39,16 @@ Executor::Executor(Program program, const LocalDevices& devices, const OpCatalog
 Executor::~Executor() = default;
 
 const Program& Executor::program() const { return plan_->program; }
+namespace {
+
+// Whoever scheduled a run that has failed so runs it again, with other elements than those that it had taken.
+bool is_loss_of_others(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ||
+         is_restart(status) || is_missing_program(status);
+}
+
+}  // namespace
+
 const ElementSpecs& Executor::elements() const { return plan_->element_specs; }
 
 std::unique_ptr<Executor::Frame> Executor::take_frame() {
@@ -92,13 +104,14 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     run.receive();
     HeldVariables held(*plan_, cells_, orders_);
     held.take(cell_order_, frame->values, options.cancellation);
-    frame->first_elements = elements.use();
+    frame->first_elements = elements.use(/*may_fail=*/plan_->communicates);
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values, *tuner_);
     try {
       run.execute(trial ? &*trial : nullptr);
     } catch (...) {
       fail_groups();
+      if (is_loss_of_others(status_of_op_failure())) elements.give_back();
       throw;
     }
     // What the program has written to a copy on its device belongs to the caller's.

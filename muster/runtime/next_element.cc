@@ -53,6 +53,11 @@ Element take_from(SharedSource& source, const RunOptions& options, bool may_come
   return std::move(*element);
 }
 
+// Each to its source, in their order.
+void return_all(const std::vector<std::shared_ptr<SharedSource>>& sources, std::vector<Element>& elements) {
+  for (; !elements.empty(); elements.pop_back()) sources[elements.size() - 1]->give_back(std::move(elements.back()));
+}
+
 }  // namespace
 
 Error sequence_ended() {
@@ -84,10 +89,7 @@ Element TakenElements::next(const FindSource& find, const at::Tensor& number, co
 }
 
 TakenElements::~TakenElements() {
-  while (!elements_.empty()) {
-    sources_[elements_.size() - 1]->give_back(std::move(elements_.back()));
-    elements_.pop_back();
-  }
+  return_all(sources_, elements_);
   absl::MutexLock lock(&mu_);
   for (const auto& source : began_) source->used(1);
   for (const auto& source : later_) source->used(1);
@@ -118,9 +120,16 @@ void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
   throw other_elements(found, plan.element_specs);
 }
 
-std::vector<Element> TakenElements::use() {
+std::vector<Element> TakenElements::use(bool may_fail) {
   began_ = std::move(sources_);
+  if (may_fail) kept_ = elements_;
   return std::exchange(elements_, {});
+}
+
+void TakenElements::give_back() {
+  if (kept_.empty()) return;
+  return_all(began_, kept_);
+  began_.clear();
 }
 
 }  // namespace muster

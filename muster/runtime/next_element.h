@@ -38,8 +38,10 @@ class TakenElements {
   // not for. REQUIRES: `arguments` are those of the program.
   void take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
             const RunOptions& options);
-  // The run begins, and they are its own.
-  std::vector<Element> use();
+  // The run begins, and they are its own. `may_fail`: by a loss of others, after which it is tried again.
+  std::vector<Element> use(bool may_fail);
+  // It has come to nothing so, and what it began with comes next again.
+  void give_back();
   // The next element of a sequence, for a run that is under way. Throws Error{kOutOfRange} after the last one, and
   // Error{kInvalidArgument} for one that does not look as it should. Thread-safe.
   Element next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected, const RunOptions& options)
@@ -49,6 +51,7 @@ class TakenElements {
   std::vector<std::shared_ptr<SharedSource>> sources_;  // of the first ones
   std::vector<Element> elements_;
   std::vector<std::shared_ptr<SharedSource>> began_;  // the same, once the run has begun
+  std::vector<Element> kept_;                         // of these, if it may fail
   absl::Mutex mu_;
   std::vector<std::shared_ptr<SharedSource>> later_ ABSL_GUARDED_BY(mu_);
 };
