@@ -10,21 +10,19 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <exception>
 #include <source_location>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/cluster_coordinator.h"
+#include "muster/fit/audience.h"
 #include "muster/fit/autocast.h"
 #include "muster/fit/criteria.h"
 #include "muster/fit/fit_display.h"
 #include "muster/fit/model_batch.h"
 #include "muster/fit/step_loop.h"
 #include "muster/fit/totals.h"
-#include "muster/fit/watchers.h"
 #include "muster/graph/elements.h"
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
@@ -36,6 +34,17 @@ namespace muster {
 namespace {
 
 constexpr std::source_location kNoPlace;  // of functions that are ours: a user knows them by their names
+
+Error no_batches(int64_t accumulate) {
+  return out_of_range(
+      "fit: there are no batches in the data",
+      accumulate > 1 ? str_cat(", or fewer than the ", accumulate, " that are one step (accumulate)") : "");
+}
+
+void warn_of_end(const Training& training, int64_t taken, int64_t wanted) {
+  MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << wanted << " steps of epoch "
+                      << training.epoch + 1 << ", which is the last; repeat() begins again";
+}
 
 // A weight for each class from 0 on.
 at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
@@ -56,31 +65,6 @@ Logs named(const Logs& logs, const char* prefix) {
   Logs renamed;
   for (const auto& [name, value] : logs) renamed.set(prefix + name, value);
   return renamed;
-}
-
-// Throws the first error, when all that has begun has ended.
-template <class Evaluate>
-void validate(const std::vector<Callback*>& callbacks, Training& training, const Evaluate& evaluate) {
-  for (Callback* const callback : callbacks) callback->before_validation(training);
-  std::vector<Callback*> begun;
-  std::exception_ptr error;
-  try {
-    for (Callback* const callback : callbacks) {
-      callback->on_validation_begin(training);
-      begun.push_back(callback);
-    }
-    evaluate();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  for (Callback* const callback : begun) {
-    try {
-      callback->on_validation_end(training);
-    } catch (...) {
-      if (!error) error = std::current_exception();
-    }
-  }
-  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -124,17 +108,12 @@ struct Model::State {
     return all ? all->length() : 0;
   }
 
-  // Of an epoch; nothing while somebody is there who may add more, or no forward() has said which outputs there are.
-  std::optional<std::vector<std::string>> numbers(bool validated, const Callbacks& callbacks) const {
+  // The names of an epoch's; nothing while no forward() has said yet which outputs there are.
+  std::optional<std::vector<std::string>> numbers(bool validated) const {
     const auto all = criteria();
     if (!all) return std::nullopt;
     std::vector<std::string> names = all->numbers();
     for (size_t i = 0, own = names.size(); validated && i < own; ++i) names.push_back("val_" + names[i]);
-    for (const Callbacks::Any& callback : callbacks) {
-      const std::optional<std::vector<std::string>> added = callback.added_names();
-      if (!added) return std::nullopt;
-      names.insert(names.end(), added->begin(), added->end());
-    }
     return names;
   }
 
@@ -213,6 +192,15 @@ struct Model::State {
     return evaluate(*make_step_loop(strategy, std::move(data), length), count);
   }
 
+  std::unique_ptr<StepLoop> validation(const FitOptions& of_fit) const {
+    if (!of_fit.validation_data) return nullptr;
+    auto data = of_fit.validation_data->batched(of_fit.batch_size, /*shuffle=*/false);
+    if (!of_fit.validation_steps) {
+      refuse_endless(data, "fit: the validation data has no end, so validation_steps is needed");
+    }
+    return make_step_loop(strategy, std::move(data), of_fit.validation_data->batches(of_fit.batch_size));
+  }
+
   const ModelParts parts;
   const CompileOptions options;
   const Strategy strategy;
@@ -250,20 +238,10 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   std::variant<Dataset, ModelInput::Make> data = input.batched(options.batch_size, options.shuffle);
   if (options.steps_per_epoch && input.is_tensors()) data = std::get<Dataset>(data).repeat();
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
-  const Callbacks& callbacks = options.callbacks;
   // Of several processes each sees steps of its own: one alone must not end there.
   const bool alone = !state.strategy.servers() && state.strategy.across().alone();
-  bool step_by_step = false;
-  for (const Callbacks::Any& callback : callbacks) {
-    step_by_step = step_by_step || (alone && callback->uses_steps());
-    if (!callback->wants_steps()) continue;
-    if (state.strategy.servers()) {
-      throw invalid_argument(
-          "fit: Batch-level `Callback`s are not supported with ParameterServerStrategy, whose workers do not wait for "
-          "each other; expected callbacks of epochs");
-    }
-    step_by_step = true;
-  }
+  Training training{.model = *this, .epochs = options.epochs, .epoch = options.initial_epoch};
+  Audience audience(options.callbacks, state.strategy, training);
   // Steps of an epoch, as far as they are known before.
   std::optional<int64_t> length = options.steps_per_epoch;
   if (!length) length = input.batches(options.batch_size);
@@ -271,70 +249,30 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   std::optional<FitDisplay> display;
   if (options.verbose > 0 && state.strategy.is_chief()) {
     display.emplace(FitDisplayOptions{.steps = length, .bar = options.verbose == 1});
-    step_by_step = step_by_step || display->wants_steps();
   }
+  const bool step_by_step = audience.wants_steps() || (display && display->wants_steps());
 
   std::optional<Steps> weighted;
   if (!options.class_weight.empty()) weighted = state.steps(/*trains=*/true, table_of(options.class_weight));
   if (!weighted && !state.train) state.train = state.steps(/*trains=*/true);
   const Steps& steps = weighted ? *weighted : *state.train;
-  const auto loop = make_step_loop(state.strategy, std::move(data), length);
-  std::unique_ptr<StepLoop> validation;  // one for all epochs: what it keeps of the data stays
-  if (options.validation_data) {
-    auto validation_data = options.validation_data->batched(options.batch_size, /*shuffle=*/false);
-    if (!options.validation_steps) {
-      refuse_endless(validation_data, "fit: the validation data has no end, so validation_steps is needed");
-    }
-    validation = make_step_loop(state.strategy, std::move(validation_data),
-                                options.validation_data->batches(options.batch_size));
-  }
-
-  Training training{.model = *this, .epochs = options.epochs, .epoch = options.initial_epoch};
   training.program = [&steps] {
     std::optional<Program> one = steps.one.last_program();
     return one ? std::move(one) : steps.several.last_program();
   };
-  training.numbers = state.numbers(options.validation_data.has_value(), callbacks);
+  const auto loop = make_step_loop(state.strategy, std::move(data), length);
+  const std::unique_ptr<StepLoop> validation = state.validation(options);  // one for all epochs: what it keeps stays
+
+  const auto numbers = state.numbers(options.validation_data.has_value());
+  if (numbers) training.numbers = audience.numbers(*numbers);
   state.parts.set_training(true);
-  // On parameter servers those that only watch hold up no worker: they are at work on another thread.
-  std::vector<Callback*> here;
-  for (const Callbacks::Any& callback : callbacks) {
-    if (!state.strategy.servers() || !callback->only_watches()) here.push_back(&*callback);
-  }
-  training.memories = [&callbacks, &here] {
-    std::vector<std::string> memories;
-    for (const Callbacks::Any& callback : callbacks) {
-      memories.push_back(std::ranges::find(here, &*callback) == here.end() ? "" : callback->memory());
-    }
-    return memories;
-  };
-  const absl::Cleanup left = [&callbacks] {
-    for (const Callbacks::Any& callback : callbacks) callback->on_train_left();
-  };
-  for (const Callbacks::Any& callback : callbacks) callback->on_train_begin(training);
-  auto remembered = training.remembered.begin();
-  for (const Callbacks::Any& callback : callbacks) {
-    if (remembered != training.remembered.end()) callback->remember(*remembered++);
-  }
+  audience.train_begin();
   History history;
   Logs logs;
-  std::optional<Watchers> watchers;
-  if (state.strategy.servers()) watchers.emplace();
-  const auto tell = [&](const auto& what) {
-    for (const Callbacks::Any& callback : callbacks) {
-      if (!watchers || !callback->only_watches()) {
-        what(*callback, training, logs);
-        continue;
-      }
-      Training now = training;
-      now.memories = [] { return std::vector<std::string>(); };  // of callbacks that are at work meanwhile
-      watchers->add([what, callback, now = std::move(now), logs]() mutable { what(*callback, now, logs); });
-    }
-  };
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
-    if (watchers) watchers->check();
+    audience.check();
     loop->begin(options.steps_per_epoch);
-    tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_begin(now); });
+    audience.epoch_begin();
     if (display) display->begin_epoch(training);
     Totals totals;
     const int64_t examples_before = training.examples;
@@ -344,23 +282,15 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
       if (!step_by_step) return true;
       const Logs so_far = totals.logs(*state.criteria());
-      for (Callback* const callback : here) callback->on_steps(training, so_far);
+      audience.steps(so_far);
       if (display) display->steps(training, so_far);
       return !(alone && training.stop);
     };
     const int64_t taken = state.run([&] { return loop->run(steps, options.steps_per_epoch, each); });
-    if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
-      throw out_of_range("fit: there are no batches in the data",
-                         state.options.accumulate > 1 ? str_cat(", or fewer than the ", state.options.accumulate,
-                                                                " that are one step (accumulate)")
-                                                      : "");
-    }
+    if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) throw no_batches(state.options.accumulate);
     if (options.steps_per_epoch && taken < *options.steps_per_epoch && !training.stop) {
       if (display) display->erase_bar();
-      if (state.strategy.is_chief()) {
-        MUSTER_LOG(warning) << "fit: the data has ended after " << taken << " of " << *options.steps_per_epoch
-                            << " steps of epoch " << training.epoch + 1 << ", which is the last; repeat() begins again";
-      }
+      if (state.strategy.is_chief()) warn_of_end(training, taken, *options.steps_per_epoch);
       training.stop = true;
       if (taken == 0) break;  // it has ended with the epoch before
     }
@@ -368,21 +298,16 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
     if (validation) {
-      validate(here, training,
-               [&] { logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_")); });
+      audience.validation([&] { logs.merge(named(state.evaluate(*validation, options.validation_steps), "val_")); });
     }
-    if (std::ranges::any_of(callbacks, [](const Callbacks::Any& each) { return each->wants_learning_rate(); })) {
-      training.learning_rate = state.optimizer->learning_rate();
-    }
+    if (audience.wants_learning_rate()) training.learning_rate = state.optimizer->learning_rate();
     if (display) display->erase_bar();
-    for (Callback* const callback : here) callback->add_logs(training, logs);
+    audience.add_logs(logs);
     history.add(training.epoch, logs);
     if (display) display->end_epoch(training, logs);
-    tell([](Callback& callback, Training& now, const Logs& all) { callback.on_epoch_end(now, all); });
-    tell([](Callback& callback, Training& now, const Logs&) { callback.on_epoch_over(now); });
+    audience.epoch_end(logs);
   }
-  if (watchers) watchers->wait();
-  for (const Callbacks::Any& callback : callbacks) callback->on_train_end(training, logs);
+  audience.train_end(logs);
   if (training.preempted) history.set_preempted();
   return history;
 }

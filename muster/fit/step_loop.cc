@@ -33,6 +33,11 @@ bool known_endless(const Input& input) {
   return dataset != nullptr && is_endless(*dataset);
 }
 
+bool keeps_length(const Input& input) {
+  const auto* dataset = std::get_if<Dataset>(&input);
+  return dataset != nullptr && keeps_its_length(*dataset);
+}
+
 std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
   return count ? std::optional(*count - done) : std::nullopt;
 }
@@ -41,14 +46,18 @@ std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
 class LoopInStep : public StepLoop {
  public:
   LoopInStep(Strategy strategy, Input input, std::optional<int64_t> length)
-      : strategy_(std::move(strategy)), input_(std::move(input)), is_sure_(length.has_value()), length_(length) {}
+      : strategy_(std::move(strategy)),
+        input_(std::move(input)),
+        keeps_length_(keeps_length(input_)),
+        is_sure_(length.has_value()),
+        length_(length) {}
 
   Totals once(const Steps& steps, std::optional<int64_t> count) override {
     if (!iterator_ || !iterator_->begin_again()) iterator_ = distributed();
     // Several steps that are one program would lose those before the end.
     const bool may_end = count && !length_ && !known_endless(input_);
     Totals totals;
-    const Pass pass = pass_of(may_end ? steps.one_by_one() : steps, count, adding_to(totals));
+    const Pass pass = pass_of(may_end ? steps.one_by_one() : steps, end_of_pass(count), adding_to(totals));
     if (pass.ended) note_length(pass.steps);
     return totals;
   }
@@ -65,7 +74,7 @@ class LoopInStep : public StepLoop {
   };
 
   int64_t take(const Steps& steps, std::optional<int64_t> count, const Each& each) override {
-    if (!count && is_sure_) count = length_;
+    count = end_of_pass(count);
     const Pass pass = pass_of(steps, count, each);
     if (pass.ended && count) iterator_.reset();
     if (pass.ended && !count) note_length(pass.steps);
@@ -73,15 +82,18 @@ class LoopInStep : public StepLoop {
   }
 
   void note_length(int64_t steps) {
-    const auto* dataset = std::get_if<Dataset>(&input_);
     length_ = steps;
-    is_sure_ = dataset != nullptr && keeps_its_length(*dataset);
+    is_sure_ = keeps_length_;
   }
 
-  // A length that is sure is the end. Another one that it has seen says how many steps may be one program: beyond them,
-  // in a pass that is longer than that, nobody knows.
+  // A length that is sure is the end.
+  std::optional<int64_t> end_of_pass(std::optional<int64_t> count) const {
+    return is_sure_ ? std::min(count.value_or(*length_), *length_) : count;
+  }
+
+  // A length that was seen says how many steps may be one program: beyond them, in a pass that is longer than that,
+  // nobody knows.
   Pass pass_of(const Steps& steps, std::optional<int64_t> count, const Each& each) {
-    if (is_sure_) count = std::min(count.value_or(*length_), *length_);
     Pass pass;
     while (!count || pass.steps < *count) {
       std::optional<int64_t> sure = count;
@@ -109,7 +121,8 @@ class LoopInStep : public StepLoop {
 
   const Strategy strategy_;
   const Input input_;
-  bool is_sure_;  // the length is where each pass ends
+  const bool keeps_length_;  // from pass to pass, as far as its steps say
+  bool is_sure_;             // the length is where each pass ends
   std::optional<Iterator> iterator_;
   std::optional<int64_t> length_;  // of an epoch, as it was told, or of the last one that was seen
 };
