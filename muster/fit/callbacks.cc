@@ -41,6 +41,16 @@ void remove_backups(const std::string& directory) {
   std::filesystem::remove(directory, not_empty);
 }
 
+// Now, so that one that cannot be is an error before the first epoch. Servers make theirs.
+void make_directory(const char* who, const std::string& directory, const Strategy& strategy) {
+  if (strategy.servers() || !strategy.is_chief()) return;
+  std::error_code refused;
+  std::filesystem::create_directories(directory, refused);
+  if (refused) {
+    throw unavailable(who, ": the directory \"", directory, "\" cannot be made: ", refused.message());
+  }
+}
+
 // Takes the lines of epochs from this one on out of a file of CsvLogger.
 void forget_epochs(const std::string& path, int first) {
   std::ifstream in(path);
@@ -137,8 +147,10 @@ void ModelCheckpoint::on_train_begin(Training& training) {
       training.model.strategy(),
       CheckpointsOptions{.directory = options_.directory, .keep = options_.keep, .incremental = options_.incremental});
   if (!options_.example_inputs.empty()) {
-    metadata_[kExportedModelKey] = exported_text(training.model, options_.example_inputs);
+    metadata_[kExportedModelKey] =
+        exported_text(training.model, options_.example_inputs, {.inputs = options_.input_names});
   }
+  make_directory("ModelCheckpoint", options_.directory, training.model.strategy());
   checkpoints_->check_directory();
   went_on_ = false;
   // A job that goes on in a directory counts on, as the one who writes sees it.
@@ -194,6 +206,7 @@ void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(
 void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
                                                CheckpointsOptions{.directory = options_.directory, .keep = 1});
+  make_directory("BackupAndRestore", options_.directory, training.model.strategy());
   checkpoints_->check_directory();
   if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
   if (!checkpoints_->restore()) return;

@@ -57,8 +57,9 @@ struct ModelCheckpointOptions {
   Better better = Better::kAuto;
   bool while_training = false;  // under every strategy, with variables of different moments: Checkpoints::save_async
   // Inputs of the model. Not empty: its forward program is in the checkpoints, so that `muster export` can make a model
-  // of them.
+  // of them. Of a forward() that takes Features `input_names` are their names.
   std::vector<at::Tensor> example_inputs{};
+  std::vector<std::string> input_names{};
 };
 // Saves all variables of the model's strategy after an epoch, as Checkpoints::save_between_steps does, so that
 // parameter servers save while the next epoch begins: the step is that of the training. A save that has failed is an

@@ -170,14 +170,30 @@ TEST_F(FitCallbacks, BackupAndRestoreRefusesACheckpointThatCountsNoEpochs) {
   }
 }
 
+TEST_F(FitCallbacks, SayBeforeTheFirstEpochThatADirectoryCannotBeMade) {
+  int epochs = 0;
+  const LambdaCallback counts({.on_epoch_begin = [&](Training&) { ++epochs; }});
+  std::ofstream(in("file")) << "no directory";
+  const std::string directory = in("file") + "/checkpoints";
+  const auto refused = [&](const Callbacks::Any& callback) {
+    return testing_support::message_of([&] { model().fit(data_, {.callbacks = {counts, callback}, .verbose = 0}); });
+  };
+
+  EXPECT_THAT(refused(ModelCheckpoint({.directory = directory})),
+              HasSubstr("ModelCheckpoint: the directory \"" + directory + "\" cannot be made"));
+  EXPECT_THAT(refused(BackupAndRestore({.directory = directory})), HasSubstr("BackupAndRestore: the directory"));
+  EXPECT_EQ(epochs, 0);
+}
+
 TEST_F(FitCallbacks, TensorBoardSaysBeforeTheFirstEpochThatItCannotWrite) {
   Model trained = model();
   std::ofstream(in("file")) << "no directory";
   int epochs = 0;
   const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
 
-  const Status status = testing_support::caught(
-      [&] { trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0}); });
+  const Status status = testing_support::caught([&] {
+    trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0});
+  });
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_EQ(epochs, 0);

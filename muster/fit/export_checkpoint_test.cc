@@ -45,6 +45,25 @@ TEST_F(ExportCheckpoint, MakesAModelOfTheNewestCheckpointThatHasTheProgram) {
       torch::allclose(LoadedModel::load(path("model"))(x_), model.predict(Dataset::from_tensors({x_})), 1e-5, 1e-6));
 }
 
+TEST_F(ExportCheckpoint, MakesAModelThatTakesItsInputsByName) {
+  struct ByNameImpl : torch::nn::Module {
+    at::Tensor forward(const Features& given) { return net->forward(torch::cat({given["a"], given["b"]}, 1)); }
+    torch::nn::Linear net{register_module("net", torch::nn::Linear(4, 2))};
+  };
+  TORCH_MODULE(ByName);
+  Model model = compile(ByName(), {.loss = mean_squared_error});
+  const at::Tensor a = torch::randn({8, 3}), b = torch::randn({8, 1});
+  const ModelCheckpoint checkpoints(
+      {.directory = path("checkpoints"), .example_inputs = {a, b}, .input_names = {"a", "b"}});
+  model.fit({Features({"a", "b"}, {a, b}), Features({"y"}, {y_})}, {.callbacks = {checkpoints}, .verbose = 0});
+
+  export_checkpoint({.weights = path("checkpoints"), .out = path("model")});
+
+  const LoadedModel loaded = LoadedModel::load(path("model"));
+  EXPECT_TRUE(torch::allclose(loaded.run({a, b})[0], model.predict(Dataset::from_tensors({a, b}).named({"a", "b"})),
+                              1e-5, 1e-6));
+}
+
 TEST_F(ExportCheckpoint, GivesAnExportedModelTheWeightsOfALaterCheckpointOrFile) {
   torch::nn::Linear net(3, 2);
   Model model = compile(net, {.loss = mean_squared_error});
