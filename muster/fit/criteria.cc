@@ -273,6 +273,21 @@ std::vector<at::Tensor> counts(int64_t examples, const std::vector<LossOfBatch>&
   return all;
 }
 
+void check_batched(const at::Tensor& target) {
+  if (target.dim() > 0) return;
+  throw invalid_argument("the target is ", spec_of(target).to_string(),
+                         ", which is of one example: batch() the dataset");
+}
+
+// `by_class` has one more than there are classes with a weight.
+void check_classes(const at::Tensor& by_class, const Criterion& criterion, const at::Tensor& output) {
+  if (criterion.loss.outputs() != Outputs::kClassLogits || output.dim() < 2) return;
+  const int64_t last = by_class.size(0) - 2, classes = output.size(-1);
+  if (last < classes) return;
+  throw invalid_argument("class_weight: of class ", last, ", but the model gives scores of ", classes,
+                         " classes, from 0 on");
+}
+
 // Says which output it was, if there are others.
 template <class Compute>
 auto about(const Criterion& criterion, const Compute& compute) {
@@ -334,6 +349,8 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     const Criterion& criterion = all_[i];
     const at::Tensor& output = outputs.tensors()[criterion.place];
     about(criterion, [&] {
+      check_batched(expected[i].target);
+      if (by_class.defined()) check_classes(by_class, criterion, output);
       weighted.push_back(counted(expected[i], by_class, output));
       const at::Tensor& mask = weighted[i].mask;
       targets.push_back(filled_where_masked(mask, expected[i].target, 0));
@@ -436,7 +453,8 @@ Status Criteria::explained(const Status& status) const {
   if (losses.empty()) return status;
   return Status(status.code(),
                 str_cat(status.message(), "; a label of loss ", absl::StrJoin(losses, ", "),
-                        " is the number of a class, from 0 on, of as many classes as the model gives scores"),
+                        " is the number of a class, a whole one from 0 on, of as many classes as the model gives "
+                        "scores"),
                 status.task(), status.detail());
 }
 

@@ -46,6 +46,14 @@ OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tens
   return both;
 }
 
+constexpr int64_t kNoClass = -0x7fff'ffff;  // which no model has
+
+// Targets that are to be numbers of classes: 0.83 is none, and would be cut to class 0. Files have 3.0 for class 3.
+at::Tensor whole_ones(const at::Tensor& classes, const at::Tensor& target) {
+  if (!at::isFloatingType(target.scalar_type())) return classes;
+  return classes.masked_fill(target.frac().eq(0).logical_not().reshape(classes.sizes()), kNoClass);
+}
+
 using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
 
 Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outputs::kValues) {
@@ -203,7 +211,7 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
   check_smoothing(kName, options.label_smoothing);
   return {kName,
           [options](const at::Tensor& output, const at::Tensor& target) {
-            at::Tensor classes = class_of_each_row(str_cat("loss ", kName), output, target);
+            at::Tensor classes = whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
             if (options.from_logits && output.dim() == 2) {                   // one op forth, and one back
               constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
               return at::cross_entropy_loss(output, classes, {}, at::Reduction::None,

@@ -29,11 +29,27 @@
 #include "muster/runtime/op_failure.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/caller.h"
+#include "muster/trace/trace.h"
 
 namespace muster {
 namespace {
 
 constexpr std::source_location kNoPlace;  // of functions that are ours: a user knows them by their names
+
+// Its steps would be traced, and there is no end to them.
+void refuse_in_function(const char* what) {
+  if (!tracing()) return;
+  throw failed_precondition(what, " in a traced function, which runs later; call it where the function is called");
+}
+
+// A single example is taken for a batch of numbers. What a dataset gives may have outputs of another length.
+void check_rows(const std::string& name, const at::Tensor& output, const at::Tensor& input, bool of_tensors) {
+  if (!of_tensors || input.dim() != 1 || output.size(0) % input.size(0) == 0) return;
+  throw invalid_argument("predict: output \"", name, "\" is ", spec_of(output).to_string(), " for a batch of ",
+                         input.size(0),
+                         " examples of one number each, expected a row for each; one example is a batch "
+                         "of one, x.unsqueeze(0)");
+}
 
 Error no_batches(int64_t accumulate) {
   return out_of_range(
@@ -230,6 +246,7 @@ Model::Model(ModelParts parts, CompileOptions options) {
 }
 
 History Model::fit(const ModelInput& input, const FitOptions& options) {
+  refuse_in_function("fit");
   State& state = *state_;
   if (options.epochs < 0 || options.initial_epoch < 0 || (options.steps_per_epoch && *options.steps_per_epoch < 1)) {
     throw invalid_argument("fit: epochs ", options.epochs, " from ", options.initial_epoch, ", steps_per_epoch ",
@@ -313,6 +330,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
 }
 
 Logs Model::evaluate(const ModelInput& input, const EvaluateOptions& options) {
+  refuse_in_function("evaluate");
   return state_->evaluate(input.batched(options.batch_size, /*shuffle=*/false), options.steps,
                           input.batches(options.batch_size));
 }
@@ -325,6 +343,7 @@ at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& optio
 }
 
 Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& options) {
+  refuse_in_function("predict");
   const std::variant<Dataset, ModelInput::Make> data = inputs.batched(options.batch_size, /*shuffle=*/false);
   if (!options.steps) refuse_endless(data, "predict: the dataset has no end, so a number of steps is needed");
   const auto* given = std::get_if<Dataset>(&data);
@@ -353,6 +372,7 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
         throw invalid_argument("predict: output \"", names[output], "\" is ", spec_of(outputs[output]).to_string(),
                                " for a batch, expected a row for each example");
       }
+      check_rows(names[output], outputs[output], element->at(0), inputs.is_tensors());
       batches[output].push_back(outputs[output].cpu());
     }
   }
@@ -363,6 +383,7 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
 }
 
 Logs Model::train_on_batch(const ModelInput& batch) {
+  refuse_in_function("train_on_batch");
   State& state = *state_;
   const int64_t batches = state.options.accumulate;
   if (batches > 1 && batch.is_tensors()) {
@@ -385,7 +406,10 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   return totals.logs(*state.criteria());
 }
 
-Logs Model::test_on_batch(const ModelInput& batch) { return state_->evaluate(batch.as_one_batch(), 1); }
+Logs Model::test_on_batch(const ModelInput& batch) {
+  refuse_in_function("test_on_batch");
+  return state_->evaluate(batch.as_one_batch(), 1);
+}
 
 std::string Model::outputs_in_words() const {
   const auto criteria = state_->criteria();

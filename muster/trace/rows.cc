@@ -150,7 +150,8 @@ void check_differentiable(const Variable& variable, const at::Tensor& stand_in) 
     return;
   }
   throw invalid_argument("gradient: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
-                         ") is not trainable or not of a floating-point type");
+                         ") is not trainable or not of a floating-point type; a module is frozen, by "
+                         "requires_grad_(false), before it is compiled or adopted");
 }
 
 // The row of `variable` that is row 0 of what was looked up: the variable itself, one of its parts, or what it is a
