@@ -319,7 +319,12 @@ std::string CheckpointDirectory::commit(const std::string& temporary, Checkpoint
     damaged = number_of(path);
     // Only what was read and is wrong gives way: not what a disk does not give us now, nor one of a later version.
     const auto damage = damage_in(path, index.step);
-    if (!damage) throw already_exists("checkpoint \"", path, "\": there is one already");
+    if (!damage) {
+      throw already_exists(
+          "checkpoint \"", path,
+          "\": there is one already, of this training or of another that saves there; expected another "
+          "step, or a directory of its own for each training");
+    }
     if (exists(path)) {  // else somebody's keep() has just removed it
       aside = str_cat(path, kDamagedSuffix, new_number());
       MUSTER_LOG(warning) << "checkpoint " << path << " is damaged, becomes " << aside

@@ -192,7 +192,8 @@ SafetensorsFile::SafetensorsFile(std::string path, InputFile::Links links) : fil
   if (file_.size() < kLengthBytes) throw data_loss(where, ": ", file_.size(), " bytes are no safetensors file");
   file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaxHeaderBytes) {
-    throw data_loss(where, ": a header of ", length, " bytes, at most ", kMaxHeaderBytes, " are allowed");
+    throw data_loss(where, " is no safetensors file, or damaged: it would have a header of ", length,
+                    " bytes, at most ", kMaxHeaderBytes, " are allowed");
   }
   if (static_cast<int64_t>(length) > file_.size() - kLengthBytes) {
     throw data_loss(where, ": a header of ", length, " bytes in a file of ", file_.size());
