@@ -11,15 +11,17 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <type_traits>
+#include <utility>
 
 #include "muster/base/status.h"
 #include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/composed_row_ops.h"
+#include "muster/runtime/rows/id_numbers.h"
 #include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/tensors.h"
@@ -28,7 +30,7 @@ namespace muster::rows {
 namespace kernels {
 namespace {
 
-constexpr int64_t kAhead = 8;  // rows that are fetched from memory before they are needed
+constexpr int64_t kAhead = 16;  // rows that are fetched from memory before they are needed
 
 at::TensorOptions integers(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
@@ -43,55 +45,37 @@ int64_t row_size(const at::Tensor& rows) {
 // made it of any tensors.
 const int64_t* checked_rows(const char* op, const at::Tensor& ids, const at::Tensor& table) {
   const int64_t* row = ids.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    if (row[i] < 0 || row[i] >= table.size(0)) throw out_of_range(op, ": row ", row[i], " of ", table.size(0));
+  const int64_t count = ids.numel(), rows = table.size(0);
+  bool wrong = false;
+  for (int64_t i = 0; i < count; ++i) wrong |= static_cast<uint64_t>(row[i]) >= static_cast<uint64_t>(rows);
+  for (int64_t i = 0; wrong && i < count; ++i) {
+    if (row[i] < 0 || row[i] >= rows) throw out_of_range(op, ": row ", row[i], " of ", rows);
   }
   return row;
+}
+
+// Calls use(count), with a constant where that is one of `kUsual`: a loop over the elements of a row, or the copy of
+// one, is then a few instructions.
+template <int64_t... kUsual, class Use>
+void with_constant(int64_t count, const Use& use) {
+  const bool usual = ((count == kUsual && (use(std::integral_constant<int64_t, kUsual>()), true)) || ...);
+  if (!usual) use(count);
+}
+template <class Use>
+void with_row_bytes(size_t bytes, const Use& use) {
+  with_constant<16, 32, 64, 128, 256>(static_cast<int64_t>(bytes), use);
+}
+template <class Use>
+void with_width(int64_t elements, const Use& use) {
+  with_constant<8, 16, 32>(elements, use);
 }
 
 // The part that row `id` is in.
 size_t part_of(int64_t id, at::IntArrayRef starts) {
   if (starts.size() == 2) return 0;
+  if (starts.size() == 3) return id < starts[1] ? 0 : 1;
   return static_cast<size_t>(std::upper_bound(starts.begin() + 1, starts.end() - 1, id) - starts.begin()) - 1;
 }
-
-// A table from id to the order in which it was first seen; as large as needed, kept by its thread for the next call.
-class Seen {
- public:
-  explicit Seen(int64_t ids) {
-    const size_t wanted = std::bit_ceil(static_cast<size_t>(std::max<int64_t>(2 * ids, 16)));
-    if (keys().size() < wanted) {
-      keys().assign(wanted, -1);
-      values().resize(wanted);
-    } else {
-      std::fill(keys().begin(), keys().begin() + static_cast<std::ptrdiff_t>(wanted), -1);
-    }
-    mask_ = wanted - 1;
-  }
-  // The number of `id`; `next` if it is new.
-  int32_t number(int64_t id, int32_t next) {
-    size_t slot = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ULL >> 20) & mask_;
-    while (keys()[slot] != id) {
-      if (keys()[slot] == -1) {
-        keys()[slot] = id;
-        return values()[slot] = next;
-      }
-      slot = (slot + 1) & mask_;
-    }
-    return values()[slot];
-  }
-
- private:
-  static std::vector<int64_t>& keys() {
-    thread_local std::vector<int64_t> keys;
-    return keys;
-  }
-  static std::vector<int32_t>& values() {
-    thread_local std::vector<int32_t> values;
-    return values;
-  }
-  size_t mask_ = 0;
-};
 
 at::Tensor as_tensor(const std::vector<int64_t>& ids) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(ids.size())}, integers(at::kLong));
@@ -114,30 +98,26 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> unique(const at::Tensor& given, 
   auto* place = places.mutable_data_ptr<int32_t>();
   std::vector<std::vector<int64_t>> of_part(parts);
   for (auto& list : of_part) list.reserve(static_cast<size_t>(count) / parts + 16);
-  Seen seen(count);
-  // First the order within all; which part an id is in decides where its row comes.
-  std::vector<std::pair<uint32_t, int32_t>> where;  // by that order: part, place in the part
-  where.reserve(static_cast<size_t>(count));
+  IdNumbers numbers(count);
+  std::vector<uint32_t> part(parts > 1 ? static_cast<size_t>(count) : 0);  // of each id
   for (int64_t i = 0; i < count; ++i) {
     if (id[i] < 0) {
       place[i] = -1;
       continue;
     }
     if (id[i] >= starts.back()) refuse_id(id[i], starts.back());
-    place[i] = seen.number(id[i], static_cast<int32_t>(where.size()));
-    if (place[i] < static_cast<int32_t>(where.size())) continue;
-    const size_t part = part_of(id[i], starts);
-    where.emplace_back(part, static_cast<int32_t>(of_part[part].size()));
-    of_part[part].push_back(id[i] - starts[part]);
+    const size_t in = part_of(id[i], starts);
+    if (parts > 1) part[static_cast<size_t>(i)] = static_cast<uint32_t>(in);
+    const auto next = static_cast<int32_t>(of_part[in].size());
+    place[i] = numbers.number(id[i], next);  // among those of its part, so far
+    if (place[i] == next) of_part[in].push_back(id[i] - starts[in]);
   }
   std::vector<int32_t> offset(parts, 0);
-  for (size_t part = 1; part < parts; ++part) {
-    offset[part] = offset[part - 1] + static_cast<int32_t>(of_part[part - 1].size());
+  for (size_t in = 1; in < parts; ++in) {
+    offset[in] = offset[in - 1] + static_cast<int32_t>(of_part[in - 1].size());
   }
-  if (parts > 1) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (place[i] >= 0) place[i] = offset[where[place[i]].first] + where[place[i]].second;
-    }
+  for (int64_t i = 0; parts > 1 && i < count; ++i) {
+    if (place[i] >= 0) place[i] += offset[part[static_cast<size_t>(i)]];
   }
   std::vector<at::Tensor> lists;
   for (const auto& list : of_part) lists.push_back(as_tensor(list));
@@ -182,10 +162,12 @@ at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
     }
     return result;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(from + static_cast<size_t>(row[i + kAhead]) * bytes);
-    std::memcpy(to + static_cast<size_t>(i) * bytes, from + static_cast<size_t>(row[i]) * bytes, bytes);
-  }
+  with_row_bytes(bytes, [&](auto size) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(from + row[i + kAhead] * size);
+      std::memcpy(to + i * size, from + row[i] * size, static_cast<size_t>(size));
+    }
+  });
   return result;
 }
 
@@ -197,49 +179,82 @@ at::Tensor expand(const at::Tensor& given, at::TensorList rows) {
   std::vector<const char*> row;
   for (const at::Tensor& part : rows) {
     const auto* data = static_cast<const char*>(part.const_data_ptr());
-    for (int64_t i = 0; i < part.size(0); ++i) row.push_back(data + static_cast<size_t>(i) * bytes);
+    const int64_t count = part.size(0);
+    for (int64_t i = 0; i < count; ++i) row.push_back(data + static_cast<size_t>(i) * bytes);
   }
   std::vector<int64_t> sizes = rows[0].sizes().vec();
   sizes[0] = places.numel();
   at::Tensor result = at::empty(sizes, rows[0].options());
   auto* to = static_cast<char*>(result.mutable_data_ptr());
   const auto* place = places.const_data_ptr<int32_t>();
-  for (int64_t i = 0; i < places.numel(); ++i, to += bytes) {
-    if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
-    if (place[i] < 0) {
-      std::memset(to, 0, bytes);
-    } else {
-      std::memcpy(to, row[static_cast<size_t>(place[i])], bytes);
+  const int64_t count = places.numel(), known = static_cast<int64_t>(row.size());
+  with_row_bytes(bytes, [&](auto size) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (place[i] >= known) throw out_of_range(kOp, ": place ", place[i]);
+      if (place[i] < 0) {
+        std::memset(to + i * size, 0, static_cast<size_t>(size));
+      } else {
+        std::memcpy(to + i * size, row[static_cast<size_t>(place[i])], static_cast<size_t>(size));
+      }
     }
-  }
+  });
   return result;
 }
+
+namespace {
+
+// One row after the other has its elements in order; there may be something between them, where the gradient is a part
+// of a wider one.
+bool has_rows_in_order(const at::Tensor& gradient) {
+  int64_t expected = 1;
+  for (int64_t i = gradient.dim(); --i > 0;) {
+    if (gradient.size(i) != 1 && gradient.stride(i) != expected) return false;
+    expected *= gradient.size(i);
+  }
+  return true;
+}
+
+}  // namespace
 
 std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_places, at::TensorList ids) {
   constexpr const char* kOp = "muster_rows::sum";
   const at::Tensor places = checked_places(kOp, given_places);
   for (const at::Tensor& part : ids) (void)checked_ids(kOp, part);
   check_gradient(kOp, given, places);
-  const at::Tensor gradient = given.contiguous();
-  const int64_t width = row_size(gradient);
+  const at::Tensor gradient = has_rows_in_order(given) ? given : given.contiguous();
+  const int64_t stride = gradient.stride(0), count = places.numel();
   std::vector<at::Tensor> sums;
   std::vector<int64_t> sizes = gradient.sizes().vec();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, gradient.scalar_type(), "muster_rows::sum", [&] {
     std::vector<scalar_t*> row;
+    const int64_t elements = row_size(gradient);
     for (const at::Tensor& part : ids) {
-      sizes[0] = part.numel();
-      sums.push_back(at::zeros(sizes, gradient.options()));
+      const int64_t rows = sizes[0] = part.numel();
+      sums.push_back(at::empty(sizes, gradient.options()));
       auto* data = sums.back().mutable_data_ptr<scalar_t>();
-      for (int64_t i = 0; i < part.numel(); ++i) row.push_back(data + i * width);
+      for (int64_t i = 0; i < rows; ++i) row.push_back(data + i * elements);
     }
     const auto* from = gradient.const_data_ptr<scalar_t>();
     const auto* place = places.const_data_ptr<int32_t>();
-    for (int64_t i = 0; i < places.numel(); ++i, from += width) {
-      if (place[i] < 0) continue;
-      if (place[i] >= static_cast<int64_t>(row.size())) throw out_of_range(kOp, ": place ", place[i]);
-      scalar_t* to = row[static_cast<size_t>(place[i])];
-      for (int64_t j = 0; j < width; ++j) to[j] += from[j];
-    }
+    const auto known = static_cast<int64_t>(row.size());
+    std::vector<uint8_t> begun(row.size());  // most rows are there once: they are written and not added to
+    with_width(elements, [&](auto width) {
+      for (int64_t i = 0; i < count; ++i) {
+        if (i + kAhead < count) __builtin_prefetch(from + (i + kAhead) * stride);
+        if (place[i] < 0) continue;
+        if (place[i] >= known) throw out_of_range(kOp, ": place ", place[i]);
+        scalar_t* __restrict to = row[static_cast<size_t>(place[i])];
+        const scalar_t* __restrict one = from + i * stride;
+        if (std::exchange(begun[static_cast<size_t>(place[i])], 1) != 0) {
+          for (int64_t j = 0; j < width; ++j) to[j] += one[j];
+        } else {
+          for (int64_t j = 0; j < width; ++j) to[j] = scalar_t(0) + one[j];  // of -0, too
+        }
+      }
+      for (size_t i = 0; i < begun.size(); ++i) {
+        if (begun[i] == 0) std::fill_n(row[i], static_cast<int64_t>(width), scalar_t(0));
+      }
+    });
   });
   return sums;
 }
@@ -267,12 +282,14 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
     make_rows(*table, row, count);
     memory[used++] = table->const_data_ptr<T>();
   }
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) {
-      for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * width, /*to write*/ 1);
+  with_width(width, [&](auto elements) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) {
+        for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * elements, /*to write*/ 1);
+      }
+      update(row[i] * elements, from + i * elements, elements);
     }
-    update(row[i] * width, from + i * width, width);
-  }
+  });
 }
 
 double one_number(const char* op, const char* what, const at::Tensor& given) {
@@ -290,7 +307,7 @@ void add_(at::Tensor& table, const at::Tensor& given, const at::Tensor& rows, do
     using Wide = at::opmath_type<scalar_t>;
     auto* memory = table.mutable_data_ptr<scalar_t>();
     const auto by = static_cast<Wide>(scale);
-    for_each_row<scalar_t>({&table}, row, rows, [&](int64_t at, const scalar_t* from, int64_t width) {
+    for_each_row<scalar_t>({&table}, row, rows, [&](int64_t at, const scalar_t* from, auto width) {
       for (int64_t j = 0; j < width; ++j) {
         memory[at + j] = static_cast<scalar_t>(static_cast<Wide>(memory[at + j]) + by * static_cast<Wide>(from[j]));
       }
@@ -304,18 +321,20 @@ void adagrad_(at::Tensor& table, at::Tensor& sums, const at::Tensor& given, cons
   check_pair("muster_rows::adagrad_", table, ids, gradient);
   check_pair("muster_rows::adagrad_", sums, ids, gradient);
   const int64_t* row = checked_rows("muster_rows::adagrad_", ids, table);
-  checked_rows("muster_rows::adagrad_", ids, sums);
+  if (sums.size(0) < table.size(0)) checked_rows("muster_rows::adagrad_", ids, sums);
   const double number = one_number("muster_rows::adagrad_", "rate", rate);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, table.scalar_type(), "muster_rows::adagrad_", [&] {
     using Wide = at::opmath_type<scalar_t>;
-    auto* __restrict memory = table.mutable_data_ptr<scalar_t>();
-    auto* __restrict square = sums.mutable_data_ptr<scalar_t>();
+    auto* const memory = table.mutable_data_ptr<scalar_t>();
+    auto* const squares = sums.mutable_data_ptr<scalar_t>();
     const auto by = static_cast<Wide>(number), least = static_cast<Wide>(epsilon);
-    for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+    for_each_row<scalar_t>({&table, &sums}, row, gradient, [&](int64_t at, const scalar_t* from, auto width) {
+      scalar_t* __restrict value = memory + at;
+      scalar_t* __restrict square = squares + at;
       for (int64_t j = 0; j < width; ++j) {
-        const Wide g = from[j], sum = static_cast<Wide>(square[at + j]) + g * g;
-        square[at + j] = static_cast<scalar_t>(sum);
-        memory[at + j] = static_cast<scalar_t>(static_cast<Wide>(memory[at + j]) - by * g / (std::sqrt(sum) + least));
+        const Wide g = from[j], sum = static_cast<Wide>(square[j]) + g * g;
+        square[j] = static_cast<scalar_t>(sum);
+        value[j] = static_cast<scalar_t>(static_cast<Wide>(value[j]) - by * g / (std::sqrt(sum) + least));
       }
     });
   });
@@ -336,7 +355,7 @@ void adam_(at::Tensor& table, at::Tensor& mean, at::Tensor& variance, const at::
     auto* first = mean.mutable_data_ptr<scalar_t>();
     auto* second = variance.mutable_data_ptr<scalar_t>();
     for_each_row<scalar_t>(
-        {&table, &mean, &variance}, row, gradient, [&](int64_t at, const scalar_t* from, int64_t width) {
+        {&table, &mean, &variance}, row, gradient, [&](int64_t at, const scalar_t* from, auto width) {
           for (int64_t j = 0; j < width; ++j) {
             const double g = from[j];
             const double mean_before = first[at + j], variance_before = second[at + j];

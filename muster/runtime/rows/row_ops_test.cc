@@ -37,6 +37,58 @@ TEST(RowOps, SumsTheGradientsOfARowThatIsThereTwice) {
   EXPECT_TRUE(torch::equal(sums[1], torch::tensor({{2.0F, 3.0F}})));
 }
 
+TEST(RowOps, AreTheSameForRowsOfAnyWidthAndAnyNumberOfParts) {
+  for (int64_t width : {1, 3, 4, 8, 16, 20, 32, 64, 65}) {
+    for (const std::vector<int64_t>& starts : {std::vector<int64_t>{0, 50}, {0, 20, 50}, {0, 10, 10, 30, 50}}) {
+      const at::Tensor table = torch::randn({50, width}), ids = torch::randint(-1, 50, {200}, torch::kLong);
+      const at::Tensor wide = torch::randn({200, 3 * width}), gradient = wide.narrow(1, width, width);
+
+      auto [places, part_ids] = rows::unique(ids, starts);
+      std::vector<at::Tensor> found;
+      for (size_t part = 0; part + 1 < starts.size(); ++part) {
+        found.push_back(rows::gather(table.slice(0, starts[part], starts[part + 1]).contiguous(), part_ids[part]));
+      }
+      const at::Tensor back = rows::expand(places, found);
+      const std::vector<at::Tensor> sums = rows::sum(gradient, places, part_ids);
+
+      const at::Tensor none = ids.lt(0).unsqueeze(1), some = ids.clamp_min(0);
+      EXPECT_TRUE(torch::equal(back, table.index_select(0, some).masked_fill(none, 0))) << width;
+      at::Tensor expected = torch::zeros({50, width}), summed = torch::zeros({50, width});
+      for (int64_t i = 0; i < 200; ++i) {  // in the order of the ids
+        if (ids[i].item<int64_t>() >= 0) expected[ids[i].item<int64_t>()] += gradient[i];
+      }
+      for (size_t part = 0; part + 1 < starts.size(); ++part) {
+        summed.slice(0, starts[part], starts[part + 1]).index_copy_(0, part_ids[part], sums[part]);
+      }
+      EXPECT_TRUE(torch::equal(summed, expected)) << width;
+    }
+  }
+}
+
+TEST(RowOps, SumToZeroForARowThatNobodyHasAndForOneOfMinusZero) {
+  const at::Tensor places = torch::tensor({0}, torch::kInt), ids = torch::tensor({4, 5}, torch::kLong);
+
+  const at::Tensor sums = rows::sum(torch::full({1, 3}, -0.0F), places, {ids})[0];
+
+  EXPECT_TRUE(torch::equal(sums, torch::zeros({2, 3})));
+  EXPECT_FALSE(sums.signbit().any().item<bool>());
+}
+
+TEST(RowOps, UpdateRowsOfAnyWidthByTheRuleOfAdagrad) {
+  for (int64_t width : {1, 8, 16, 17, 32, 40}) {
+    at::Tensor table = torch::randn({9, width}), sums = torch::rand({9, width}) + 0.1F;
+    const at::Tensor before = table.clone(), sums_before = sums.clone();
+    const at::Tensor ids = torch::tensor({8, 0, 5}, torch::kLong), gradient = torch::randn({3, width});
+
+    rows::adagrad_(table, sums, ids, gradient, kRate, 1e-7);
+
+    const at::Tensor squares = sums_before.index_select(0, ids) + gradient * gradient;
+    EXPECT_TRUE(torch::allclose(sums, sums_before.index_copy(0, ids, squares)));
+    const at::Tensor moved = before.index_select(0, ids) - gradient * 0.1 / (squares.sqrt() + 1e-7);
+    EXPECT_TRUE(torch::allclose(table, before.index_copy(0, ids, moved))) << width;
+  }
+}
+
 TEST(RowOps, RefusesIdsThatAreTooLargeByName) {
   try {
     rows::unique(torch::tensor({6}, torch::kLong), {0, 3, 6});
