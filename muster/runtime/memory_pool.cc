@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -26,9 +27,35 @@ constexpr size_t kSmallestMapped = std::numeric_limits<size_t>::max();  // its m
 #else
 constexpr size_t kSmallestMapped = 128 * 1024;
 #endif
-constexpr size_t kSmallestHuge = 4 * 1024 * 1024;
+// From here on pages are to be huge: a few percent of a convolution's time, and half of the time of an update of random
+// rows, most of which goes into looking up where their pages are. What lies beside each other has them together.
+constexpr size_t kSmallestHuge = 1024 * 1024;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1, which older headers do not name
+constexpr size_t kLargestRounded = 64 * 1024 * 1024;
 
 thread_local MemoryPool::Mode memory_here;
+
+// What a block for so many bytes is made for. Tensors whose sizes differ a little from step to step, as rows do that
+// are looked up, take each other's blocks: up to an eighth of one is not used, and its pages never touched.
+size_t bytes_of_block(size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+  return bytes;  // who writes beyond it is to be seen
+#else
+  if (bytes > kLargestRounded) return bytes;
+  const size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+#endif
+}
+
+// Pages of 2 MiB as far as there are such, the one of which the block before has a part included: it was small, because
+// there was nothing of this one yet. Where the system cannot, they stay as they are.
+void make_huge(char* memory, size_t bytes) {
+  constexpr size_t kHugePage = 2 * 1024 * 1024;
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  char* const end = memory + bytes;
+  char* const shared = end - reinterpret_cast<uintptr_t>(end) % kHugePage;
+  if (shared != end) ::madvise(shared, kHugePage, kCollapse);
+}
 
 // Of a file with one number, or "max".
 std::optional<int64_t> number_in(const char* path) {
@@ -62,8 +89,9 @@ struct MemoryPool::Account {
 
 // Stands in front of the elements.
 struct alignas(kAlignment) MemoryPool::Block {
-  size_t bytes;      // of the elements
-  Account* account;  // that they count for; null: none
+  size_t bytes;        // that there is room for
+  size_t counted = 0;  // of them, those of the tensor
+  Account* account;    // that they count for; null: none
   bool pooled;
 
   void* data() { return this + 1; }
@@ -74,7 +102,7 @@ struct alignas(kAlignment) MemoryPool::Block {
     const bool mapped = pooled && bytes >= kSmallestMapped;
     void* memory = memory_here.pooled ? SmallMemory::take(sizeof(Block) + bytes) : nullptr;
     if (memory == nullptr) memory = mapped ? map(sizeof(Block) + bytes) : c10::alloc_cpu(sizeof(Block) + bytes);
-    return new (memory) Block{bytes, nullptr, pooled};
+    return new (memory) Block{.bytes = bytes, .account = nullptr, .pooled = pooled};
   }
   static void destroy(Block* block) {
     if (block->pooled && block->bytes >= kSmallestMapped) {
@@ -88,7 +116,7 @@ struct alignas(kAlignment) MemoryPool::Block {
   static void* map(size_t bytes) {
     void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw resource_exhausted("needs ", bytes, " bytes, which the system does not have");
-    if (bytes >= kSmallestHuge) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a few percent of a convolution's time
+    if (bytes >= kSmallestHuge) make_huge(static_cast<char*>(memory), bytes);
     return memory;
   }
 };
@@ -124,12 +152,14 @@ c10::DataPtr MemoryPool::allocate(size_t bytes) {
   if (account != nullptr) account->take(static_cast<int64_t>(rounded));
   Block* block = nullptr;
   try {
-    block = memory_here.pooled && bytes >= kSmallestKept ? take(rounded) : Block::make(rounded, /*pooled=*/false);
+    const bool pooled = memory_here.pooled && bytes >= kSmallestKept;
+    block = pooled ? take(bytes_of_block(rounded)) : Block::make(rounded, /*pooled=*/false);
   } catch (...) {
     if (account != nullptr) account->put(static_cast<int64_t>(rounded));
     throw;
   }
   block->account = account;
+  block->counted = rounded;
   return {block->data(), block->data(), &release, c10::Device(c10::DeviceType::CPU)};
 }
 
@@ -218,7 +248,7 @@ void MemoryPool::give_back(Block* block) {
 void MemoryPool::release(void* data) {
   if (data == nullptr) return;
   Block* block = Block::of(data);
-  if (block->account != nullptr) block->account->put(static_cast<int64_t>(block->bytes));
+  if (block->account != nullptr) block->account->put(static_cast<int64_t>(block->counted));
   if (block->pooled) {
     instance().give_back(block);
   } else {

@@ -20,15 +20,15 @@ int64_t resident_memory();
 
 // libtorch's CPU allocator, which gives large blocks back to the system as soon as they are freed. A step needs the
 // same blocks again at once, and asking the kernel for their pages costs a CNN a third of its time. While a program
-// runs, freed blocks stay here for the next tensor of their size. Invariant: what is in use and what is kept together
-// are at most what was once in use at the same time and kSpare; over that a new size takes the place of kept blocks.
-// Thread-safe. Ops outside of programs get their memory from the system, as ever.
+// runs, freed blocks stay here for the next tensor of about their size. Invariant: what is in use and what is kept
+// together are at most what was once in use at the same time and kSpare; over that a new size takes the place of kept
+// blocks. Thread-safe. Ops outside of programs get their memory from the system, as ever.
 class MemoryPool : public c10::Allocator {
   struct Account;
 
  public:
   // Bytes, so that steps whose tensors differ do not take each other's blocks.
-  static constexpr size_t kSpare = 16 << 20;
+  static constexpr size_t kSpare = 32 << 20;
 
   // What the tensors of one run may have at the same time. A tensor that outlives the run is none of its business, and
   // one that another thread frees counts until then. Thread-safe.

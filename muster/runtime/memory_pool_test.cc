@@ -50,6 +50,30 @@ TEST(MemoryPool, HasBlocksForStepsWhoseTensorsDiffer) {
   EXPECT_EQ(pool.usage().fresh, fresh);
 }
 
+#ifndef __SANITIZE_ADDRESS__  // where a block is as large as its tensor
+TEST(MemoryPool, UsesABlockAgainForATensorOfAboutItsSize) {
+  MemoryPool& pool = MemoryPool::instance();
+  MemoryPool::Use use(true);
+  static_cast<void>(torch::empty({33'000}));
+  const int64_t fresh = pool.usage().fresh;
+
+  for (int64_t size : {34'000, 33'500, 36'000}) static_cast<void>(torch::empty({size}));
+
+  EXPECT_EQ(pool.usage().fresh, fresh);
+}
+
+TEST(MemoryPool, CountsForABudgetWhatTheTensorHasAndNotItsBlock) {
+  MemoryPool::Budget budget(1 << 20);
+  const MemoryPool::Use use(MemoryPool::Mode{.pooled = true, .budget = &budget});
+
+  at::Tensor tensor = torch::empty({33'000});
+
+  EXPECT_EQ(budget.used(), (33'000 * 4 + 63) / 64 * 64);
+  tensor.reset();
+  EXPECT_EQ(budget.used(), 0);
+}
+#endif
+
 TEST(MemoryPool, LetsGoOfWhatNobodyUses) {
   MemoryPool& pool = MemoryPool::instance();
   MemoryPool::Use use(true);
