@@ -19,7 +19,7 @@ void PsIncarnations::check_alive(const std::string& task) const {
     incarnation = peers_->worker(task)->status().incarnation;
   } catch (const Error& error) {
     if (is_restart(error.status())) throw Error(error.status().from(task));
-    throw Error(Status(StatusCode::kUnavailable, error.status().message(), task));
+    throw Error(Status(StatusCode::kUnavailable, error.status().message(), task, error.status().detail()));
   }
   {
     absl::MutexLock lock(&mu_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/log.h"
+#include "muster/rpc/nobody_listens.h"
 #include "muster/runtime/missing_program.h"
 #include "muster/runtime/restart.h"
 
@@ -35,7 +36,13 @@ bool PsJudge::concerns(const Status& failure) const {
 void PsJudge::met(size_t worker, const Status& failure, Time began) {
   const bool late = failure.code() == StatusCode::kDeadlineExceeded;
   const bool anew = note_trouble(worker, began);  // or with others of the same message
-  if (!(late ? !anew || tolerate_late(failure) : tolerate(failure, began))) judge(failure);
+  if (late) {
+    if (anew && !tolerate_late(failure)) judge(failure);
+    return;
+  }
+  const Met met = note(failure, began);
+  if (!met.tolerated) return judge(failure);
+  if (met.anew) look_whether_gone(failure);
 }
 
 bool PsJudge::Trouble::count(Time began) {
@@ -45,16 +52,34 @@ bool PsJudge::Trouble::count(Time began) {
   return true;
 }
 
-bool PsJudge::tolerate(const Status& failure, Time began) {
+PsJudge::Met PsJudge::note(const Status& failure, Time began) {
   // One that answers as another incarnation has lost its variables; nothing brings them back.
-  if (is_restart(failure)) return false;
+  if (is_restart(failure)) return {.tolerated = false, .anew = true};
   absl::MutexLock lock(&mu_);
   Trouble& trouble = ps_trouble_[failure.task()];
-  if (trouble.count(began) && trouble.times == 1) {
+  const bool anew = trouble.count(began);
+  if (anew && trouble.times == 1) {
     MUSTER_LOG(warning) << failure.task() << " was not reached, which is tolerated " << options_.transient_failures
                         << " times: " << without_task(failure);
   }
-  return trouble.times <= options_.transient_failures;
+  return {.tolerated = trouble.times <= options_.transient_failures, .anew = anew};
+}
+
+void PsJudge::look_whether_gone(const Status& failure) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!looked_at_.insert(failure.task()).second) return;
+  }
+  options_.in_background([this, task = failure.task()] {
+    try {
+      options_.check_alive(task);
+    } catch (const Error& error) {
+      const Status& found = error.status();
+      if (is_nobody_there(found) || is_restart(found)) end_without(found, "is gone, and its variables with it");
+    }
+    absl::MutexLock lock(&mu_);
+    looked_at_.erase(task);
+  });
 }
 
 bool PsJudge::tolerate_late(const Status& failure) {
@@ -136,7 +161,7 @@ void PsJudge::ask_all() {
       try {
         options_.check_alive(task);
       } catch (const Error& error) {
-        if (!tells_of_loss(error.status()) || tolerate(error.status(), began)) continue;
+        if (!tells_of_loss(error.status()) || note(error.status(), began).tolerated) continue;
         judge(error.status());
         break;
       }

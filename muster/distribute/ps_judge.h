@@ -34,7 +34,8 @@ struct PsJudgeOptions {
 };
 
 // Decides what it means that parameter servers are not reached: a moment that passes, workers that are cut off from
-// them and are done without, or the end, since a parameter server that is gone has taken its variables along.
+// them and are done without, or the end, since a parameter server that is gone has taken its variables along. One that
+// a worker has not reached, and whose port refuses this process, is gone; all else may be a cut, and is put up with.
 // Calls its options with no lock held. Thread-safe.
 class PsJudge {
  public:
@@ -64,14 +65,20 @@ class PsJudge {
     bool count(Time began);
   };
 
-  // Whether this failure, met by what began then, may pass.
-  bool tolerate(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether this failure, met by what began then, may pass; and whether it is a new one.
+  struct Met {
+    bool tolerated, anew;
+  };
+  Met note(const Status& failure, Time began) ABSL_LOCKS_EXCLUDED(mu_);
   // The same for one that has not answered in time: once for every ten workers.
   bool tolerate_late(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // Of a worker that did not reach one. False if it was noted already, for what was under way at the same time.
   bool note_trouble(size_t worker, Time began) ABSL_LOCKS_EXCLUDED(mu_);
   // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
   void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
+  // After a failure that may pass. If the process itself is gone, which its machine says at once to whoever connects,
+  // there is nothing to wait for.
+  void look_whether_gone(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // Does without the workers that have been in trouble. False if all have, too often.
   bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   void end_without(const Status& failure, const std::string& why);
@@ -85,6 +92,7 @@ class PsJudge {
   std::map<size_t, Trouble> worker_trouble_ ABSL_GUARDED_BY(mu_);   // by index
   int late_ ABSL_GUARDED_BY(mu_) = 0;                               // answers of parameter servers
   std::set<std::string> judged_ ABSL_GUARDED_BY(mu_);               // parameter servers that are being asked
+  std::set<std::string> looked_at_ ABSL_GUARDED_BY(mu_);            // the same, by look_whether_gone()
 };
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/rpc/nobody_listens.h"
 #include "muster/runtime/restart.h"
 
 namespace muster::ps_judge_test {
@@ -54,22 +55,54 @@ TEST_F(PsJudges, AreConcernedWithParameterServersThatAreNotThere) {
 TEST_F(PsJudges, PutUpWithAFewFailures) {
   for (int time = 0; time < 2; ++time) met(0, not_reached());
 
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(asked_, 2) << "whether it is gone";
   EXPECT_THAT(cut_off_, IsEmpty());
   EXPECT_TRUE(end_.ok()) << end_;
+}
+
+TEST_F(PsJudges, PutUpWithAFewFailuresOfOneThatIsSilent) {
+  of_ps_ = not_reached();
+  for (int time = 0; time < 2; ++time) met(0, not_reached());
+
+  EXPECT_TRUE(end_.ok()) << "a network that is cut for a moment looks the same: " << end_;
+}
+
+TEST_F(PsJudges, EndTheJobAtOnceIfNobodyListensWhereAParameterServerWas) {
+  of_ps_ = nobody_there(not_reached());
+  met(0, not_reached());
+
+  EXPECT_EQ(end_.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(end_.task(), kPs);
+  EXPECT_EQ(end_.message(),
+            "parameter server " + kPs + " is gone, and its variables with it: host:1 refuses connections");
+}
+
+TEST_F(PsJudges, DoNotTakeTheWordOfAWorkerThatNobodyListens) {
+  met(0, nobody_there(not_reached()));
+
+  EXPECT_EQ(asked_, 1);
+  EXPECT_TRUE(end_.ok()) << end_;
+}
+
+TEST_F(PsJudges, EndTheJobAtOnceIfTheOneThatIsAskedWasRestarted) {
+  of_ps_ = restarted(kPs, "it was restarted");
+  met(0, not_reached());
+
+  EXPECT_THAT(end_.message(), AllOf(HasSubstr(kPs), HasSubstr("its variables with it")));
 }
 
 TEST_F(PsJudges, CountWhatWasUnderWayAtTheSameTimeOnce) {
   const auto began = std::chrono::steady_clock::now();
   for (int time = 0; time < 10; ++time) judge_.met(0, not_reached(), began);
 
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(asked_, 1) << "whether it is gone";
+  EXPECT_THAT(cut_off_, IsEmpty());
 }
 
 TEST_F(PsJudges, DoWithoutTheWorkerThatIsCutOffWhileOthersReachIt) {
   for (int time = 0; time < 3; ++time) met(1, not_reached());
 
-  EXPECT_EQ(asked_, 1);
+  EXPECT_EQ(asked_, 3);
   EXPECT_THAT(cut_off_, ElementsAre(1));
   EXPECT_TRUE(end_.ok()) << end_;
 }

@@ -4,6 +4,7 @@
 
 #include "muster/base/blocking.h"
 #include "muster/base/log.h"
+#include "muster/rpc/nobody_listens.h"
 #include "muster/rpc/rpc_channel_core.h"
 #include "muster/rpc/service_names.h"
 
@@ -74,6 +75,7 @@ Status RpcChannel::Core::explain(const grpc::Status& status, const Cancellation*
 
 Status RpcChannel::Core::refusal_or(const Status& why) {
   const Waiting waiting;
+  if (nobody_listens(address_)) return nobody_there(why);
   const std::optional<std::string> refusal = wire_.refusal();
   return refusal ? explain(StatusCode::kUnauthenticated, *refusal) : why;
 }

@@ -72,7 +72,8 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   void end_unreached(const std::shared_ptr<Pending>& pending, const Status& why);
   Status explain(StatusCode code, const std::string& message) const;
   Status explain(const grpc::Status& status, const Cancellation* cancellation) const;
-  // That there is no connection for good, for the credentials of one of the two; else `why`. Waits for a moment.
+  // That there is no connection for good, for the credentials of one of the two; else `why`, with the note that nobody
+  // listens there, if that is so. Waits for a moment.
   Status refusal_or(const Status& why);
   bool connected() const { return wire_.channel().GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY; }
   // Of a call that is nobody's: what becomes of it is not heard.
