@@ -10,6 +10,7 @@
 
 #include "muster/runtime/op_catalog.h"
 #include "muster/runtime/tuning/cudnn.h"
+#include "muster/runtime/winograd/convolution.h"
 
 namespace muster {
 
@@ -20,9 +21,12 @@ std::string_view name_of(Kernel kernel) {
     case Kernel::kChannelsLast: return "channels_last";
     case Kernel::kNative: return "native";
     case Kernel::kPatches: return "patches";
+    case Kernel::kWinograd: return "winograd";
     default: return "recorded";
   }
 }
+
+bool leaves_channels_last(Kernel kernel) { return kernel == Kernel::kChannelsLast || kernel == Kernel::kWinograd; }
 
 bool is_image(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4;
@@ -78,6 +82,12 @@ void multiply_patches(std::vector<c10::IValue>& stack) {
   stack = {at::Tensor(), of_weights, of_bias};
 }
 
+// `stack` is that of a convolution, or with a gradient in front (shift: 1) of its backward.
+WinogradConvolution winograd_of(const std::vector<c10::IValue>& stack, size_t shift) {
+  const std::vector<int64_t> padding = of_two(stack[4 + shift]);
+  return {.pad_rows = padding[0], .pad_columns = padding[1], .kernels = *winograd_kernels()};
+}
+
 }  // namespace
 
 std::shared_ptr<KernelChoice> KernelChoice::make(const c10::OperatorHandle& op, const ImageKernels* kernels,
@@ -101,12 +111,12 @@ void KernelChoice::call(std::vector<c10::IValue>& stack) {
   }
   Kernel kernel = kernel_.load(std::memory_order_relaxed);
   // One that was chosen before others wanted channels-last images was chosen without the cost of making them.
-  const bool outdated = channels_last && kernel != Kernel::kChannelsLast && !for_channels_last_;
+  const bool outdated = channels_last && !leaves_channels_last(kernel) && !for_channels_last_;
   if (kernel == Kernel::kUndecided || outdated) {
     kernel = choose(stack, channels_last);
     kernel_.store(kernel, std::memory_order_relaxed);
     for_channels_last_.store(channels_last, std::memory_order_relaxed);
-    if (kernel == Kernel::kChannelsLast) channels_last_->store(true, std::memory_order_relaxed);
+    if (leaves_channels_last(kernel)) channels_last_->store(true, std::memory_order_relaxed);
   }
   call_with(kernel, stack, channels_last);
 }
@@ -126,8 +136,38 @@ bool KernelChoice::patches_fit(const std::vector<c10::IValue>& stack) const {
          stack[2].toTensor().numel() / stack[2].toTensor().size(0) <= kLargestPatch;
 }
 
+bool KernelChoice::winograd_fits(const std::vector<c10::IValue>& stack) const {
+  constexpr int64_t kLeastChannels = 8;  // with fewer, it takes longer to make factors than to multiply
+  if (!native_ || winograd_kernels() == nullptr || !native_fits(stack)) return false;
+  const size_t shift = kernels_.images.size() - 1;
+  if (!is_image(stack[shift]) || !is_image(stack[1 + shift]) || !all_equal(integers(stack[3 + shift]), 1)) return false;
+  if (shift == 0 && stack[2].isTensor() && stack[2].toTensor().defined() &&
+      stack[2].toTensor().scalar_type() != at::kFloat) {
+    return false;
+  }
+  const at::Tensor &image = stack[shift].toTensor(), &weights = stack[1 + shift].toTensor();
+  return image.size(1) >= kLeastChannels && weights.size(0) >= kLeastChannels &&
+         winograd_of(stack, shift).fits(image, weights);
+}
+
+void KernelChoice::call_winograd(std::vector<c10::IValue>& stack) const {
+  const size_t shift = kernels_.images.size() - 1;
+  const WinogradConvolution convolution = winograd_of(stack, shift);
+  if (shift == 0) {
+    const at::Tensor bias = stack[2].isTensor() ? stack[2].toTensor() : at::Tensor();
+    stack = {convolution.forward(stack[0].toTensor(), stack[1].toTensor(), bias)};
+  } else {
+    const auto wanted = stack[10].toBoolList();
+    const std::array<at::Tensor, 3> gradients = convolution.backward(
+        stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), {wanted[0], wanted[1], wanted[2]});
+    stack = {gradients[0], gradients[1], gradients[2]};
+  }
+}
+
 void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const {
   if (kernel == Kernel::kPatches) return multiply_patches(stack);
+  // An argument of any size may have come in another one since the choice was made.
+  if (kernel == Kernel::kWinograd && winograd_fits(stack)) return call_winograd(stack);
   for (int position : kernels_.images) {
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
@@ -176,6 +216,7 @@ Kernel KernelChoice::choose(const std::vector<c10::IValue>& stack, bool channels
   std::vector<Kernel> kernels = {Kernel::kRecorded, Kernel::kChannelsLast};
   if (native_fits(stack)) kernels.push_back(Kernel::kNative);
   if (patches_fit(stack)) kernels.push_back(Kernel::kPatches);
+  if (winograd_fits(stack)) kernels.push_back(Kernel::kWinograd);
   TuningQuestion question{
       .what = this->question(stack, channels_last), .device = stack[0].toTensor().device(), .alternatives = {}};
   for (Kernel kernel : kernels) {

@@ -17,9 +17,18 @@ namespace muster {
 
 // How an op with images can be run: as recorded; with its images in channels-last order, which some kernels like better
 // (on x86 max_pool2d is 16 times faster, on a GPU nearly everything in half precision); by libtorch's own convolution
-// instead of oneDNN's (on arm64 its backward is 3 times faster); and the gradient of a first layer's weights as one
-// product of matrices (on x86 twice as fast). The results are equal up to rounding.
-enum class Kernel : int8_t { kUndecided = -1, kRecorded = 0, kChannelsLast = 1, kNative = 2, kPatches = 3 };
+// instead of oneDNN's (on arm64 its backward is 3 times faster); the gradient of a first layer's weights as one product
+// of matrices (on x86 twice as fast); and convolutions of 3 x 3 by our own kernels with a quarter of the
+// multiplications (winograd/convolution.h), whose images are in channels-last order, too. The results are equal up to
+// rounding.
+enum class Kernel : int8_t {
+  kUndecided = -1,
+  kRecorded = 0,
+  kChannelsLast = 1,
+  kNative = 2,
+  kPatches = 3,
+  kWinograd = 4
+};
 
 // What the choices of one program have to agree on: as soon as one of them wants channels-last images, all of them
 // return such images, because an op with operands in two orders is slower than either.
@@ -49,6 +58,8 @@ class KernelChoice {
   Kernel choose(const std::vector<c10::IValue>& stack, bool channels_last) const;
   bool native_fits(const std::vector<c10::IValue>& stack) const;
   bool patches_fit(const std::vector<c10::IValue>& stack) const;
+  bool winograd_fits(const std::vector<c10::IValue>& stack) const;
+  void call_winograd(std::vector<c10::IValue>& stack) const;
   std::string question(const std::vector<c10::IValue>& stack, bool channels_last) const;
 
   const c10::OperatorHandle op_;

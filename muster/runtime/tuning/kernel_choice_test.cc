@@ -40,10 +40,10 @@ TEST(KernelChoice, HasNothingToChooseForMostOps) {
 TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
   PlainTensors plain;
   torch::manual_seed(1);
-  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), b = torch::rand({4});
+  at::Tensor x = torch::rand({2, 8, 8, 8}), w = torch::rand({9, 8, 3, 3}), b = torch::rand({9});
   const at::Tensor expected = torch::conv2d(x, w, b);
 
-  for (const char* kernel : {"recorded", "channels_last", "native"}) {
+  for (const char* kernel : {"recorded", "channels_last", "native", "winograd"}) {
     Autotuner table;
     auto choice = choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false));
     auto stack = convolution_stack(x, w, b);
@@ -55,7 +55,7 @@ TEST(KernelChoice, GivesTheSameConvolutionWhateverItChose) {
     stack = convolution_stack(x, w, b);
     other->call(stack);
 
-    EXPECT_TRUE(torch::allclose(stack[0].toTensor(), expected, 1e-4, 1e-5));
+    EXPECT_TRUE(torch::allclose(stack[0].toTensor(), expected, 1e-4, 1e-4)) << kernel;
   }
 }
 
@@ -86,12 +86,12 @@ TEST(KernelChoice, TakesOneNumberForBothDimensions) {
 TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   PlainTensors plain;
   torch::manual_seed(1);
-  at::Tensor x = torch::rand({2, 3, 8, 8}), w = torch::rand({4, 3, 3, 3}), g = torch::rand({2, 4, 6, 6});
+  at::Tensor x = torch::rand({2, 8, 8, 8}), w = torch::rand({9, 8, 3, 3}), g = torch::rand({2, 9, 6, 6});
   auto stack_of = [&] {
     return std::vector<c10::IValue>{g,
                                     x,
                                     w,
-                                    std::vector<int64_t>{4},
+                                    std::vector<int64_t>{9},
                                     std::vector<int64_t>{1, 1},
                                     std::vector<int64_t>{0, 0},
                                     std::vector<int64_t>{1, 1},
@@ -103,7 +103,7 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
   auto expected = stack_of();
   op("aten::convolution_backward").callBoxed(expected);
 
-  for (const char* kernel : {"channels_last", "native"}) {
+  for (const char* kernel : {"channels_last", "native", "winograd"}) {
     Autotuner table;
     auto stack = stack_of();
     choice_for("aten::convolution_backward", table, std::make_shared<ImageOrder>(false))->call(stack);
@@ -113,8 +113,30 @@ TEST(KernelChoice, GivesTheSameGradientsWhateverItChose) {
     choice_for("aten::convolution_backward", told, std::make_shared<ImageOrder>(false))->call(stack);
 
     for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4)) << "gradient " << i;
+      EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4))
+          << kernel << ", gradient " << i;
     }
+  }
+}
+
+// A program whose arguments may have any size calls with whatever it gets.
+TEST(KernelChoice, TakesWhatDoesNotFitTheKernelThatItChose) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 8, 8, 8}), w = torch::rand({9, 8, 3, 3}), b = torch::rand({9});
+  Autotuner table;
+  auto stack = convolution_stack(x, w, b);
+  choice_for("aten::convolution", table, std::make_shared<ImageOrder>(false))->call(stack);
+  Autotuner told;
+  told.remember(table.all().begin()->first, "winograd");
+  auto choice = choice_for("aten::convolution", told, std::make_shared<ImageOrder>(false));
+  stack = convolution_stack(x, w, b);
+  choice->call(stack);
+
+  for (const at::Tensor& other : {torch::rand({0, 8, 8, 8}), torch::rand({1, 8, 3, 4}), torch::rand({3, 8, 30, 9})}) {
+    stack = convolution_stack(other, w, b);
+    choice->call(stack);
+
+    EXPECT_TRUE(torch::allclose(stack[0].toTensor(), torch::conv2d(other, w, b), 1e-4, 1e-4)) << other.sizes();
   }
 }
 
