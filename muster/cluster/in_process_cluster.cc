@@ -6,6 +6,7 @@
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/core_shares.h"
 #include "muster/data/sources.h"
+#include "muster/rpc/channel_arguments.h"
 #include "muster/session/local_master.h"
 
 namespace muster {
@@ -38,6 +39,7 @@ struct InProcessCluster::Task {
 };
 
 InProcessCluster::InProcessCluster(InProcessClusterOptions options) : options_(std::move(options)) {
+  set_process_up();  // as servers do
   std::map<std::string, int> jobs = options_.jobs;
   if (options_.workers > 0) jobs["worker"] = options_.workers;
   if (options_.ps > 0) jobs["ps"] = options_.ps;
