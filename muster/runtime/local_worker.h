@@ -123,6 +123,9 @@ class LocalWorker : public Worker {
   };
   Runnable runnable(ProgramHandle handle) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<RunOutcome> run_all(std::vector<ProgramRun> runs, const RunOptions& options, ReadAhead& ahead);
+  // Runs them when it is their turn, and tells what came of them.
+  RunTurns::Work turn_of(std::vector<ProgramRun> runs, const RunOptions& options,
+                         std::function<void(std::vector<RunOutcome>)> done);
   // What other tasks do for it; null if there is no such program.
   std::shared_ptr<const RemoteParts> parts_of(uint64_t program) const ABSL_LOCKS_EXCLUDED(mu_);
   RunOutcome run_one(ProgramRun run, const RunOptions& options);

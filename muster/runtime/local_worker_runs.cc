@@ -92,11 +92,24 @@ void LocalWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments,
   });
 }
 
+RunTurns::Work LocalWorker::turn_of(std::vector<ProgramRun> runs, const RunOptions& options,
+                                    std::function<void(std::vector<RunOutcome>)> done) {
+  return [this, runs = std::move(runs), options, done = std::move(done)](ReadAhead& ahead) mutable {
+    done(run_all(std::move(runs), options, ahead));
+  };
+}
+
 void LocalWorker::start_runs(std::vector<ProgramRun> runs, const RunOptions& options, RunsDone done) {
-  pool_.submit([this, runs = std::move(runs), options, done = std::move(done)]() mutable {
+  const uint64_t first = runs.empty() ? 0 : runs[0].handle.id;
+  auto tell = [done = std::move(done)](std::vector<RunOutcome> outcomes) { done({}, std::move(outcomes)); };
+  RunTurns::Work work = turn_of(std::move(runs), options, std::move(tell));
+  // Whoever is at work does this, too: another thread would be woken to find that out.
+  if (options.sequence != 0 && turns_.join(options.sequence, first, work)) return;
+  pool_.submit([this, work = std::move(work), sequence = options.sequence, first]() mutable {
     prepare_thread();
-    run_in_turn(std::move(runs), options,
-                [done = std::move(done)](std::vector<RunOutcome> outcomes) { done({}, std::move(outcomes)); });
+    if (sequence != 0) return turns_.take(sequence, first, std::move(work));
+    ReadAhead ahead;
+    work(ahead);
   });
 }
 
@@ -107,10 +120,7 @@ void LocalWorker::run_in_turn(std::vector<ProgramRun> runs, const RunOptions& op
     return done(run_all(std::move(runs), options, ahead));
   }
   const uint64_t first = runs.empty() ? 0 : runs[0].handle.id;
-  turns_.take(options.sequence, first,
-              [this, runs = std::move(runs), options, done = std::move(done)](ReadAhead& ahead) mutable {
-                done(run_all(std::move(runs), options, ahead));
-              });
+  turns_.take(options.sequence, first, turn_of(std::move(runs), options, std::move(done)));
 }
 
 std::shared_ptr<const RemoteParts> LocalWorker::parts_of(uint64_t program) const {

@@ -19,6 +19,14 @@ void RunTurns::take(uint64_t sequence, uint64_t program, Work work) {
   for (; work; work = next(sequence)) work(ahead);
 }
 
+bool RunTurns::join(uint64_t sequence, uint64_t program, Work& work) {
+  absl::MutexLock lock(&mu_);
+  const auto line = lines_.find(sequence);
+  if (line == lines_.end()) return false;
+  line->second.push_back({program, std::move(work)});
+  return true;
+}
+
 uint64_t RunTurns::next_program(uint64_t sequence) const {
   absl::MutexLock lock(&mu_);
   const auto line = lines_.find(sequence);

@@ -21,6 +21,9 @@ class RunTurns {
   // Calls `work` on this thread, or, if another one of this sequence is at work, on the thread of that one. `program`
   // is what it runs first. REQUIRES: `work` does not throw.
   void take(uint64_t sequence, uint64_t program, Work work) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same if another one of this sequence is at work now, so that nothing is called here. Else false, and nothing
+  // happens: `work` is as it was.
+  bool join(uint64_t sequence, uint64_t program, Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   // The program of the next in line; 0: nobody waits.
   uint64_t next_program(uint64_t sequence) const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -59,6 +59,21 @@ TEST(RunTurns, KeepNobodyWaitingWhoComesWhileAnotherIsAtWork) {
   EXPECT_THAT(order, ElementsAre(1, 2, 3));
 }
 
+TEST(RunTurns, AreJoinedOnlyWhileSomebodyIsAtWork) {
+  RunTurns turns;
+  std::vector<int> order;
+  RunTurns::Work second = [&](ReadAhead&) { order.push_back(2); };
+
+  EXPECT_FALSE(turns.join(7, 0, second));
+  EXPECT_TRUE(second);
+  turns.take(7, 0, [&](ReadAhead&) {
+    EXPECT_TRUE(turns.join(7, 0, second));
+    order.push_back(1);
+  });
+
+  EXPECT_THAT(order, ElementsAre(1, 2));
+}
+
 TEST(RunTurns, SayWhichProgramIsNext) {
   RunTurns turns;
   std::vector<uint64_t> next;
