@@ -119,9 +119,11 @@ void ClosureQueue::mark_finished(const Closure& closure) {
   if (settled()) settled_changed_.signal_all();
 }
 
-void ClosureQueue::mark_finished(std::span<const std::shared_ptr<Closure>> closures) {
+void ClosureQueue::mark_finished(size_t closures, bool tagged) {
   absl::MutexLock lock(&mu_);
-  for (const std::shared_ptr<Closure>& closure : closures) leave_flight(*closure);
+  size_t& inflight = tagged ? inflight_tagged_ : inflight_;
+  MUSTER_CHECK(inflight >= closures) << "a closure ends that is not in flight";
+  inflight -= closures;
   if (settled()) settled_changed_.signal_all();
 }
 

@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -79,7 +78,7 @@ class ClosureQueue {
   void put_back(std::shared_ptr<Closure> closure);
 
   void mark_finished(const Closure& closure);
-  void mark_finished(std::span<const std::shared_ptr<Closure>> closures);
+  void mark_finished(size_t closures, bool tagged);  // so many of one kind
 
   // Only the first error is kept, so that the others, which mostly say that they were cancelled because of it, do not
   // hide it. REQUIRES: `why` is not ok.

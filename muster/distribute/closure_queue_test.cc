@@ -312,7 +312,8 @@ TEST(ClosureQueue, TakesManyAtOnceOwnFirstAndInOrder) {
   EXPECT_EQ(queue.take(3, 3, taken), 3u);
   EXPECT_EQ(queue.inflight(), 2u);
   EXPECT_EQ(queue.take(3, 3, taken), 1u);
-  queue.mark_finished(taken);
+  queue.mark_finished(1, /*tagged=*/true);
+  queue.mark_finished(3, /*tagged=*/false);
 
   EXPECT_EQ(taken, put);
   EXPECT_TRUE(queue.done());

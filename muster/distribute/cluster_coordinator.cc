@@ -7,6 +7,7 @@
 #include "muster/distribute/coordinator_core.h"
 #include "muster/distribute/ps_variables.h"
 #include "muster/graph/device_spec.h"
+#include "muster/runtime/memory_pool.h"
 #include "muster/runtime/restart.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/variable_programs.h"
@@ -153,7 +154,12 @@ void ClusterCoordinator::check_workers_of(const Program& program, std::optional<
 
 void ClusterCoordinator::take_now(std::vector<at::Tensor>& tensors) {
   PlainTensors plain;
-  for (at::Tensor& tensor : tensors) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+  for (at::Tensor& tensor : tensors) {
+    // The thread keeps the memory of small ones for the next.
+    const MemoryPool::Use pool(tensor.nbytes() <= SpentClosures::kSmallArgument);
+    const bool lies_in_order = tensor.is_contiguous() && tensor.layout() == at::kStrided && tensor.is_cpu();
+    tensor = lies_in_order ? copy_of(tensor) : tensor.clone(at::MemoryFormat::Contiguous);
+  }
 }
 
 void ClusterCoordinator::traced(std::chrono::nanoseconds took) { core_->metrics().function_tracing.record(took); }

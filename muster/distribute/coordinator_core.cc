@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kEnoughToTell = 1'000;                      // closures, before it is said what limits them
 constexpr std::chrono::microseconds kWorthAMessage(100);      // of work
 constexpr std::chrono::milliseconds kLong(50);                // next to which the way of a message is nothing
+constexpr std::chrono::milliseconds kWarm(1);                 // of work, after which a worker is still as it was before
 constexpr std::chrono::microseconds kBurst(20);               // between closures that are scheduled in a loop
 constexpr absl::Duration kGatherFor = absl::Milliseconds(1);  // that closures wait for each other at most
 
@@ -113,6 +114,7 @@ void CoordinatorCore::stop() {
 }
 
 void CoordinatorCore::put(std::shared_ptr<ScheduledClosure> closure) {
+  spent_.free_some();
   const std::optional<int> tag = closure->tag;
   queue_.put(std::move(closure));
   if (!tag || !workers_[*tag]->given_up) return;
@@ -123,7 +125,9 @@ void CoordinatorCore::put(std::shared_ptr<ScheduledClosure> closure) {
 bool CoordinatorCore::wait(std::optional<std::chrono::milliseconds> timeout) {
   in_burst_ = false;  // nothing more comes for a while
   dispatch();
-  return queue_.wait(timeout);
+  const bool ended = queue_.wait(timeout);
+  spent_.free_all();
+  return ended;
 }
 bool CoordinatorCore::done() { return queue_.done(); }
 
@@ -164,7 +168,8 @@ CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::pair<Status, WorkerStatus>> statuses;
   {
     absl::MutexLock lock(&answers->mu);  // each of them has a deadline
-    answers->mu.Await(absl::Condition(+[](size_t* missing) { return *missing == 0; }, &answers->missing));
+    answers->mu.Await(absl::Condition(
+        +[](size_t* missing) { return *missing == 0; }, &answers->missing));
     statuses = std::move(answers->of);
   }
 
@@ -390,7 +395,7 @@ void CoordinatorCore::begin(WorkerSlot& slot, Sent made, std::vector<ProgramRun>
   auto finish = [this, &slot, sent](const Status& status, std::vector<RunOutcome> outcomes) {
     sent->asked_to_end.reset();
     ended(slot, *sent, status, std::move(outcomes));
-    sent->batch.clear();  // with all that the closures hold
+    spent_.give(std::exchange(sent->batch, {}));  // who lets go of all that the closures hold
     serve(slot);
     end_work();
   };
@@ -429,24 +434,26 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
     if (loss) lose(slot, sent.generation, failure);
     loads_->give_back(slot.index(), sent.is_long);
     for (const auto& closure : batch) loss ? repeat(closure) : failed(slot, closure, failure, sent.began);
-    return;
+    return sent.batch.clear();
   }
   std::chrono::nanoseconds at_worker{};
   for (const RunOutcome& outcome : outcomes) at_worker += outcome.took;
   slot.learn(batch.size(), at_worker);
+  // What reads a dataset is for all workers in turn, and so is what was to be run elsewhere.
+  const bool warm =
+      at_worker < kWarm &&
+      std::all_of(outcomes.begin(), outcomes.end(), [](const RunOutcome& outcome) { return outcome.status.ok(); }) &&
+      std::all_of(batch.begin(), batch.end(), [](const auto& closure) { return closure->resources.empty(); });
   // First: who has a result and schedules more finds the worker free.
-  loads_->give_back(slot.index(), sent.is_long);
-  std::vector<std::shared_ptr<Closure>> finished;
-  finished.reserve(batch.size());
+  loads_->give_back(slot.index(), sent.is_long, warm);
+  size_t finished = 0;
   Batch again, elsewhere;
   std::vector<std::pair<std::shared_ptr<ScheduledClosure>, ElementSpecs>> to_trace;
   for (size_t i = 0; i < batch.size(); ++i) {
     RunOutcome& outcome = outcomes[i];
     if (outcome.status.ok()) {
-      batch[i]->learn(outcome.took);
       if (batch[i]->watched()) batch[i]->result->set(std::move(outcome.outputs), batch[i]->ran(outcome));
-      metrics_.closure_execution.record(took / static_cast<int64_t>(batch.size()));
-      finished.push_back(batch[i]);
+      ++finished;
       continue;
     }
     const Status failure = as_loss(outcome.status, sent.cancellation.get());
@@ -461,17 +468,43 @@ void CoordinatorCore::ended(WorkerSlot& slot, Sent& sent, const Status& status, 
       failed(slot, batch[i], failure, sent.began);
     }
   }
-  if (!finished.empty()) {
+  if (finished > 0) {
+    learn(batch, outcomes);
+    metrics_.closure_execution.record(took / static_cast<int64_t>(batch.size()), static_cast<int64_t>(finished));
     judge_->reached(slot.index());
-    queue_.mark_finished(finished);
+    queue_.mark_finished(finished, batch.front()->tag.has_value());
   }
   for (const auto& closure : again) repeat(closure);
   for (const auto& closure : elsewhere) queue_.put_back(closure);  // the next one to get it has waited longest
+  if (finished < batch.size()) sent.batch.clear();                 // others have some of them, and none is spent
   if (to_trace.empty()) return;
   in_background([this, &slot, to_trace = std::move(to_trace)] {
     // The first one last, to the front.
     for (size_t i = to_trace.size(); i-- > 0;) trace_and_put_back(slot, to_trace[i].first, to_trace[i].second);
   });
+}
+
+// By the mean of those of a function, told once: all workers tell of the same few functions, and the first closure of a
+// message takes longer than those that find its program in the cache.
+void CoordinatorCore::learn(const Batch& finished, const std::vector<RunOutcome>& outcomes) {
+  const ScheduledClosure* of = nullptr;
+  std::chrono::nanoseconds took{};
+  int64_t times = 0;
+  auto tell = [&] {
+    if (times > 0) of->learn(took / times);
+  };
+  for (size_t i = 0; i < finished.size(); ++i) {
+    if (!outcomes[i].status.ok()) continue;
+    if (of == nullptr || of->entry != finished[i]->entry) {
+      tell();
+      of = finished[i].get();
+      took = {};
+      times = 0;
+    }
+    took += outcomes[i].took;
+    ++times;
+  }
+  tell();
 }
 
 void CoordinatorCore::trace_and_put_back(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,

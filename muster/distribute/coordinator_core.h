@@ -19,6 +19,7 @@
 #include "muster/distribute/coordinator_report.h"
 #include "muster/distribute/ps_judge.h"
 #include "muster/distribute/ps_variables.h"
+#include "muster/distribute/spent_closures.h"
 #include "muster/distribute/watchdog.h"
 #include "muster/distribute/worker_loads.h"
 #include "muster/distribute/worker_slot.h"
@@ -97,6 +98,8 @@ class CoordinatorCore {
   void prepare_and_begin(WorkerSlot& slot, Sent sent);
   void begin(WorkerSlot& slot, Sent sent, std::vector<ProgramRun> runs);
   void ended(WorkerSlot& slot, Sent& sent, const Status& status, std::vector<RunOutcome> outcomes);
+  // What the next ones are expected to take.
+  static void learn(const Batch& finished, const std::vector<RunOutcome>& outcomes);
   void failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure, const Status& failure,
               Time began);
   // One that may have run, of which nobody heard.
@@ -132,6 +135,7 @@ class CoordinatorCore {
   const std::shared_ptr<PsVariables> variables_;
   Metrics metrics_;
   ClosureQueue queue_;
+  SpentClosures spent_;
   const std::shared_ptr<Cancellation> of_tagged_ = std::make_shared<Cancellation>();  // an error does not end them
   const std::shared_ptr<Keeper> keeper_;
   std::vector<std::unique_ptr<WorkerSlot>> workers_;

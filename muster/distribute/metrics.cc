@@ -31,11 +31,13 @@ Histogram::Histogram(double scale, double growth, int buckets) : limits_(exponen
   MUSTER_CHECK(limits_.size() <= kMostLimits);
 }
 
-void Histogram::record(std::chrono::nanoseconds time) {
+void Histogram::record(std::chrono::nanoseconds time) { record(time, 1); }
+
+void Histogram::record(std::chrono::nanoseconds time, int64_t times) {
   const double seconds = std::chrono::duration<double>(time).count();
   const auto bucket = std::ranges::upper_bound(limits_, seconds) - limits_.begin();
-  counts_[bucket].fetch_add(1, std::memory_order_relaxed);
-  nanoseconds_.fetch_add(time.count(), std::memory_order_relaxed);
+  counts_[bucket].fetch_add(times, std::memory_order_relaxed);
+  nanoseconds_.fetch_add(time.count() * times, std::memory_order_relaxed);
 }
 
 HistogramSnapshot Histogram::snapshot() const {

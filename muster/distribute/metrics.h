@@ -28,6 +28,7 @@ class Histogram {
   Histogram(double scale, double growth, int buckets);
 
   void record(std::chrono::nanoseconds time);
+  void record(std::chrono::nanoseconds time, int64_t times);  // so many that took so long each
   HistogramSnapshot snapshot() const;
 
  private:

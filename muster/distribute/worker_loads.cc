@@ -35,14 +35,14 @@ void WorkerLoads::count_short(size_t worker) {
   place(worker);
 }
 
-void WorkerLoads::give_back(size_t worker, bool was_long) {
+void WorkerLoads::give_back(size_t worker, bool was_long, bool warm) {
   absl::MutexLock lock(&mu_);
   Load& load = loads_[worker];
   MUSTER_CHECK(load.messages > 0) << "more messages were given back than taken";
   --load.messages;
   under_way_.fetch_sub(1, std::memory_order_relaxed);
   if (was_long) --load.long_ones;
-  place(worker);
+  place(worker, warm);
 }
 
 void WorkerLoads::found(size_t worker, uint64_t generation) {
@@ -73,8 +73,8 @@ void WorkerLoads::count(size_t worker) {
   place(worker);
 }
 
-// At the end of its line, or in none. Nodes are moved, so nothing is allocated.
-void WorkerLoads::place(size_t worker) {
+// In its line, or in none. Nodes are moved, so nothing is allocated.
+void WorkerLoads::place(size_t worker, bool first) {
   Load& load = loads_[worker];
   std::optional<int> line;
   if (load.there && load.messages < most_ && load.long_ones == 0) line = load.messages;
@@ -83,7 +83,7 @@ void WorkerLoads::place(size_t worker) {
   Line& to = line ? lines_[*line] : spare_;
   const Line::iterator node = load.line ? load.place : spare_.begin();
   *node = worker;
-  to.splice(to.end(), from, node);
+  to.splice(first ? to.begin() : to.end(), from, node);
   load.place = node;
   load.line = line;
 }

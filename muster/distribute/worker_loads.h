@@ -19,9 +19,10 @@ class WorkerLoads {
   // `most`: messages under way to one worker.
   WorkerLoads(size_t workers, int most);
 
-  // A worker that may get one more, and counts as having it from now on: one with the least under way, and of those the
-  // one that has waited longest. None if there is none. Until it is said to be short, the message may take long, and
-  // the worker gets no more: what waits at one worker is out of reach of the others.
+  // A worker that may get one more, and counts as having it from now on: one with the least under way, and of those
+  // the last of those that are warm, or else the one that has waited longest. None if there is none. Until it is said
+  // to be short, the message may take long, and the worker gets no more: what waits at one worker is out of reach of
+  // the others.
   std::optional<size_t> take() ABSL_LOCKS_EXCLUDED(mu_);
   // The same for this one; false if it may not.
   bool take(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
@@ -29,8 +30,9 @@ class WorkerLoads {
   void count_another(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
   // The message that it was taken for does not take long. Whoever looked for a worker before may have found none.
   void count_short(size_t worker) ABSL_LOCKS_EXCLUDED(mu_);
-  // One message less is under way to it, `was_long` unless it was counted as short.
-  void give_back(size_t worker, bool was_long) ABSL_LOCKS_EXCLUDED(mu_);
+  // One message less is under way to it, `was_long` unless it was counted as short. `warm`: what the next one needs is
+  // in its processor's cache, and its thread awake, so that the same again costs less there than anywhere else.
+  void give_back(size_t worker, bool was_long, bool warm = false) ABSL_LOCKS_EXCLUDED(mu_);
 
   // At first none is there. Each time that one is found it has a higher generation. Who tells of it may be late: what
   // is said of an earlier generation does not count, and one that was lost is not there any more.
@@ -41,7 +43,7 @@ class WorkerLoads {
   int under_way(size_t worker) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Line = std::list<size_t>;  // of workers with the same number under way, the one that waits longest first
+  using Line = std::list<size_t>;  // of workers with the same number under way, the next one first
   struct Load {
     int messages = 0, long_ones = 0;  // of those
     bool there = false;
@@ -51,7 +53,7 @@ class WorkerLoads {
   };
 
   void set_there(size_t worker, bool there, uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void place(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void place(size_t worker, bool first = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void count(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int most_;

@@ -42,6 +42,20 @@ TEST(WorkerLoads, TakeTheOneWithTheLeastUnderWayThatHasWaitedLongest) {
   EXPECT_EQ(loads.under_way(), 3);
 }
 
+TEST(WorkerLoads, TakeTheWarmOneAgainAndTheOthersInTheirOrder) {
+  WorkerLoads loads(3, 1);
+  for (size_t worker : {0, 1, 2}) loads.found(worker, 1);
+  EXPECT_EQ(loads.take(), 0);
+
+  loads.give_back(0, /*was_long=*/true, /*warm=*/true);
+
+  EXPECT_EQ(loads.take(), 0);
+  EXPECT_EQ(loads.take(), 1);
+  loads.give_back(0, /*was_long=*/true, /*warm=*/false);
+  EXPECT_EQ(loads.take(), 2);
+  EXPECT_EQ(loads.take(), 0);
+}
+
 TEST(WorkerLoads, GiveASecondMessageOnlyWhenNobodyIsIdleAndTheFirstIsNotLong) {
   WorkerLoads loads(2, 2);
   loads.found(0, 1);
