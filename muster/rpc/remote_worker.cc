@@ -15,8 +15,12 @@ namespace {
 constexpr std::chrono::seconds kStatusTimeout(5), kRenewTimeout(10);
 
 // A run takes as long as it takes.
-CallOptions call_options(const RunOptions& options, bool once) {
-  return {.timeout = options.timeout, .cancellation = options.cancellation, .patient = true, .once = once};
+CallOptions call_options(const RunOptions& options, bool once, size_t kept_tensors = SIZE_MAX) {
+  return {.timeout = options.timeout,
+          .cancellation = options.cancellation,
+          .patient = true,
+          .once = once,
+          .kept_tensors = kept_tensors};
 }
 
 // For the next request: whoever answers that is to have room for it.
@@ -179,14 +183,18 @@ RemoteWorker::RunRequest RemoteWorker::run_request(ProgramHandle handle, std::ve
   if (const int64_t bytes = known.answered->load(std::memory_order_relaxed); bytes > 0) {
     frame.envelope.set_answer_bytes(static_cast<uint64_t>(bytes));
   }
-  return {std::move(frame), known.once, known.answered};
+  // What is read along the way is not kept there.
+  const size_t kept_tensors = options.then != 0 && known.incarnation != 0 ? known.outputs : SIZE_MAX;
+  return {std::move(frame), known.once, known.answered, kept_tensors};
 }
 
 std::vector<at::Tensor> RemoteWorker::run(ProgramHandle handle, std::vector<at::Tensor> arguments,
                                           const RunOptions& options) {
   RunRequest request = run_request(handle, std::move(arguments), options);
   std::vector<at::Tensor> outputs =
-      channel_->call(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once)).tensors;
+      channel_
+          ->call(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once, request.kept_tensors))
+          .tensors;
   note_bytes(outputs, *request.answered);
   return outputs;
 }
@@ -194,7 +202,7 @@ std::vector<at::Tensor> RemoteWorker::run(ProgramHandle handle, std::vector<at::
 void RemoteWorker::start(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options,
                          RunDone done) {
   RunRequest request = run_request(handle, std::move(arguments), options);
-  channel_->start(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once),
+  channel_->start(worker_rpc::kRun, std::move(request.frame), call_options(options, request.once, request.kept_tensors),
                   [done = std::move(done), answered = std::move(request.answered)](const Status& status, Frame answer) {
                     if (status.ok()) note_bytes(answer.tensors, *answered);
                     done(status, std::move(answer.tensors));

@@ -58,6 +58,7 @@ class RemoteWorker : public Worker {
     Frame frame{};
     bool once = false;
     std::shared_ptr<std::atomic<int64_t>> answered{};
+    size_t kept_tensors = SIZE_MAX;  // of the answer
   };
   RunRequest run_request(ProgramHandle handle, std::vector<at::Tensor> arguments, const RunOptions& options)
       ABSL_LOCKS_EXCLUDED(mu_);

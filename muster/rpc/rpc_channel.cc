@@ -1,5 +1,6 @@
 #include "muster/rpc/rpc_channel.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "muster/base/blocking.h"
@@ -21,10 +22,10 @@ constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the call
 constexpr size_t kLargeMessage = 1 << 20;                 // bytes
 constexpr int64_t kLargeAnswer = 64 << 10;                // bytes, which the task need not keep until the next request
 
-int64_t bytes_of_tensors(const Frame& frame) {
+int64_t bytes_of_first(const std::vector<at::Tensor>& tensors, size_t count) {
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : frame.tensors) {
-    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (size_t i = 0; i < std::min(count, tensors.size()); ++i) {
+    if (tensors[i].defined()) bytes += static_cast<int64_t>(tensors[i].nbytes());
   }
   return bytes;
 }
@@ -220,7 +221,7 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
       meet_task(outgoing);
       try {
         Frame frame = open(heard.answer, outgoing, deadline, options.cancellation);
-        give_back(outgoing.number, frame);
+        give_back(outgoing.number, frame, options.kept_tensors);
         return frame;
       } catch (const LoanLost&) {
         outgoing.repack();
@@ -364,8 +365,8 @@ void RpcChannel::Core::tell_cancelled(uint64_t number) const {
   send_unattended(call_rpc::kCancel, encode(std::move(frame)), Clock::now() + kTellTimeout);
 }
 
-void RpcChannel::Core::give_back(RequestNumbers::Taken& number, const Frame& answer) {
-  const bool large = number.number() != 0 && bytes_of_tensors(answer) > kLargeAnswer;
+void RpcChannel::Core::give_back(RequestNumbers::Taken& number, const Frame& answer, size_t kept_tensors) {
+  const bool large = number.number() != 0 && bytes_of_first(answer.tensors, kept_tensors) > kLargeAnswer;
   number.give_back();
   if (!large) return;
   Frame frame;

@@ -38,6 +38,9 @@ struct CallOptions {
   std::optional<int> attempts{};  // else those of the channel
   // It changes something: however often it is made, the task applies it once.
   bool once = false;
+  // Of a numbered request, how many tensors of the answer the task keeps until it hears that they have come. The others
+  // need no message that says so.
+  size_t kept_tensors = SIZE_MAX;
 };
 
 // A connection to one task. Pings find one that is gone without a word; a failed call says which task failed. A call

@@ -81,7 +81,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   // Tells the task that a call was cancelled: that its stream has ended says no more than that it was cut off.
   void tell_cancelled(uint64_t number) const;
   // The answer of a request that was numbered is there. The next request says so, but that may come late.
-  void give_back(RequestNumbers::Taken& number, const Frame& answer);
+  void give_back(RequestNumbers::Taken& number, const Frame& answer, size_t kept_tensors);
   void meet_task(const Outgoing& answered);
   void want_line(LineWay way);
   void ask(const proto::MeetRequest& request, std::function<void(const Status&, const proto::MeetAnswer&)> answered);
@@ -128,6 +128,7 @@ struct RpcChannel::Core::Pending {
   Done done{};
   int attempt = 1, attempts = 1;
   bool patient = false;
+  size_t kept_tensors = SIZE_MAX;
   Clock::time_point patience{};  // until when the task is waited for
   bool refused = false;          // by the task, before it was waited for
   bool renewed = false;          // the certificates, since it was first made

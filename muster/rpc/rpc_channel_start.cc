@@ -16,7 +16,8 @@ void RpcChannel::Core::start(const std::string& method, Frame request, const Cal
                                           .cancellation = options.cancellation,
                                           .done = std::move(done),
                                           .attempts = options.attempts.value_or(options_.attempts),
-                                          .patient = options.patient && !options.timeout}));
+                                          .patient = options.patient && !options.timeout,
+                                          .kept_tensors = options.kept_tensors}));
 }
 
 // Faults of tests are those of a network, and what is sent apart follows a message of gRPC. Whether a task is there is
@@ -103,7 +104,7 @@ void RpcChannel::Core::take_answer(const std::shared_ptr<Pending>& pending) {
   Frame frame;
   try {
     frame = open(call.answer, *call.request, call.deadline, call.cancellation);
-    give_back(call.request->number, frame);
+    give_back(call.request->number, frame, call.kept_tensors);
   } catch (const LoanLost&) {
     call.request->repack();
     return begin(pending);

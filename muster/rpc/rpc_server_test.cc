@@ -1,5 +1,6 @@
 #include "muster/rpc/rpc_server.h"
 
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include "muster/base/blocking.h"
 #include "muster/base/test_wait.h"
 #include "muster/rpc/rpc_channel.h"
+#include "muster/rpc/service_names.h"
 
 namespace muster {
 namespace {
@@ -92,6 +94,29 @@ TEST(RpcServer, MayEndWhileCallsArrive) {
   }
   EXPECT_TRUE(eventually([&] { return under_way == 0; }));
   EXPECT_EQ(given_up, 0) << "a server that is gone is unavailable, whatever gRPC calls it";
+}
+
+TEST(RpcServer, IsToldOnlyOfThoseAnswersThatItKeeps) {
+  std::atomic<int> told = 0;
+  auto large = [](const auto& call) {
+    Frame answer;
+    answer.tensors = {at::zeros({100'000})};
+    call->answer(std::move(answer));
+  };
+  auto count = [&](const auto& call) {
+    ++told;
+    call->answer({});
+  };
+  RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
+                   {{.name = "/muster.Test/Large", .method = large, .once = true},
+                    {.name = call_rpc::kAcknowledge, .method = count, .pace = Pace::kQuick}});
+  RpcChannel channel(server.address(), "", {});
+
+  channel.call("/muster.Test/Large", {}, {.once = true, .kept_tensors = 0});
+  channel.call("/muster.Test/Large", {}, {.once = true});
+
+  EXPECT_TRUE(eventually([&] { return told > 0; }));
+  EXPECT_EQ(told, 1);
 }
 
 TEST(RpcServer, KeepsNoAnswersForAChannelThatIsGone) {
