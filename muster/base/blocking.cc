@@ -10,12 +10,19 @@ thread_local const WhenWaiting* when_waiting = nullptr;
 
 }  // namespace
 
-WhenBlocking::WhenBlocking(std::function<void()> then) : then_(std::move(then)) { when_blocking = this; }
+WhenBlocking::WhenBlocking(std::function<void()> then, std::function<void()> when_long)
+    : then_(std::move(then)), when_long_(when_long ? std::move(when_long) : then_) {
+  when_blocking = this;
+}
 
 WhenBlocking::~WhenBlocking() { when_blocking = nullptr; }
 
 void about_to_block() {
   if (when_blocking != nullptr) when_blocking->then_();
+}
+
+void about_to_take_long() {
+  if (when_blocking != nullptr) when_blocking->when_long_();
 }
 
 WhenWaiting::WhenWaiting(std::function<void()> begins, std::function<void()> ends)

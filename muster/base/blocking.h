@@ -9,20 +9,25 @@ namespace muster {
 // To be called before this thread waits for others or works for long. A thread that reads the network for a server runs
 // short programs itself, which saves a change of threads; this makes it let another one read.
 void about_to_block();
+// To be called before this thread works for longer than it takes to wake another one, and waits for nobody: that one is
+// woken only where there has been something for it to do lately.
+void about_to_take_long();
 
 inline constexpr size_t kLongCopy = 256 << 10;  // bytes, whose copying takes longer than waking another thread
 
-// What about_to_block() does on this thread, while the object lives. One at a time per thread.
+// What these do on this thread, while the object lives; `when_long` is `then`, too, unless it is given. One at a time
+// per thread.
 class WhenBlocking {
  public:
-  explicit WhenBlocking(std::function<void()> then);
+  explicit WhenBlocking(std::function<void()> then, std::function<void()> when_long = {});
   ~WhenBlocking();
   WhenBlocking(const WhenBlocking&) = delete;
   WhenBlocking& operator=(const WhenBlocking&) = delete;
 
  private:
   friend void about_to_block();
-  const std::function<void()> then_;
+  friend void about_to_take_long();
+  const std::function<void()> then_, when_long_;
 };
 
 // While it lives, this thread waits for others and needs no processor. Says about_to_block(), too.

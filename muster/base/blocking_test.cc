@@ -19,6 +19,22 @@ TEST(Blocking, IsToldToWhoeverLentTheThread) {
   EXPECT_EQ(told, 2);
 }
 
+TEST(Blocking, IsToldApartFromWorkThatOnlyTakesLong) {
+  int blocks = 0, takes_long = 0;
+  {
+    const WhenBlocking lent([&] { ++blocks; });
+    about_to_take_long();
+    EXPECT_EQ(blocks, 1) << "where nobody tells them apart";
+  }
+  const WhenBlocking lent([&] { ++blocks; }, [&] { ++takes_long; });
+
+  about_to_take_long();
+  about_to_block();
+
+  EXPECT_EQ(takes_long, 1);
+  EXPECT_EQ(blocks, 2);
+}
+
 TEST(Blocking, OfAnotherThreadIsNobodysBusiness) {
   int told = 0;
   WhenBlocking lent([&] { ++told; });

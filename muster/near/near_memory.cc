@@ -12,7 +12,8 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostPieces = 512;  // of one system call; the kernel takes 1024
+constexpr size_t kMostPieces = 512;        // of one system call; the kernel takes 1024
+constexpr size_t kVeryLongCopy = 8 << 20;  // bytes: milliseconds, for which somebody has to read the network
 
 }  // namespace
 
@@ -30,7 +31,11 @@ bool near_memory_wanted() {
 bool read_memory(pid_t from, const std::vector<NearPiece>& pieces) {
   size_t all = 0;
   for (const NearPiece& piece : pieces) all += piece.bytes;
-  if (all > kLongCopy) about_to_block();
+  if (all > kVeryLongCopy) {
+    about_to_block();
+  } else if (all > kLongCopy) {
+    about_to_take_long();
+  }
   std::vector<iovec> here, there;
   for (size_t next = 0; next < pieces.size();) {
     here.clear();

@@ -77,7 +77,7 @@ NearWireDoor::NearWireDoor(Take take, const NetworkReadersOptions& readers)
   listener_ = listen_at(name);
   if (!listener_ || !watched_ || !end_ || !watch(listener_, kListener) || !watch(end_, kEnd)) return;
   name_ = std::move(name);
-  readers_.emplace([this](void** tag, bool* ok) { return next(tag, ok); }, readers);
+  readers_.emplace([this](void** tag, bool* ok, auto* waited) { return next(tag, ok, waited); }, readers);
 }
 
 NearWireDoor::~NearWireDoor() {
@@ -101,10 +101,12 @@ bool NearWireDoor::watch(const Descriptor& what, uint64_t number) const {
   return ::epoll_ctl(watched_.number(), EPOLL_CTL_ADD, what.number(), &event) == 0;
 }
 
-bool NearWireDoor::next(void** tag, bool* ok) {
+bool NearWireDoor::next(void** tag, bool* ok, std::chrono::nanoseconds* waited) {
   while (true) {
+    const auto begin = std::chrono::steady_clock::now();
     epoll_event event{};
     if (::epoll_wait(watched_.number(), &event, 1, -1) != 1) continue;
+    *waited = std::chrono::steady_clock::now() - begin;
     const uint64_t number = event.data.u64;
     if (number == kEnd) return false;
     if (number == kListener) {

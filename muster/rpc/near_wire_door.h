@@ -7,6 +7,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -74,7 +75,7 @@ class NearWireDoor {
   void break_all() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool next(void** tag, bool* ok) ABSL_LOCKS_EXCLUDED(mu_);
+  bool next(void** tag, bool* ok, std::chrono::nanoseconds* waited) ABSL_LOCKS_EXCLUDED(mu_);
   void let_in() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<WireToCaller> find(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   // What handles the call that has come on it; null: none has.

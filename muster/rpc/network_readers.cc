@@ -11,6 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLull(2);                  // nobody else is needed if one waits so long
+constexpr int kInVain = 8;                                     // turns given away, until none is for long work
+constexpr std::chrono::microseconds kWasThere(2);              // an event that had waited for its reader
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // at whether a reader is stuck
 
 }  // namespace
@@ -40,21 +42,41 @@ int NetworkReaders::threads() const {
 
 void NetworkReaders::read(Reader& self) {
   if (options_.on_start) options_.on_start();
-  const WhenBlocking blocking([&] { give_turn(self); });
+  const WhenBlocking blocking([&] { give_turn(self); }, [&] { give_turn_for_long(self); });
   while (true) {
     if (!self.has_turn.load(std::memory_order_relaxed) && !take_turn(self)) return;
     void* tag = nullptr;
     bool ok = false;
     const Clock::time_point begin = Clock::now();
-    if (!next_(&tag, &ok)) return;
-    adapt_turns(self, Clock::now() - begin);
+    std::chrono::nanoseconds waited(-1);
+    if (!next_(&tag, &ok, &waited)) return;
+    adapt_turns(self, waited.count() < 0 ? Clock::now() - begin : waited);
+    events_.fetch_add(1, std::memory_order_relaxed);
     self.moves.fetch_add(1, std::memory_order_relaxed);
     NetworkEvent::of(tag).happened(ok);
     self.moves.fetch_add(1, std::memory_order_relaxed);
+    learn_from_long(self);
+  }
+}
+
+void NetworkReaders::give_turn_for_long(Reader& reader) {
+  if (!reader.has_turn.load(std::memory_order_relaxed) || in_vain_.load(std::memory_order_relaxed) >= kInVain) return;
+  reader.events_then = events_.load(std::memory_order_relaxed);
+  give_turn(reader);
+}
+
+void NetworkReaders::learn_from_long(Reader& reader) {
+  const uint64_t then = std::exchange(reader.events_then, 0);
+  if (then == 0) return;
+  if (events_.load(std::memory_order_relaxed) == then) {
+    in_vain_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    in_vain_.store(0, std::memory_order_relaxed);
   }
 }
 
 void NetworkReaders::adapt_turns(Reader& self, std::chrono::nanoseconds waited) {
+  if (waited < kWasThere && in_vain_.load(std::memory_order_relaxed) > 0) in_vain_.store(0, std::memory_order_relaxed);
   if (self.backlog.grows(waited) && turns() < options_.most_turns) {
     absl::MutexLock lock(&mu_);
     if (turns_ == options_.most_turns || free_turns_ > 0) return;

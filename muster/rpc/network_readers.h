@@ -51,16 +51,19 @@ struct NetworkReadersOptions {
 // The threads that wait for a server's events and handle them. Only so many as there are turns wait in the queue: of
 // more than one, gRPC wakes two for each event, one to handle it and one to wait in its place. So there is one turn,
 // and more only while events wait for whoever has it. A reader keeps its turn while it handles an event, unless it is
-// about to block (see base/blocking.h): then the next one takes over. Should one block that has not said so, its turn
-// is taken from it a moment later. A thread that nobody has needed for a while ends. Thread-safe.
+// about to block (see base/blocking.h): then the next one takes over. The same before it works for long, unless nothing
+// has come lately while such work was done: a thread that is woken for nothing costs its core, and would handle the
+// next event with what it needs in the cache of another one. Should one block that has not said so, its turn is taken
+// from it a moment later. A thread that nobody has needed for a while ends. Thread-safe.
 class NetworkReaders {
  public:
-  // Waits for the next event: its tag, and whether it has happened. False: the queue is shut down, and empty.
-  using Next = std::function<bool(void** tag, bool* ok)>;
+  // Waits for the next event: its tag, and whether it has happened, and for how long it has waited, if taking it took
+  // time, too. False: the queue is shut down, and empty.
+  using Next = std::function<bool(void** tag, bool* ok, std::chrono::nanoseconds* waited)>;
 
   NetworkReaders(Next next, const NetworkReadersOptions& options);
   NetworkReaders(grpc::CompletionQueue& queue, const NetworkReadersOptions& options)
-      : NetworkReaders([&queue](void** tag, bool* ok) { return queue.Next(tag, ok); }, options) {}
+      : NetworkReaders([&queue](void** tag, bool* ok, auto*) { return queue.Next(tag, ok); }, options) {}
   // Waits until the queue is empty. REQUIRES: it is shut down.
   ~NetworkReaders();
   NetworkReaders(const NetworkReaders&) = delete;
@@ -74,6 +77,7 @@ class NetworkReaders {
     std::atomic<bool> has_turn = false;
     std::atomic<uint64_t> moves = 0;  // odd while it handles an event
     Backlog backlog;                  // its own
+    uint64_t events_then = 0;  // likewise: how many had come when it gave its turn away for long work; 0: it has not
     // The rest is guarded by mu_, which a nested struct cannot say.
     uint64_t seen_moves = 0;  // at the last look
     bool chosen = false;      // for a free turn
@@ -88,6 +92,8 @@ class NetworkReaders {
   bool take_turn(Reader& self) ABSL_LOCKS_EXCLUDED(mu_);
   void leave(Reader& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void give_turn(Reader& reader) ABSL_LOCKS_EXCLUDED(mu_);
+  void give_turn_for_long(Reader& reader) ABSL_LOCKS_EXCLUDED(mu_);
+  void learn_from_long(Reader& reader);
   void pass_turn(Reader& reader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void wake_or_add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void pass_stuck_turns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -96,6 +102,8 @@ class NetworkReaders {
   const NetworkReadersOptions options_;
 
   std::atomic<int> turns_ = 1;  // changes under mu_
+  std::atomic<uint64_t> events_ = 0;
+  std::atomic<int> in_vain_ = 0;  // turns, one after the other, that were given away for long work
 
   mutable absl::Mutex mu_;
   int free_turns_ ABSL_GUARDED_BY(mu_) = 1;

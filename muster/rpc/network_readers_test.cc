@@ -148,6 +148,31 @@ TEST_F(NetworkReadersTest, AreMoreWhileEventsWaitForThem) {
   }));
 }
 
+TEST_F(NetworkReadersTest, GiveTheirTurnAwayForLongWorkOnlyWhereSomethingComesMeanwhile) {
+  start();
+  std::atomic<int> handled = 0, in_a_row = 0;  // on the same thread
+  std::atomic<std::thread::id> last;
+  auto work = [&] {
+    in_a_row = last.exchange(std::this_thread::get_id()) == std::this_thread::get_id() ? in_a_row + 1 : 0;
+    about_to_take_long();
+    ++handled;
+  };
+  int asked = 0;
+  EXPECT_TRUE(eventually([&] {
+    happen(work);
+    ++asked;
+    return eventually([&] { return handled == asked; }) && in_a_row == 20;
+  })) << "nothing else comes";
+
+  EXPECT_TRUE(eventually([&] {
+    std::atomic<bool> there = false;
+    for (int i = 0; i < 4; ++i) happen(work);
+    happen([&] { there = true; });
+    asked += 4;
+    return eventually([&] { return there.load() && handled == asked; }) && in_a_row < 4;
+  })) << "others come";
+}
+
 TEST_F(NetworkReadersTest, EmptyTheQueueBeforeTheyGo) {
   start({.most_turns = 2});
   std::atomic<int> handled = 0;
