@@ -1,15 +1,13 @@
 #pragma once
 
-#include <absl/base/thread_annotations.h>
-#include <absl/synchronization/mutex.h>
 #include <grpcpp/completion_queue.h>
 
 #include <functional>
-#include <thread>
+#include <semaphore>
 #include <utility>
-#include <vector>
 
 #include "muster/base/elastic_pool.h"
+#include "muster/rpc/network_readers.h"
 
 namespace muster {
 
@@ -23,22 +21,19 @@ class AnswerThreads {
   // To be finished with a tag that `when_done` has made.
   grpc::CompletionQueue& queue() { return queue_; }
   // `done` runs once, on one of the threads, which it must not block.
-  void* when_done(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+  void* when_done(std::function<void()> done);
   // For what waits for a moment before it can tell how a call has ended.
   void run_slow(std::function<void()> work) { slow_.submit(std::move(work)); }
 
  private:
   AnswerThreads();
-  void receive() ABSL_LOCKS_EXCLUDED(mu_);
-  void add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   grpc::CompletionQueue queue_;
-  absl::Mutex mu_;
   // A thread that waits in gRPC reads the network for everybody, and would have to hand the answer of a call over to
   // the thread that waits for it: so none is there for longer than it has an answer to expect.
-  int expected_ ABSL_GUARDED_BY(mu_) = 0;  // answers that no thread waits for
+  std::counting_semaphore<> expected_{0};  // answers that no thread waits for
   ElasticPool slow_{"slow answers", 16};
-  std::vector<std::jthread> threads_ ABSL_GUARDED_BY(mu_);  // more while answers wait for them; those that idle sleep
+  NetworkReaders readers_;  // one of them in gRPC, more while answers wait for them
 };
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "muster/base/blocking.h"
 #include "muster/near/near_socket.h"
@@ -32,6 +33,22 @@ bool readable(const Descriptor& socket, std::chrono::microseconds within) {
   const timespec time{.tv_sec = within.count() / 1'000'000, .tv_nsec = within.count() % 1'000'000 * 1'000};
   return ::ppoll(&end, 1, &time, nullptr) != 0;
 }
+
+// What was received, until a reader tells whoever asked for it.
+class AnswerOfWire final : public NetworkEvent {
+ public:
+  AnswerOfWire(NearWireAnswers::Received received, NearWire::Answer answer)
+      : received_(std::move(received)), answer_(std::move(answer)) {}
+
+  void happened(bool) override {
+    const std::unique_ptr<AnswerOfWire> self(this);
+    received_(std::move(answer_));
+  }
+
+ private:
+  const NearWireAnswers::Received received_;
+  NearWire::Answer answer_;
+};
 
 uint64_t next_wire_number() {
   static std::atomic<uint64_t> last{0};
@@ -124,22 +141,24 @@ NearWireAnswers& NearWireAnswers::instance() {
   return answers;
 }
 
-NearWireAnswers::NearWireAnswers() : watched_(::epoll_create1(EPOLL_CLOEXEC)) {
-  const unsigned count = std::thread::hardware_concurrency() > 4 ? 2 : 1;
-  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { receive(); });
-}
+NearWireAnswers::NearWireAnswers()
+    : watched_(::epoll_create1(EPOLL_CLOEXEC)),
+      looked_(std::chrono::steady_clock::now().time_since_epoch().count()),
+      readers_([this](void** tag, bool* ok, auto* waited) { return next(tag, ok, waited); },
+               {.most_turns = static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1U, 8U))}) {}
 
 bool NearWireAnswers::start(const std::shared_ptr<NearWire>& wire, const std::string& method,
                             const grpc::ByteBuffer& message, NearWire::Alive alive, Received received) {
+  Calls& calls = calls_of(wire->number());
   {
-    absl::MutexLock lock(&mu_);
-    calls_[wire->number()] = {wire, std::move(alive), std::move(received)};
+    absl::MutexLock lock(&calls.mu);
+    calls.by_wire[wire->number()] = {wire, std::move(alive), std::move(received)};
   }
   if (wire->send(method, message) && watch(*wire)) return true;
   wire->broken_ = true;
   wire->break_off();  // nobody answers what may have been sent
-  absl::MutexLock lock(&mu_);
-  calls_.erase(wire->number());
+  absl::MutexLock lock(&calls.mu);
+  calls.by_wire.erase(wire->number());
   return false;
 }
 
@@ -151,48 +170,52 @@ bool NearWireAnswers::watch(NearWire& wire) const {
   return ::epoll_ctl(watched_.number(), what, wire.socket().number(), &event) == 0;
 }
 
-void NearWireAnswers::receive() {
+bool NearWireAnswers::next(void** tag, bool* ok, std::chrono::nanoseconds* waited) {
   using Clock = std::chrono::steady_clock;
-  Clock::time_point looked = Clock::now();
   while (true) {
+    const Clock::time_point begin = Clock::now();
     epoll_event event{};
-    if (::epoll_wait(watched_.number(), &event, 1, kLookAtDead) == 1) answered(event.data.u64);
-    if (Clock::now() - looked < std::chrono::milliseconds(kLookAtDead)) continue;
-    break_those_of_the_dead();
-    looked = Clock::now();
+    const bool came = ::epoll_wait(watched_.number(), &event, 1, kLookAtDead) == 1;
+    const Clock::time_point now = Clock::now();
+    Clock::rep looked = looked_.load(std::memory_order_relaxed);
+    const bool look = now.time_since_epoch() - Clock::duration(looked) >= std::chrono::milliseconds(kLookAtDead);
+    if (look && looked_.compare_exchange_strong(looked, now.time_since_epoch().count())) break_those_of_the_dead();
+    NetworkEvent* const answer = came ? answered(event.data.u64) : nullptr;
+    if (answer == nullptr) continue;
+    *waited = now - begin;
+    *tag = answer->tag();
+    *ok = true;
+    return true;
   }
 }
 
-void NearWireAnswers::answered(uint64_t number) {
+NetworkEvent* NearWireAnswers::answered(uint64_t number) {
+  Calls& calls = calls_of(number);
   std::shared_ptr<NearWire> wire;
   {
-    absl::MutexLock lock(&mu_);
-    const auto found = calls_.find(number);
-    if (found == calls_.end()) return;
+    absl::MutexLock lock(&calls.mu);
+    const auto found = calls.by_wire.find(number);
+    if (found == calls.by_wire.end()) return nullptr;
     wire = found->second.wire;
   }
   // The event was for this thread alone, so the call is still its own.
   std::optional<NearWire::Answer> answer = wire->receive();
-  if (!answer && watch(*wire)) return;
+  if (!answer && watch(*wire)) return nullptr;
   if (!answer) answer = lost_with_wire();
-  Received received;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto found = calls_.find(number);
-    received = std::move(found->second.received);
-    calls_.erase(found);
-  }
-  wire.reset();
-  received(*std::move(answer));
+  absl::MutexLock lock(&calls.mu);
+  const auto found = calls.by_wire.find(number);
+  auto* const event = new AnswerOfWire(std::move(found->second.received), *std::move(answer));
+  calls.by_wire.erase(found);
+  return event;
 }
 
 void NearWireAnswers::break_those_of_the_dead() {
-  std::vector<std::pair<std::shared_ptr<NearWire>, NearWire::Alive>> calls;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [number, call] : calls_) calls.emplace_back(call.wire, call.alive);
+  std::vector<std::pair<std::shared_ptr<NearWire>, NearWire::Alive>> under_way;
+  for (Calls& calls : calls_) {
+    absl::MutexLock lock(&calls.mu);
+    for (const auto& [number, call] : calls.by_wire) under_way.emplace_back(call.wire, call.alive);
   }
-  for (const auto& [wire, alive] : calls) {
+  for (const auto& [wire, alive] : under_way) {
     if (!alive()) wire->break_off();
   }
 }

@@ -8,7 +8,9 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,10 +18,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "muster/near/near_process.h"
+#include "muster/rpc/network_readers.h"
 
 namespace muster {
 
@@ -97,29 +99,37 @@ class NearWireAnswers {
  public:
   static NearWireAnswers& instance();
 
-  // Runs on a thread of its own, which it must not block.
+  // Runs on a thread that is not the caller's, which it must not block.
   using Received = std::function<void(NearWire::Answer)>;
   // Sends the call. False: it was not sent, and nothing will be received.
   bool start(const std::shared_ptr<NearWire>& wire, const std::string& method, const grpc::ByteBuffer& message,
-             NearWire::Alive alive, Received received) ABSL_LOCKS_EXCLUDED(mu_);
+             NearWire::Alive alive, Received received);
 
  private:
   NearWireAnswers();
-  void receive() ABSL_LOCKS_EXCLUDED(mu_);
-  void answered(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  bool next(void** tag, bool* ok, std::chrono::nanoseconds* waited);
+  // What has been received; null: not all of it is there.
+  NetworkEvent* answered(uint64_t number);
   bool watch(NearWire& wire) const;
-  void break_those_of_the_dead() ABSL_LOCKS_EXCLUDED(mu_);
+  void break_those_of_the_dead();
 
   struct Call {
     std::shared_ptr<NearWire> wire;
     NearWire::Alive alive;
     Received received;
   };
+  // Of some wires: the answers of different ones do not wait for each other.
+  struct Calls {
+    absl::Mutex mu;
+    absl::flat_hash_map<uint64_t, Call> by_wire ABSL_GUARDED_BY(mu);
+  };
+  static constexpr size_t kShares = 16;
+  Calls& calls_of(uint64_t number) { return calls_[number % kShares]; }
 
   const Descriptor watched_;  // an epoll
-  absl::Mutex mu_;
-  absl::flat_hash_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);  // by number of the wire
-  std::vector<std::jthread> threads_;
+  std::array<Calls, kShares> calls_;
+  std::atomic<std::chrono::steady_clock::rep> looked_;  // at those of the dead
+  NetworkReaders readers_;                              // last: they use all of the above
 };
 
 // The wires of a channel. Thread-safe; nothing waits.
