@@ -8,7 +8,8 @@ namespace muster::bench {
 
 void scale_ps(const Part& part, Bench& bench) {
   constexpr int kStepsPerWorker = 500;
-  const int ps = part.name[0] - '0';  // "2ps"
+  ::setenv("MUSTER_GPUS", "off", /*overwrite=*/0);  // of the workers, which it is to be compared by
+  const int ps = part.name[0] - '0';                // "2ps"
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (int workers : {1, 2, 4, 8, 12}) {
     if (workers > 1 && workers + ps > cores) break;  // they would wait for each other's cores

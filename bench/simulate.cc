@@ -96,6 +96,7 @@ class Load {
 
 void simulate(const Simulation& simulation) {
   ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);  // as from other machines
+  ::setenv("MUSTER_GPUS", "off", /*overwrite=*/0);         // a worker for each would not fit there
   Bench bench("simulate", {.repeats = 1});
   const std::string size = str_cat(simulation.workers, "workers_", simulation.ps, "ps");
   auto print = [&](const std::string& name, const std::string& unit, double value) {
