@@ -1,5 +1,6 @@
 #include "muster/base/blocking.h"
 
+#include <thread>
 #include <utility>
 
 namespace muster {
@@ -23,6 +24,21 @@ void about_to_block() {
 
 void about_to_take_long() {
   if (when_blocking != nullptr) when_blocking->when_long_();
+}
+
+bool look_out(std::chrono::microseconds moment, const std::function<bool()>& there) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kSomebodyElse(10);  // had the core meanwhile
+  static const bool cores_to_spare = std::thread::hardware_concurrency() > 4;
+  if (!cores_to_spare) return false;
+  const Clock::time_point begin = Clock::now();
+  for (Clock::time_point now = begin; now - begin < moment;) {
+    if (there()) return true;
+    std::this_thread::yield();
+    const Clock::time_point before = std::exchange(now, Clock::now());
+    if (now - before > kSomebodyElse) return there();
+  }
+  return false;
 }
 
 WhenWaiting::WhenWaiting(std::function<void()> begins, std::function<void()> ends)

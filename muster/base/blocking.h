@@ -1,6 +1,7 @@
 // Threads that have something better to do than to wait.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 
@@ -12,6 +13,10 @@ void about_to_block();
 // To be called before this thread works for longer than it takes to wake another one, and waits for nobody: that one is
 // woken only where there has been something for it to do lately.
 void about_to_take_long();
+
+// Asks again and again, for a moment at most, whether it is there: a thread that sleeps is woken late where its core
+// sleeps, too. Ends early where others want the core, and does not even begin where there are few. False: not yet.
+bool look_out(std::chrono::microseconds moment, const std::function<bool()>& there);
 
 inline constexpr size_t kLongCopy = 256 << 10;  // bytes, whose copying takes longer than waking another thread
 

@@ -61,5 +61,14 @@ TEST(Waiting, IsToldOnceHoweverManyWaitsAreInEachOther) {
 
 TEST(Waiting, IsNobodysBusinessWhereNobodyAsks) { EXPECT_NO_THROW(Waiting()); }
 
+TEST(LookOut, AsksOnlyWhereThereAreCores) {
+  int asked = 0;
+  const bool came = look_out(std::chrono::seconds(10), [&] { return ++asked > 0; });
+
+  EXPECT_EQ(came, std::thread::hardware_concurrency() > 4);
+  EXPECT_EQ(asked, came ? 1 : 0);
+  EXPECT_FALSE(look_out(std::chrono::microseconds(100), [] { return false; }));
+}
+
 }  // namespace
 }  // namespace muster

@@ -24,6 +24,7 @@ constexpr int kMostWires = 16;                           // of a channel; calls 
 constexpr int kMostWireFailures = 4;                     // one after the other, before there are no more wires
 constexpr int kPassOver = 256;                           // calls that go by gRPC after an answer that was too large
 constexpr std::chrono::microseconds kMomentOfWire(200);  // less than it takes to wake two threads
+constexpr std::chrono::microseconds kLookOut(400);       // for an answer, if the one before came within this
 constexpr int kLookAtDead = 1'000;                       // ms between two looks at whether a task is there
 
 NearWire::Answer lost_with_wire() { return {.status = {grpc::StatusCode::UNAVAILABLE, "the wire was closed"}}; }
@@ -120,6 +121,16 @@ std::optional<NearWire::Answer> NearWire::receive() {
 }
 
 NearWire::Answer NearWire::wait(const Alive& alive) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::optional<Answer> answer;
+  if (!quick_ || !look_out(kLookOut, [&] { return (answer = receive()).has_value(); })) {
+    answer = wait_asleep(alive);
+  }
+  quick_ = std::chrono::steady_clock::now() - begin < kLookOut;
+  return *std::move(answer);
+}
+
+NearWire::Answer NearWire::wait_asleep(const Alive& alive) {
   if (readable(socket_, kMomentOfWire)) {
     if (auto answer = receive()) return *std::move(answer);
   }

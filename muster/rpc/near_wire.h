@@ -85,9 +85,12 @@ class NearWire {
   uint64_t number() const { return number_; }
 
  private:
+  Answer wait_asleep(const Alive& alive);
+
   const Descriptor socket_;
   const uint64_t number_;
   bool broken_ = false;   // no other call can use it
+  bool quick_ = true;     // the last answer that was waited for
   bool watched_ = false;  // by NearWireAnswers, once there was a call for it
 
   friend class NearWireAnswers;
