@@ -4,6 +4,7 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,12 @@ std::vector<Variable> weights_of(const Model& model) {
   return all;
 }
 
+// Whoever reads one as a whole has all its rows made where it lives, and they stay.
+bool has_rows_on_demand(const Variable& variable) {
+  const auto on_demand = [](const Variable& one) { return one.state()->on_demand; };
+  return on_demand(variable) || std::ranges::any_of(variable.copies(), on_demand);
+}
+
 // The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
 double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
   double best = std::numeric_limits<double>::quiet_NaN();
@@ -102,6 +109,13 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 void EarlyStopping::on_train_begin(Training& training) {
   *this = EarlyStopping(options_);
   best_.expect_in(training, "EarlyStopping");
+  if (!options_.restore_best_weights) return;
+  for (const Variable& variable : weights_of(training.model)) {
+    if (!has_rows_on_demand(variable)) continue;
+    throw invalid_argument("EarlyStopping: restore_best_weights would make all rows of \"", variable.name(),
+                           "\", which are made on demand; expected ModelCheckpoint with .monitor = \"",
+                           options_.monitor, "\" beside it, and Checkpoints::restore() after the training");
+  }
 }
 
 void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
@@ -295,6 +309,11 @@ TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(option
 void TensorBoard::on_train_begin(Training& training) {
   if (!training.model.strategy().is_chief()) return;
   train();  // what cannot be written is an error now, and not after an epoch
+  for (const Variable& variable : training.model.variables().all()) {
+    if (options_.histogram_freq == 0 || !has_rows_on_demand(variable)) continue;
+    MUSTER_LOG(info) << "TensorBoard: there is no histogram of \"" << variable.name()
+                     << "\", whose rows are made on demand: it would make all of them";
+  }
   if (options_.hparams.empty()) return;
   session_ = std::make_shared<SummaryWriter>(options_.directory);
   session_->begin_session(options_.hparams);
@@ -321,6 +340,7 @@ void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
   }
   if (options_.histogram_freq > 0 && training.epoch % options_.histogram_freq == 0) {
     for (const Variable& variable : training.model.variables().all()) {
+      if (has_rows_on_demand(variable)) continue;
       train().histogram("weights/" + variable.name(), variable.value(), training.epoch);
     }
   }

@@ -29,8 +29,9 @@ struct EarlyStoppingOptions {
   int patience = 0;                  // epochs that may be no better before the last one
   int start_from_epoch = 0;          // those before it may be as they like
   std::optional<double> baseline{};  // an epoch that is not better than this does not count as better
-  // When the training ends. They are kept in this process meanwhile: a job that is lost loses them, and what
-  // BackupAndRestore brings back is that of its own epochs.
+  // When the training ends. They are kept in this process meanwhile, which needs as much memory as the model: a job
+  // that is lost loses them, and what BackupAndRestore brings back is that of its own epochs. Error{kInvalidArgument}
+  // of fit() where a table makes its rows on demand.
   bool restore_best_weights = false;
 };
 class EarlyStopping : public Callback {
@@ -134,6 +135,7 @@ struct TensorBoardOptions {
 // Events for TensorBoard, under Keras' names: after each epoch epoch_loss, epoch_learning_rate and so on in train/,
 // those of the validation data in validation/. Written by the chief; takes no time within epochs. The histogram of a
 // variable is weights/NAME; variables are fetched from wherever they are, one after the other: as much as a checkpoint.
+// There is none of a table whose rows are made on demand.
 // It only watches: on parameter servers a histogram is of the variable as it is while the next epoch changes it.
 class TensorBoard : public Callback {
  public:

@@ -15,14 +15,18 @@
 #include "muster/fit/rate_callbacks.h"
 #include "muster/fit/test_callbacks.h"
 #include "muster/fit/test_events.h"
+#include "muster/io/checkpoint_reader.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/embedding.h"
 
 namespace muster::callbacks_test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 using testing_support::dies_in;
@@ -76,9 +80,8 @@ TEST_F(FitCallbacks, TensorBoardSaysBeforeTheFirstEpochThatItCannotWrite) {
   int epochs = 0;
   const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
 
-  const Status status = testing_support::caught([&] {
-    trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0});
-  });
+  const Status status = testing_support::caught(
+      [&] { trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0}); });
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_EQ(epochs, 0);
@@ -245,6 +248,53 @@ TEST_F(FitCallbacks, TensorBoardShowsTheVariablesOfSomeEpochs) {
                                 str_cat("weights/", variables[0].name(), " of 2"),
                                 str_cat("weights/", variables[1].name(), " of 2")));
   EXPECT_THROW(TensorBoard({.histogram_freq = -1}), Error);
+}
+
+// A table on a parameter server of which a row has its memory when it is trained.
+class FitWithRowsOnDemand : public testing_support::CallbacksTest {
+ protected:
+  void fit(const Callbacks& callbacks) {
+    model_.fit({ids_, torch::ones({2, 1})}, {.callbacks = callbacks, .verbose = 0});
+  }
+
+  const InProcessCluster cluster_{
+      {.workers = 1, .ps = 1, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}}};
+  const Strategy strategy_ = testing_support::strategy_of(cluster_, Transport::kLocal);
+  const VariableScope scope_ = strategy_.scope();
+  const at::Tensor ids_ = torch::tensor({1, 33});
+  Model model_ =
+      compile(strategy_.make<torch::nn::Sequential>(
+                  nn::Embedding({.rows = 40, .dim = 2, .name = "table", .on_demand = true}), torch::nn::Linear(2, 1)),
+              {.loss = mean_squared_error});
+};
+
+TEST_F(FitWithRowsOnDemand, TensorBoardMakesNoOthers) {
+  LogCapture log;
+
+  fit({TensorBoard({.directory = in("logs"), .histogram_freq = 1, .write_graph = false})});
+
+  const std::string saved = Checkpoints(strategy_, {.directory = in("checkpoints")}).save(1);
+  EXPECT_THAT(CheckpointReader(saved).names(), Contains("table#rule@0")) << "nobody has filled the table";
+  EXPECT_TRUE(log.contains("there is no histogram of \"table\", whose rows are made on demand"));
+  std::vector<std::string> seen;
+  for (const proto::Event& event : events_below(in("logs/train"))) {
+    for (const auto& value : event.summary().value()) seen.push_back(value.tag());
+  }
+  EXPECT_THAT(seen, Contains(StartsWith("weights/"))) << "of the others";
+  EXPECT_THAT(seen, Not(Contains("weights/table")));
+}
+
+TEST_F(FitWithRowsOnDemand, EarlyStoppingSaysBeforeTheFirstEpochThatItKeepsNone) {
+  bool begun = false;
+  const LambdaCallback watch({.on_epoch_begin = [&](Training&) { begun = true; }});
+  const EarlyStopping stop({.monitor = "loss", .restore_best_weights = true});
+
+  const std::string message = testing_support::message_of([&] { fit({watch, stop}); });
+
+  EXPECT_THAT(message, HasSubstr("restore_best_weights would make all rows of \"table\", which are made on demand"));
+  EXPECT_THAT(message, HasSubstr("expected ModelCheckpoint with .monitor = \"loss\""));
+  EXPECT_FALSE(begun);
+  EXPECT_NO_THROW(fit({EarlyStopping({.monitor = "loss"})}));
 }
 
 TEST_F(FitCallbacks, TensorBoardHasASessionForHyperparameters) {
