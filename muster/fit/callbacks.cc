@@ -248,6 +248,10 @@ void BackupAndRestore::before_validation(Training& training) {
 }
 
 void BackupAndRestore::on_epoch_over(Training& training) {
+  const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
+  const bool last = told_to_end || training.stop || training.epoch + 1 >= training.epochs;
+  // The workers do not wait for a disk that is slower than they are: the next one takes the place of this.
+  if (!last && checkpoints_->save_is_under_way()) return;
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
   if (training.stop) metadata[kStopped] = "yes";
@@ -256,7 +260,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
   checkpoints_->save_between_steps(training.epoch + 1, metadata);
-  if (!preemption_ || !preemption_->somebody_was_told() || training.stop) return;
+  if (!told_to_end) return;
   training.preempted = training.epoch + 1 < training.epochs;
   training.stop = true;
 }

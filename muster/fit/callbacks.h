@@ -65,7 +65,8 @@ struct ModelCheckpointOptions {
 // Saves all variables of the model's strategy after an epoch, as Checkpoints::save_between_steps does, so that
 // parameter servers save while the next epoch begins: the step is that of the training. A save that has failed is an
 // error of the epoch after it, or of the end; a directory that a server may not use is one of the beginning. A training
-// that does not begin with the first epoch goes on with the best number that the directory has.
+// that does not begin with the first epoch goes on with the best number that the directory has. Every epoch is saved:
+// if a save takes longer than an epoch, the one after waits for it.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);
@@ -92,8 +93,10 @@ struct BackupAndRestoreOptions {
   bool preemption = false;  // a SIGTERM to any worker ends fit() of all after an epoch: see History::preempted()
 };
 // Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
-// callbacks know what they knew then, if they are the same in the same order. A job that ends takes its backup away,
-// and the directory if nothing else is in it.
+// callbacks know what they knew then, if they are the same in the same order. On parameter servers nobody waits for a
+// slow disk: epochs that end while one is being saved, except the last, are left out. A job that ends takes its backup
+// away, and the directory if nothing else is in it. Limit: the place in the data is not saved: what goes on in it from
+// epoch to epoch begins with the first element again.
 class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}

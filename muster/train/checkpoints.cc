@@ -1,6 +1,7 @@
 #include "muster/train/checkpoints.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -121,6 +122,12 @@ void Checkpoints::save_between_steps(int64_t step, const Metadata& metadata) {
   } else {
     save_async(step, metadata);
   }
+}
+
+bool Checkpoints::save_is_under_way() {
+  absl::MutexLock lock(&one_mu_);
+  return saving_ && saving_->under_way.valid() &&
+         saving_->under_way.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
 Status Checkpoints::Saving::end() { return under_way.valid() ? under_way.get() : written; }

@@ -69,6 +69,8 @@ class Checkpoints {
   // two steps and will go on from there.
   void save_between_steps(int64_t step, const std::map<std::string, std::string>& metadata = {})
       ABSL_LOCKS_EXCLUDED(one_mu_);
+  // Whether the next save would wait for one that save_async() has begun, in the process that writes it.
+  bool save_is_under_way() ABSL_LOCKS_EXCLUDED(one_mu_);
   // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
   // the save, too, as a save of another thread does for a restore: else it would have values of before and after. Who
   // destroys this waits for all, and the log has the error.
