@@ -150,6 +150,26 @@ TEST(Summary, SaysWhichRowsOfATableAreWhere) {
   EXPECT_THAT(summary, HasSubstr("500,100 numbers are trained"));
 }
 
+TEST(CoordinatorOfAModel, IsOneForAllThatItDoes) {
+  const InProcessCluster cluster({.workers = 1, .ps = 1, .transport = Transport::kLocal});
+  const ParameterServerStrategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  const at::Tensor x = torch::ones({8, 2});
+  const auto coordinator = [&] {
+    absl::MutexLock lock(&strategy.servers()->mu);
+    return strategy.servers()->coordinator;
+  };
+  Model model = compile(strategy.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  const auto of_model = coordinator();
+
+  for (const auto& call : {std::function([&] { model.fit({x, x.sum(1, true)}, {.verbose = kQuiet}); }),
+                           std::function([&] { model.evaluate({x, x.sum(1, true)}); }),
+                           std::function([&] { model.train_on_batch(x, x.sum(1, true)); })}) {
+    call();
+    EXPECT_FALSE(of_model.expired()) << "its workers would be connected, and what they read opened, anew";
+    EXPECT_EQ(coordinator().lock(), of_model.lock());
+  }
+}
+
 // ---- Callbacks that only watch, on parameter servers
 class FitBesideWatchers : public ::testing::Test {
  protected:
