@@ -17,6 +17,7 @@ from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
 
 MUSTER, COUNT, JUMPING_CLOCK = sys.argv[1:4]
 STEPS_PER_ROUND = 20  # of count.cc
+STEPS_PER_EPOCH = 16
 
 
 class Clock:
@@ -36,7 +37,7 @@ class Clock:
 class Cluster:
     """Parameter servers, workers and a chief that counts, as processes. Leaving the `with` kills them all at once."""
 
-    def __init__(self, directory, ps, workers, lease=60, ballast=0):
+    def __init__(self, directory, ps, workers, lease=60, ballast=0, fit=0):
         tasks = {"ps": ps, "worker": workers, "chief": 1}
         ports = iter(range(21000, 21100))
         addresses = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in tasks.items()}
@@ -50,7 +51,7 @@ class Cluster:
         self._said = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self._errors = self._ended.enter_context(tempfile.NamedTemporaryFile(prefix="muster-restart-"))
         self.chief = subprocess.Popen([COUNT, "--cluster", cluster, "--task_type", "chief", "--task_index", "0", "--directory",
-                                       directory, "--parts", str(ps), "--ballast", str(ballast)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors,
+                                       directory, "--parts", str(ps), "--ballast", str(ballast), "--fit", str(fit)], stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors,
                                       env={**os.environ, **next(clocks).environment})
 
     def __enter__(self):
@@ -76,7 +77,7 @@ class Cluster:
     def errors(self):
         return pathlib.Path(self._errors.name).read_text() + "".join(server.errors() for server in self._servers)
 
-    def _wait_for(self, pattern, times=1):
+    def wait_for(self, pattern, times=1):
         """The first of so many."""
         def found():
             if self.chief.poll() is not None:
@@ -88,13 +89,13 @@ class Cluster:
 
     def restored(self):
         """Step, counter and the sums of two tables, as the chief found them."""
-        return [int(number) for number in self._wait_for(r"restored (\d+) counted (\d+) table (\d+) rows (\d+)\n").groups()]
+        return [int(number) for number in self.wait_for(r"restored (\d+) counted (\d+) table (\d+) rows (\d+)\n").groups()]
 
     def rounds(self):
         return len(re.findall(r"scheduled \d+ workers \d+\n", self.said()))
 
     def wait_for_rounds(self, rounds):
-        self._wait_for(r"scheduled \d+ workers \d+\n", rounds)
+        self.wait_for(r"scheduled \d+ workers \d+\n", rounds)
 
     def finish(self):
         """Steps and counter after the last round, how often a worker was lost, and steps that were made again."""
@@ -169,6 +170,24 @@ class RestartTest(unittest.TestCase):
 
             self.assertEqual([path.name for path in pathlib.Path(directory).glob(".*")], [], "of those who were killed")
             self.assertLessEqual(len(steps_in(directory)), 3)
+
+    def test_fit_of_a_cluster_that_is_killed_goes_on_after_its_backup_with_any_number_of_servers(self):
+        with tempfile.TemporaryDirectory(prefix="muster-backup-") as directory:
+            with Cluster(directory, ps=2, workers=2, fit=1_000_000) as cluster:
+                cluster.wait_for(r"epoch 3\n")
+                wait_until(lambda: steps_in(directory), what="a backup")
+            ended = steps_in(directory)[-1]
+
+            with Cluster(directory, ps=3, workers=1, fit=ended + 2) as cluster:
+                self.assertEqual(cluster.chief.wait(PATIENCE), 0, cluster.errors())
+                said = cluster.said()
+                self.assertIn(f"fit goes on with epoch {ended + 1} of {ended + 2}", cluster.errors())
+            epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+)$", said, re.MULTILINE)]
+            self.assertEqual(epochs, [ended + 1, ended + 2])
+            begin, end = (int(re.search(rf"{when} after (\d+) steps", said).group(1)) for when in ("begins", "ends"))
+            self.assertGreaterEqual(begin, ended * STEPS_PER_EPOCH)  # and some of the epoch that was trained meanwhile
+            self.assertEqual(end, begin + 2 * STEPS_PER_EPOCH)
+            self.assertEqual(steps_in(directory), [], "the backup of a training that has ended")
 
     def test_a_cluster_does_not_begin_anew_where_its_only_checkpoint_is_damaged(self):
         with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:

@@ -2,7 +2,8 @@
 // parameter servers. It takes steps until its input ends, and then says what was scheduled and what has arrived. With
 // --directory D it begins with the newest checkpoint there and saves one after every round, of a table only the rows
 // that the round has counted in; --parts N cuts variables. With --ballast MIB it has a table of that size, too, all of
-// which every round changes, and saves while the next round goes on.
+// which every round changes, and saves while the next round goes on. With --fit EPOCHS it is fit() of a small model
+// instead, whose backup is in the directory.
 #include <muster/muster.h>
 #include <poll.h>
 #include <torch/torch.h>
@@ -29,9 +30,23 @@ std::string flag(int argc, char** argv, const char* name) {
   return "";
 }
 
-void count(const muster::ClusterResolver& cluster, const std::string& directory, int parts, int64_t ballast) {
-  const muster::ParameterServerStrategy strategy(cluster,
-                                                 {.partitioner = muster::FixedShardsPartitioner{.num_shards = parts}});
+void fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory) {
+  muster::Model model =
+      muster::compile(strategy.make<torch::nn::Linear>(8, 6),
+                      {.optimizer = muster::Adam({.learning_rate = 0.01}), .loss = muster::mean_squared_error});
+  const torch::Tensor x = torch::arange(64 * 8).view({64, 8}).sin();
+  const auto steps = [&] { return model.optimizer().iterations(); };
+  const muster::LambdaCallback tells(
+      {.on_train_begin = [&](muster::Training&) { std::cout << "begins after " << steps() << " steps" << std::endl; },
+       .on_epoch_end = [](muster::Training& training,
+                          const muster::Logs&) { std::cout << "epoch " << training.epoch + 1 << std::endl; },
+       .on_train_end = [&](muster::Training&,
+                           const muster::Logs&) { std::cout << "ends after " << steps() << " steps" << std::endl; }});
+  model.fit(muster::Dataset::tensors({x, x.narrow(1, 0, 6)}).batch(4),
+            {.epochs = epochs, .callbacks = {muster::BackupAndRestore({.directory = directory}), tells}, .verbose = 0});
+}
+
+void count(const muster::ParameterServerStrategy& strategy, const std::string& directory, int64_t ballast) {
   auto counter =
       strategy.make<muster::Variable>(torch::zeros({}, torch::kLong), muster::VariableOptions{.name = "counter"});
   auto table = strategy.make<muster::Variable>(torch::zeros({6}), muster::VariableOptions{.name = "table"});
@@ -74,9 +89,19 @@ void count(const muster::ClusterResolver& cluster, const std::string& directory,
 
 int main(int argc, char** argv) {
   try {
-    const std::string parts = flag(argc, argv, "--parts"), ballast = flag(argc, argv, "--ballast");
-    count(muster::resolver_from_flags(argc, argv), flag(argc, argv, "--directory"),
-          parts.empty() ? 1 : std::stoi(parts), ballast.empty() ? 0 : std::stoll(ballast));
+    const auto number = [&](const char* name, int without) {
+      const std::string given = flag(argc, argv, name);
+      return given.empty() ? without : std::stoi(given);
+    };
+    const std::string directory = flag(argc, argv, "--directory");
+    const muster::ParameterServerStrategy strategy(
+        muster::resolver_from_flags(argc, argv),
+        {.partitioner = muster::FixedShardsPartitioner{.num_shards = number("--parts", 1)}});
+    if (const int epochs = number("--fit", 0); epochs > 0) {
+      fit_with_backup(strategy, epochs, directory);
+    } else {
+      count(strategy, directory, number("--ballast", 0));
+    }
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
