@@ -101,11 +101,14 @@ class OfJobs(unittest.TestCase):
         self.addCleanup(self._directory.cleanup)
         self.directory = pathlib.Path(self._directory.name)
 
+    def run_alone(self, *flags):
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        return subprocess.run([IN_STEP, *flags], check=True, stdout=subprocess.PIPE, text=True,
+                              env={**environment, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE).stdout
+
     def trained_alone(self, *flags):
         path = self.directory / "alone"
-        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        subprocess.run([IN_STEP, *flags, "--weights", path], check=True, stdout=subprocess.DEVNULL,
-                       env={**environment, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE)
+        self.run_alone(*flags, "--weights", path)
         return floats(f"{path}.0")
 
     def trained_together(self, *flags):
@@ -200,6 +203,22 @@ class InStep(OfJobs):
         losses = [float(word) for word in said.pop().split()[1::2]]
         self.assertEqual(len(losses), 2)
         self.assertLess(max(losses), 0.2)
+
+    def test_metrics_and_losses_are_those_of_one_process_and_fit_ends_early_at_all_workers(self):
+        def numbers(output):
+            return {tuple(line.split()[1:3]): float(line.split()[3]) for line in output.splitlines() if line.startswith("number ")}
+
+        alone = numbers(self.run_alone("--metrics", "yes"))
+        with Job("--metrics", "yes") as job:
+            job.expect_success()
+            first, second = (numbers(job.workers[index].output()) for index in (0, 1))
+        self.assertEqual(first, second)
+        self.assertEqual(first.keys(), alone.keys())
+        for name, number in alone.items():
+            self.assertLess(abs(first[name] - number), 1e-5 * max(1, abs(number)), name)
+        for name in (("labels", "val_auc"), ("numbers", "r2_score"), ("sequences", "accuracy"), ("sequences_trained", "loss")):
+            self.assertIn(name, alone)
+        self.assertEqual(first["stopped", "epochs"], 3)
 
     def test_a_job_whose_objects_are_saved_goes_on_with_the_batches_that_come_next(self):
         flags = ("--optimizer", "adam", "--objects", "yes", "--checkpoints", self.directory / "checkpoints")

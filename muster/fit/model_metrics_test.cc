@@ -6,53 +6,16 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
+#include "muster/fit/test_metric_tasks.h"
 
 namespace muster::model_metrics_test {
 namespace {
 
+using testing_support::metric_tasks;
+using testing_support::MetricTask;
+using testing_support::model_of;
+
 constexpr int kQuiet = 0;
-
-struct Task {
-  std::string name;
-  Loss loss;
-  std::vector<at::Tensor> tensors;  // input, target, weights
-  MetricList metrics;
-};
-
-// Of 70 examples: of sequences with a mask, of one class or none, of several labels, of numbers.
-std::vector<Task> tasks() {
-  torch::manual_seed(4);
-  const at::Tensor x = torch::randn({70, 4}), sequences = torch::randn({70, 5, 4}), weights = torch::rand({70});
-  const at::Tensor labels = (x.narrow(1, 0, 3) + 0.5 * torch::randn({70, 3}) > 0).to(torch::kFloat);
-  const at::Tensor lengths = torch::randint(1, 6, {70, 1}), mask = torch::arange(5).unsqueeze(0) < lengths;
-  const auto mean = [](const at::Tensor& output, const at::Tensor&) { return output.abs(); };
-  return {{"sequences",
-           sparse_categorical_cross_entropy,
-           {sequences, torch::randint(3, {70, 5}), mask},
-           {Accuracy(), SparseCategoricalAccuracy(), TopKAccuracy(2), SparseCategoricalCrossEntropy(), MeanIoU(3),
-            F1({.classes = 3}), MeanOf("mean", mean), MeanOf("entropy", sparse_categorical_cross_entropy)}},
-          {"classes",
-           categorical_cross_entropy.with(LossReduction::kMeanWithSampleWeight),
-           {x, torch::one_hot(torch::randint(3, {70}), 3), weights},
-           {CategoricalAccuracy(), CategoricalCrossEntropy(), TopKAccuracy(1),
-            F1({.classes = 3, .average = F1Options::Average::kWeighted})}},
-          {"labels",
-           binary_cross_entropy_with_logits,
-           {x, labels, weights},
-           {BinaryAccuracy(), BinaryCrossEntropy(), Precision(), Recall(), F1(), Auc(),
-            Auc({.precision_recall = true, .name = "pr"})}},
-          {"numbers",
-           mean_squared_error.with(LossReduction::kSum),
-           {x, x.narrow(1, 0, 3) * 2 + 1, weights},
-           {MeanSquaredError(), MeanAbsoluteError(), RootMeanSquaredError(), R2Score({.outputs = 3})}}};
-}
-
-Model model_of(const Task& task, const Strategy& strategy, double learning_rate) {
-  torch::manual_seed(1);
-  return compile(
-      strategy.make<torch::nn::Linear>(4, 3),
-      {.optimizer = Sgd({.learning_rate = learning_rate}), .loss = task.loss, .metrics = OutputMetrics(task.metrics)});
-}
 
 void expect_same(const Logs& logs, const Logs& expected, const std::string& what) {
   for (const auto& [name, value] : expected) {
@@ -63,7 +26,7 @@ void expect_same(const Logs& logs, const Logs& expected, const std::string& what
 TEST(ModelMetrics, AreThoseOfOneDevice) {
   InProcessCluster cluster({.workers = 2, .ps = 1, .transport = Transport::kLocal});
   const Strategy servers = testing_support::strategy_of(cluster, Transport::kLocal);
-  for (const Task& task : tasks()) {
+  for (const MetricTask& task : metric_tasks()) {
     const Dataset data = Dataset::tensors(task.tensors).batch(14);
     const Logs expected = model_of(task, Strategy(), 0).evaluate(data);
     for (const Metric& metric : task.metrics) EXPECT_TRUE(expected.contains(metric.name())) << metric.name();
@@ -82,7 +45,7 @@ TEST(ModelMetrics, AreThoseOfOneDevice) {
 }
 
 TEST(ModelMetrics, GoDownTheLossOfTheWholeBatch) {
-  for (const Task& task : tasks()) {
+  for (const MetricTask& task : metric_tasks()) {
     auto trained = [&](const Strategy& strategy) {
       Model model = model_of(task, strategy, 0.01);
       model.fit(Dataset::tensors(task.tensors).batch(14), {.epochs = 2, .verbose = kQuiet});

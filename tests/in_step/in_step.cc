@@ -10,17 +10,20 @@
 //   in_step --fit EPOCHS --checkpoints DIRECTORY
 //   in_step --export FILE [--accumulate N]
 //   in_step --linear-models yes     prints what the models of fit/test_linear_models.h have learned
+//   in_step --metrics yes           prints the numbers of those of fit/test_metric_tasks.h, and where fit() has ended
 // Alone without TF_CONFIG. Prints "step I" after each step, and writes the bytes of its weights at the end.
 #include <torch/torch.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <map>
 #include <sstream>
 #include <thread>
 
 #include "muster/fit/test_linear_models.h"
+#include "muster/fit/test_metric_tasks.h"
 #include "muster/muster.h"
 #include "muster/train/sync_batch_norm.h"
 
@@ -264,6 +267,32 @@ int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::str
   return history.preempted() ? muster::kPreempted : 0;
 }
 
+// All numbers of batches that the replicas cannot share evenly, and the losses of a training with others; then a
+// training that learns nothing, and ends.
+int fit_with_metrics(const muster::Strategy& strategy) {
+  for (const muster::testing_support::MetricTask& task : muster::testing_support::metric_tasks()) {
+    for (const bool trains : {false, true}) {
+      // In a step down a mean of examples each replica counts alike, however many it has.
+      const muster::Dataset data = muster::Dataset::tensors(task.tensors).batch(trains ? 14 : 9);
+      muster::Model model = muster::testing_support::model_of(task, strategy, trains ? 0.01 : 0);
+      const muster::History history = model.fit(data, {.epochs = 2, .validation_data = data, .verbose = 0});
+      for (const std::string& name : history.names()) {
+        // Weights that are another way of rounding apart may be on two sides of a threshold.
+        if (trains && !name.ends_with("loss")) continue;
+        std::cout << "number " << task.name << (trains ? "_trained " : " ") << name << " " << std::setprecision(17)
+                  << history[name].back() << std::endl;
+      }
+    }
+  }
+  const muster::testing_support::MetricTask task = muster::testing_support::metric_tasks().back();
+  const muster::History history =
+      muster::testing_support::model_of(task, strategy, /*learning_rate=*/0)
+          .fit(muster::Dataset::tensors(task.tensors).batch(9),
+               {.epochs = 50, .callbacks = {muster::EarlyStopping({.monitor = "loss", .patience = 2})}, .verbose = 0});
+  std::cout << "number stopped epochs " << history.epochs().size() << std::endl;
+  return 0;
+}
+
 int run(std::map<std::string, std::string>& flags) {
   muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
   if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
@@ -291,6 +320,7 @@ int run(std::map<std::string, std::string>& flags) {
               << std::endl;
     return 0;
   }
+  if (!flags["--metrics"].empty()) return fit_with_metrics(strategy);
   if (const int epochs = std::stoi(flags["--fit"]); epochs > 0) {
     return fit_with_backup(strategy, epochs, flags["--checkpoints"]);
   }
@@ -406,6 +436,7 @@ int main(int argc, char** argv) {
                                            {"--variables-of", "0"},
                                            {"--export", ""},
                                            {"--linear-models", ""},
+                                           {"--metrics", ""},
                                            {"--accumulate", "1"}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
   try {
