@@ -104,7 +104,7 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
   for (int rank = 0; rank < size; ++rank) {
     if (sockets[rank] && met_by_all[rank][here].item<uint8_t>() != 0) continue;
     if (wanted[rank] && rank < here) {
-      MUSTER_LOG(info) << "rank " << rank << " at " << addresses[rank]
+      MUSTER_LOG(info) << group.described(rank)
                        << " cannot be reached at a port of its own; what it sums travels over its server";
     }
     sockets[rank] = Descriptor();

@@ -51,14 +51,16 @@ std::vector<GpuOfRank> gpus_of_all(Collectives& group, const GpuOfRank& own) {
 
 }  // namespace
 
-std::string why_no_nccl(const std::vector<GpuOfRank>& by_rank) {
-  if (by_rank.size() > kMostRanks) return str_cat("the group has ", by_rank.size(), " ranks, more than ", kMostRanks);
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (!by_rank[rank].has_gpu) return str_cat("rank ", rank, " computes on no GPU");
-    if (!by_rank[rank].has_nccl) return str_cat("rank ", rank, " was built without NCCL");
-    for (size_t other = 0; other < rank; ++other) {
-      const bool same = by_rank[other].first == by_rank[rank].first && by_rank[other].last == by_rank[rank].last;
-      if (same) return str_cat("ranks ", other, " and ", rank, " share a GPU");
+std::string why_no_nccl(const std::vector<GpuOfRank>& by_rank, const std::function<std::string(int rank)>& described) {
+  const int size = static_cast<int>(by_rank.size());
+  if (by_rank.size() > kMostRanks) return str_cat("the group has ", size, " ranks, more than ", kMostRanks);
+  for (int rank = 0; rank < size; ++rank) {
+    const GpuOfRank& own = by_rank[rank];
+    if (!own.has_gpu) return str_cat(described(rank), " computes on no GPU");
+    if (!own.has_nccl) return str_cat(described(rank), " was built without NCCL");
+    for (int other = 0; other < rank; ++other) {
+      const bool same = by_rank[other].first == own.first && by_rank[other].last == own.last;
+      if (same) return str_cat(described(other), " and ", described(rank), " share a GPU");
     }
   }
   return "";
@@ -379,7 +381,7 @@ std::string missing_for_nccl() {
 MeetGpus meet_by_nccl(NcclOptions options) {
   return [options = std::move(options)](Collectives& group) -> std::unique_ptr<GpuRanks> {
     const std::vector<GpuOfRank> by_rank = gpus_of_all(group, described_gpu(options));
-    const std::string why_not = why_no_nccl(by_rank);
+    const std::string why_not = why_no_nccl(by_rank, [&](int rank) { return group.described(rank); });
     if (why_not.empty()) {
 #ifdef MUSTER_NCCL
       return std::make_unique<NcclRanks>(group, *options.device);

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ struct GpuOfRank {
   int64_t first = 0, last = 0;  // halves of the number that NVIDIA has given the GPU; no two have the same
 };
 
-// Empty if every rank has a GPU of its own and can use NCCL. Else which rank, and what it lacks.
-std::string why_no_nccl(const std::vector<GpuOfRank>& by_rank);
+// Empty if every rank has a GPU of its own and can use NCCL. Else which rank, in the words of `described`, and what it
+// lacks.
+std::string why_no_nccl(const std::vector<GpuOfRank>& by_rank, const std::function<std::string(int rank)>& described);
 
 struct NcclOptions {
   std::optional<c10::Device> device{};  // of this rank's tensors

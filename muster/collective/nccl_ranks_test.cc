@@ -19,13 +19,16 @@ TEST(NcclRanks, NeedAGpuForEachRank) {
   of_cpu.has_gpu = false;
   of_other_build.has_nccl = false;
 
-  EXPECT_EQ(why_no_nccl({gpu(0), gpu(1), gpu(2)}), "");
-  EXPECT_EQ(why_no_nccl({gpu(0), of_cpu}), "rank 1 computes on no GPU");
-  EXPECT_EQ(why_no_nccl({gpu(0), gpu(1), of_other_build}), "rank 2 was built without NCCL");
-  EXPECT_EQ(why_no_nccl({gpu(3), gpu(1), gpu(3)}), "ranks 0 and 2 share a GPU");
+  const auto why = [](const std::vector<GpuOfRank>& by_rank) {
+    return why_no_nccl(by_rank, [](int rank) { return str_cat("rank ", rank); });
+  };
+  EXPECT_EQ(why({gpu(0), gpu(1), gpu(2)}), "");
+  EXPECT_EQ(why({gpu(0), of_cpu}), "rank 1 computes on no GPU");
+  EXPECT_EQ(why({gpu(0), gpu(1), of_other_build}), "rank 2 was built without NCCL");
+  EXPECT_EQ(why({gpu(3), gpu(1), gpu(3)}), "rank 0 and rank 2 share a GPU");
   std::vector<GpuOfRank> many;
   for (int64_t rank = 0; rank < 129; ++rank) many.push_back(gpu(rank));
-  EXPECT_THAT(why_no_nccl(many), HasSubstr("129 ranks"));
+  EXPECT_THAT(why(many), HasSubstr("129 ranks"));
 }
 
 // Ranks without GPUs, as they are on every machine.
@@ -60,7 +63,9 @@ TEST_F(RanksOfCpus, AllHearWhyThereIsNoNcclIfOneNeedsIt) {
 
   for (const Status& failure : failures) {
     EXPECT_EQ(failure.code(), StatusCode::kFailedPrecondition) << failure;
-    EXPECT_THAT(failure.message(), HasSubstr("NCCL was asked for, but rank 0 computes on no GPU"));
+    EXPECT_THAT(failure.message(),
+                HasSubstr(str_cat("NCCL was asked for, but rank 0 (", name(0), " at 127.0.0.1:1, incarnation ",
+                                  workers_.at(name(0))->incarnation(), ") computes on no GPU")));
   }
 }
 

@@ -53,6 +53,7 @@ class TaskGroup : public Collectives {
 
   int rank() const override { return options_.rank; }
   int size() const override { return static_cast<int>(options_.tasks.size()); }
+  std::string described(int rank) const override;
   std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                               const Cancellation* cancellation = nullptr) override;
   void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
@@ -94,8 +95,6 @@ class TaskGroup : public Collectives {
   std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
                                  const Cancellation* cancellation);
   std::string origin_of(const Status& why) const;  // the task where it began
-  // "rank 1 (/job:worker/replica:0/task:1 at host:2222, incarnation 77)", which is left out until it is known.
-  std::string described(int rank) const;
 
   const TaskGroupOptions options_;
   Rendezvous& here_;

@@ -86,8 +86,10 @@ class Membership {
     for (int rank = 0; rank < across_.size; ++rank) {
       const auto theirs = all[rank].item<int64_t>();
       if (theirs == devices) continue;
-      throw failed_precondition("MultiWorkerMirroredStrategy: worker ", rank, " has ", theirs, " devices, this one (",
-                                across_.rank, ") has ", devices, "; all need as many");
+      const std::shared_ptr<Collectives> group = local_worker().group(across_.group);
+      throw failed_precondition("MultiWorkerMirroredStrategy: ", group->described(rank), " has ", theirs,
+                                " devices, this one, ", group->described(across_.rank), ", has ", devices,
+                                "; all need as many");
     }
   }
   static TaskId own_task(const ClusterResolver& resolver) {
@@ -162,12 +164,17 @@ class SavedByFirst : public SavedVariables {
     return Status(StatusCode::kAborted, "the first worker could not write the checkpoint; its own error says why");
   }
   void agree_on_step(int64_t step) override {
-    const at::Tensor own = at::scalar_tensor(step, at::kLong);
-    const auto least = across_.make_one({.reduction = Reduction::kMin, .purpose = "restore"}, {own})[0].item<int64_t>();
-    const auto most = across_.make_one({.reduction = Reduction::kMax, .purpose = "restore"}, {own})[0].item<int64_t>();
-    if (least == most) return;
-    throw failed_precondition("worker ", across_.rank, " has restored step ", step, ", others those from ", least,
-                              " to ", most, " (-1: none); all workers need to see the same directory");
+    const at::Tensor all =
+        across_.make_one({.kind = CollectiveKind::kAllGather, .purpose = "the step that was restored"},
+                         {at::full({1}, step, at::kLong)})[0];
+    for (int rank = 0; rank < across_.size; ++rank) {
+      const auto theirs = all[rank].item<int64_t>();
+      if (theirs == step) continue;
+      const std::shared_ptr<Collectives> group = local_worker().group(across_.group);
+      throw failed_precondition(group->described(across_.rank), " has restored step ", step, ", ",
+                                group->described(rank), " has restored ", theirs,
+                                " (-1: none); all workers need to see the same directory");
+    }
   }
 
  private:

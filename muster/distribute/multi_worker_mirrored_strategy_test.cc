@@ -27,6 +27,7 @@ namespace {
 using ::muster::testing_support::caught;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 CollectiveCall sum_for(const std::string& purpose) { return {.purpose = purpose}; }
 CollectiveCall gather_for(const std::string& purpose) {
@@ -412,7 +413,23 @@ TEST_F(TwoWorkers, NeedAsManyDevices) {
   EXPECT_THAT(caught([&] {
                 MultiWorkerMirroredStrategy(SimpleClusterResolver(spec_, {.task_type = "worker", .task_index = 0}));
               }).message(),
-              HasSubstr("worker 1 has 2 devices, this one (0) has 1"));
+              MatchesRegex(".*MultiWorkerMirroredStrategy: rank 1 .* at 127.*, incarnation [0-9]+. has 2 devices, "
+                           "this one, rank 0 .* at 127.*, incarnation [0-9]+., has 1; all need as many"));
+}
+
+TEST_F(TwoWorkers, NameWhoHasRestoredAnotherStep) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        strategy.saved()->agree_on_step(5);
+        EXPECT_THAT(caught([&] { strategy.saved()->agree_on_step(5); }).message(),
+                    MatchesRegex("rank 0 .* at 127.*, incarnation [0-9]+. has restored step 5, "
+                                 "rank 1 .* at 127.*, incarnation [0-9]+. has restored -1 .*"));
+      },
+      [](TaskGroup& group) {
+        for (const int64_t step : {5, -1}) {
+          group.run(gather_for("the step that was restored"), {torch::full({1}, step)});
+        }
+      });
 }
 
 TEST_F(TwoWorkers, DrawDifferentRandomNumbers) {

@@ -38,6 +38,7 @@ class OneOfThreads : public Collectives {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_->brought.size()); }
+  std::string described(int rank) const override { return str_cat("rank ", rank); }
   std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                               const Cancellation*) override {
     meeting_->brought[static_cast<size_t>(rank_)] = std::move(values);

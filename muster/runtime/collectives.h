@@ -48,6 +48,8 @@ class Collectives {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // For messages: "rank 1 (/job:worker/replica:0/task:1 at host:2222, incarnation 77)". What is not known is left out.
+  virtual std::string described(int rank) const = 0;
 
   // The tensors of all tasks as one: summed, after each other along their first dimension, or those of the root. They
   // are the same bits everywhere, and share no memory with `values`. kReduceScatter gives each rank its share of the
