@@ -269,8 +269,9 @@ class CollectiveRun : public Mail {
       throw of_rank(rank, Status(StatusCode::kUnavailable, str_cat("does not answer: ", error.status().message())));
     }
     if (status.incarnation == group_.incarnations_[rank]) return;
-    throw of_rank(rank,
-                  Status(StatusCode::kUnavailable, str_cat("was started anew, as incarnation ", status.incarnation)));
+    // A group that is still formed takes it in. One that is there has no place for it, however long one waits.
+    const StatusCode code = group_.formed() ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable;
+    throw of_rank(rank, Status(code, str_cat("was started anew, as incarnation ", status.incarnation)));
   }
 
   TaskGroup& group_;

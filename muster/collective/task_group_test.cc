@@ -259,6 +259,7 @@ TEST_P(TaskGroups, FailTogetherAndStayFailed) {
     if (group.rank() == 1) cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
     const Status first = failure_of([&] { group.run({}, {torch::ones({1})}, &cancellation); });
     EXPECT_THAT(first.message(), HasSubstr("somebody pressed a key"));
+    EXPECT_EQ(first.code(), group.rank() == 1 ? StatusCode::kCancelled : StatusCode::kAborted);
     group.run({}, {torch::ones({1})});
   });
 
@@ -401,16 +402,18 @@ TEST_P(TaskGroups, NameWhoWaitsForWhomWithTheirAddressesAndIncarnations) {
                                                    " at 127.0.0.1:1): connection refused")));
 }
 
-// Is another process whenever it is asked again.
+// Is another process whenever it is asked again, or from some time on.
 class RestartedWorker : public LocalWorker {
  public:
   using LocalWorker::LocalWorker;
   void start_status(const Cancellation&, StatusDone done) override { done({}, LocalWorker::status()); }
   WorkerStatus status(bool wait) override {
     WorkerStatus now = LocalWorker::status(wait);
-    now.incarnation = 77;
+    if (restarted) now.incarnation = 77;
     return now;
   }
+
+  std::atomic<bool> restarted = true;
 };
 
 TEST_P(TaskGroups, NameTheIncarnationsOfWhoWasStartedAnew) {
@@ -425,6 +428,30 @@ TEST_P(TaskGroups, NameTheIncarnationsOfWhoWasStartedAnew) {
 
   EXPECT_TRUE(log.contains(str_cat(named(1), " was started anew, as incarnation 77; the group is formed anew")));
   EXPECT_TRUE(log.contains(str_cat(named(0), ": ")));
+}
+
+class RanksOfWhomOneIsReplaced : public testing::Test, public testing_support::Tasks {};
+
+TEST_F(RanksOfWhomOneIsReplaced, SayThatItIsAnotherProcess) {
+  start_tasks(1);
+  const auto second =
+      std::make_shared<RestartedWorker>(LocalWorkerOptions{.devices = {.task = name(1), .cpus = 1, .gpus = false}});
+  second->restarted = false;
+  workers_[name(1)] = second;
+  std::latch over(1);
+
+  const auto options = [](int rank) { return of_rank(rank, 2); };
+  const std::vector<Status> failures = together(2, options, [&](TaskGroup& group) {
+    if (group.rank() == 1) return over.wait();
+    second->restarted = true;
+    const Status failure = failure_of([&] { group.run({}, {torch::ones({1})}); });
+    over.count_down();
+    throw Error(failure);
+  });
+
+  EXPECT_EQ(failures[0].code(), StatusCode::kFailedPrecondition) << failures[0];
+  EXPECT_THAT(failures[0].message(),
+              AllOf(HasSubstr(str_cat("rank 1 (", name(1))), HasSubstr(") was started anew, as incarnation 77")));
 }
 
 // Takes whoever asks it first for gone, as a server does whose caller was stopped for a while.

@@ -55,8 +55,10 @@ class Collectives {
   // are the same bits everywhere, and share no memory with `values`. kReduceScatter gives each rank its share of the
   // rows of the sum, kAllToAll its shares of the rows of all, after each other, kReduce the root the sum and the others
   // zeros. kBarrier has no tensors, and ends when all have come to it. Of bool there is no sum, but a least, which is
-  // whether all are true, and a most, whether any is. Throws Error: a call that fails at one
-  // task fails at all that have not ended it, and so do all after it.
+  // whether all are true, and a most, whether any is.
+  // Throws Error: a call that fails at one task fails at all that have not ended it, and so do all after it. It is
+  // kUnavailable if a task is gone, kFailedPrecondition if another process answers in its place, kDeadlineExceeded if
+  // it does not come, kAborted if it was cancelled there.
   virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                       const Cancellation* cancellation = nullptr) = 0;
   // The same without waiting; its place among the calls is that of this one. `done` is called once, on any thread;
