@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
+#include "muster/cluster/roles.h"
 #include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/replica_ops.h"
@@ -56,8 +57,13 @@ class TwoWorkers : public testing::Test {
  protected:
   using Second = std::function<void(TaskGroup&)>;
 
+  TwoWorkers() : TwoWorkers({{"worker", {free_address(), free_address()}}}, {"worker", 0}, {"worker", 1}) {}
+  // `first`: what this process is.
+  TwoWorkers(ClusterSpec spec, TaskId first, TaskId second)
+      : spec_(std::move(spec)), first_(std::move(first)), second_(std::move(second)) {}
+
   TaskGroupOptions second_of_two() const {
-    TaskGroupOptions options{.rank = 1,
+    TaskGroupOptions options{.rank = id_in_cluster(spec_, second_),
                              .sockets = GroupSockets::kOfThisMachine,
                              .meet_gpus = meet_by_nccl({.device = at::Device(at::kCPU)})};
     for (const TaskId& task : spec_.all_tasks()) {
@@ -70,17 +76,57 @@ class TwoWorkers : public testing::Test {
   void train(const std::function<void(const MultiWorkerMirroredStrategy&)>& first, const Second& second,
              MultiWorkerOptions options = {}) {
     const std::jthread other([&] {
-      Server server({.cluster = spec_, .task = {"worker", 1}});
+      Server server({.cluster = spec_, .task = second_});
       TaskGroup group(second_of_two(), server.worker().rendezvous(), server.worker().incarnation(), server.peers());
       const auto devices = static_cast<int64_t>(std::max<size_t>(options.devices.size(), 1));
       group.run(gather_for("the number of devices"), {torch::full({1}, devices)});
       second(group);
     });
-    first(MultiWorkerMirroredStrategy(SimpleClusterResolver(spec_, {.task_type = "worker", .task_index = 0}), options));
+    const SimpleClusterResolver resolver(spec_, {.task_type = first_.job, .task_index = first_.index});
+    first(MultiWorkerMirroredStrategy(resolver, options));
   }
 
-  const ClusterSpec spec_{{"worker", {free_address(), free_address()}}};
+  const ClusterSpec spec_;
+  const TaskId first_, second_;
 };
+
+class ChiefAndWorker : public TwoWorkers {
+ protected:
+  ChiefAndWorker(TaskId first, TaskId second)
+      : TwoWorkers({{"chief", {free_address()}}, {"worker", {free_address()}}}, std::move(first), std::move(second)) {}
+};
+class ChiefOfAWorker : public ChiefAndWorker {
+ protected:
+  ChiefOfAWorker() : ChiefAndWorker({"chief", 0}, {"worker", 0}) {}
+};
+class WorkerOfAChief : public ChiefAndWorker {
+ protected:
+  WorkerOfAChief() : ChiefAndWorker({"worker", 0}, {"chief", 0}) {}
+};
+
+TEST_F(ChiefOfAWorker, IsTheFirstAndItsValuesAreThoseOfAll) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        EXPECT_EQ(strategy.worker(), 0);
+        EXPECT_TRUE(strategy.is_chief());
+        EXPECT_TRUE(strategy.saved()->writes());
+        EXPECT_EQ(strategy.make<Variable>(torch::ones({}), VariableOptions{.name = "v"}).value().item<float>(), 1);
+      },
+      [](TaskGroup& group) {
+        EXPECT_EQ(group.run(first_for("variable \"v\""), {torch::zeros({})})[0].item<float>(), 1);
+      });
+}
+
+TEST_F(WorkerOfAChief, IsTheSecondAndWritesNothing) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        EXPECT_EQ(strategy.worker(), 1);
+        EXPECT_FALSE(strategy.is_chief());
+        EXPECT_FALSE(strategy.saved()->writes());
+        EXPECT_EQ(strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"}).value().item<float>(), 1);
+      },
+      [](TaskGroup& group) { group.run(first_for("variable \"v\""), {torch::ones({})}); });
+}
 
 TEST_F(TwoWorkers, CountTheReplicasOfAll) {
   train(
