@@ -253,6 +253,25 @@ TEST_P(ReplicaOps, MergeOnceForAllAndLetEachReadWhatWasWritten) {
   }
 }
 
+TEST_P(ReplicaOps, MergeWritesOneAfterTheOther) {
+  using Write = void (*)(Variable&, const at::Tensor&);
+  const std::vector<std::pair<Write, float>> writes{{[](Variable& v, const at::Tensor& x) { v.assign(x); }, 1.0F},
+                                                    {[](Variable& v, const at::Tensor& x) { v.assign_add(x); }, 8.0F},
+                                                    {[](Variable& v, const at::Tensor& x) { v.assign_sub(x); }, 2.0F}};
+  for (const auto& [write, expected] : writes) {
+    auto v = strategy_.make<Variable>(torch::full({}, 5.0F));
+    auto step = function([&, write = write](at::Tensor x) {
+      merge_call([&](const PerReplica<at::Tensor>& each) { write(v, each.values[0]); }, x);
+    });
+
+    strategy_.run(step, torch::full({}, 2.0F));
+    strategy_.run(step, torch::ones({}));
+
+    EXPECT_EQ(v.value().item<float>(), expected);
+    for (const Variable& copy : v.copies()) EXPECT_EQ(copy.value().item<float>(), expected);
+  }
+}
+
 TEST_P(ReplicaOps, MergeWritesOfModulesIntoAllCopies) {
   auto net = strategy_.make<torch::nn::Linear>(1, 1);
   const Variable weight = adopted(net).at("weight");

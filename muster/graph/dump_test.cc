@@ -68,6 +68,18 @@ TEST(Dump, ShowsEveryKindOfArgument) {
   EXPECT_THAT(text, HasSubstr("return nothing"));
 }
 
+TEST(Dump, ShowsWhatTasksDoTogether) {
+  Builder b;
+  const ValueId first = b.argument(), second = b.argument();
+  b.instruction(kCollective.name,
+                {refs({first, second}), integer(3), integer(0), integer(2), integer(0), {std::string("gradients")}},
+                {2});
+
+  EXPECT_THAT(dump(b.program),
+              HasSubstr("  [%2, %3] = muster::collective(values=[%0, %1], group=3, kind=0, reduction=2, root=0, "
+                        "purpose=\"gradients\")\n"));
+}
+
 TEST(Dump, ShowsTheValuesOfSmallConstants) {
   Builder b;
   b.program.constants.push_back({b.program.new_value(),
