@@ -172,8 +172,9 @@ class InStep(OfJobs):
             self.assertLess(sent, 2.3 * gradients)
 
     def test_strategies_are_made_anew_in_the_same_processes(self):
-        for size, rounds, near in ((2, "20", lambda _: True), (4, "6", lambda _: True), (4, "6", lambda index: index < 2)):
-            with Job("--rounds", rounds, started=range(size), size=size, near=near) as job:
+        for size, rounds, near, way in ((2, "20", lambda _: True, "auto"), (2, "3", lambda _: True, "ring"), (4, "6", lambda _: True, "auto"),
+                                        (4, "6", lambda index: index < 2, "auto"), (4, "3", lambda index: index < 2, "ring")):
+            with Job("--rounds", rounds, "--communication", way, started=range(size), size=size, near=near) as job:
                 job.expect_success()
 
     def test_gradients_in_many_packs_are_those_in_one(self):
@@ -363,7 +364,15 @@ class Faults(OfJobs):
     def test_a_worker_that_never_comes_is_named(self):
         with Job("--start-timeout", "1000", started=(0,)) as job:
             self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
-            self.assertRegex(job.workers[0].output(), NAMED.format(0) + r": these have not come within 1 s: rank 1 \(/job:worker/replica:0/task:1 at ")
+            self.assertRegex(job.workers[0].output(), "in_step: DEADLINE_EXCEEDED.*" + NAMED.format(0) + r": these have not come within 1 s: rank 1 \(/job:worker/replica:0/task:1 at ")
+
+    def test_a_worker_that_does_not_come_to_a_sum_is_named(self):
+        for kind in ("dense", "dense-many", "rows", "rows-many"):
+            with self.subTest(kind), Job("--timeout", "1000", "--stays-away-from", kind) as job:
+                self.assertEqual(job.workers[0].process.wait(PATIENCE), 1)
+                self.assertIn("step 1\n", job.workers[0].output())
+                self.assertRegex(job.workers[0].output(),
+                                 "in_step: DEADLINE_EXCEEDED.*" + NAMED.format(1) + r" did not come to call \d+ of the group within 1 s\n")
 
     def test_a_worker_that_is_started_anew_before_the_first_step_is_waited_for(self):
         with Job(started=(1,)) as job:

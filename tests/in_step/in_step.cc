@@ -3,9 +3,10 @@
 //           [--start-timeout MS] [--differs-at STEP] [--table ROWS]
 //           [--save-every STEPS] [--preemption yes] [--bytes-per-pack N] [--norm synchronized|of-replicas]
 //           [--layers-on NAME,NAME] [--differs-in purpose|type|shape|reduction|order] [--waits-for FILE]
-//           [--slots yes] [--communication auto|ring]
+//           [--slots yes] [--communication auto|ring] [--timeout MS] [--stays-away-from
+//           dense|dense-many|rows|rows-many]
 //           [--objects yes] [--save-async yes]
-//   in_step --rounds N
+//   in_step --rounds N [--communication auto|ring]
 //   in_step --variables-of MB
 //   in_step --fit EPOCHS --checkpoints DIRECTORY
 //   in_step --export FILE [--accumulate N]
@@ -101,11 +102,12 @@ void exchange(const muster::Strategy& strategy) {
 }
 
 // One strategy after the other in the same processes: what they reduce, gather and begin with.
-int make_anew(int rounds) {
+int make_anew(int rounds, const muster::CommunicationOptions& communication) {
   const muster::TfConfigClusterResolver resolver;
-  exchange(muster::MultiWorkerMirroredStrategy(resolver, {.devices = {"/device:CPU:0", "/device:CPU:1"}}));
+  exchange(muster::MultiWorkerMirroredStrategy(
+      resolver, {.devices = {"/device:CPU:0", "/device:CPU:1"}, .communication = communication}));
   for (int round = 1; round <= rounds; ++round) {
-    const muster::MultiWorkerMirroredStrategy strategy{resolver};
+    const muster::MultiWorkerMirroredStrategy strategy(resolver, {.communication = communication});
     const int size = strategy.num_replicas_in_sync(), rank = strategy.worker();
     const std::vector<int64_t> ones(static_cast<size_t>(round), 1);
     const auto variable = strategy.make<muster::Variable>(rank == 0 ? torch::ones(ones) : torch::zeros(ones));
@@ -119,6 +121,10 @@ int make_anew(int rounds) {
     const torch::Tensor pair = torch::tensor({2 * rank + 1, 2 * rank + 2});
     expect(sum(pair).equal(torch::tensor({size * size, size * (size + 1)})), "the sum of [1, 2], [3, 4], …");
     expect(sum(torch::ones({})).item<float>() == static_cast<float>(size), "the sum of ones");
+    expect(mean(torch::ones({})).item<float>() == 1, "the mean of ones");
+    expect(mean(torch::tensor(rank + 1.0)).item<double>() == (size + 1) / 2.0, "the mean of 1, 2, …");
+    expect(mean(pair.to(torch::kDouble)).equal(torch::tensor({size, size + 1}).to(torch::kDouble)),
+           "the mean of [1, 2], [3, 4], …");
     expect(fails([&] { sum(torch::tensor({true})); }), "a sum of bool is refused, and the group goes on");
     const muster::Sgd sgd({variable}, {.learning_rate = 1});
     auto alone = muster::function([&](torch::Tensor x) { sgd.minimize((variable.value() * x).sum()); });
@@ -229,6 +235,27 @@ void differ(const muster::Strategy& strategy, bool second, const std::string& wh
   }
 }
 
+// Steps that sum up something else in each kind, to the second of which one worker does not come.
+int stay_away(const muster::Strategy& strategy, bool second, const std::string& kind) {
+  std::vector<muster::Variable> tables;
+  for (int i = 0; i < (kind.ends_with("-many") ? 2 : 1); ++i) {
+    tables.push_back(strategy.make<muster::Variable>(torch::ones({10, 2})));
+  }
+  const muster::Sgd sgd(tables, {.learning_rate = 0.1});
+  auto step = muster::function([&](const torch::Tensor& ids) {
+    torch::Tensor loss = torch::zeros({});
+    for (const muster::Variable& table : tables) {
+      loss = loss + (kind.starts_with("rows") ? muster::lookup(table, ids) : table.value()).sum();
+    }
+    sgd.minimize(loss);
+  });
+  strategy.run(step, torch::tensor({1, 2}));
+  std::cout << "step 1" << std::endl;
+  while (second) std::this_thread::sleep_for(std::chrono::hours(1));
+  strategy.run(step, torch::tensor({1, 2}));
+  return 0;
+}
+
 // fit() over three batches, of which the last may make no whole step, and the model that comes of it without its code.
 int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::string, std::string>& flags) {
   torch::manual_seed(static_cast<uint64_t>(index) + 1);
@@ -295,17 +322,19 @@ int fit_with_metrics(const muster::Strategy& strategy) {
 
 int run(std::map<std::string, std::string>& flags) {
   muster::set_local_options({.devices = {.cpus = 4, .gpus = false}});
-  if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds);
+  const muster::CommunicationOptions communication{.bytes_per_pack = std::stoll(flags["--bytes-per-pack"]),
+                                                   .timeout = std::chrono::milliseconds(std::stoi(flags["--timeout"])),
+                                                   .implementation = flags["--communication"] == "ring"
+                                                                         ? muster::CommunicationImplementation::kRing
+                                                                         : muster::CommunicationImplementation::kAuto};
+  if (const int rounds = std::stoi(flags["--rounds"]); rounds > 0) return make_anew(rounds, communication);
 
   const std::vector<std::string> devices = split(flags["--devices"]);
   const bool alone = std::getenv("TF_CONFIG") == nullptr;
   const muster::MultiWorkerOptions options{
       .devices = devices,
       .start_timeout = std::chrono::milliseconds(std::stoi(flags["--start-timeout"])),
-      .communication = {.bytes_per_pack = std::stoll(flags["--bytes-per-pack"]),
-                        .implementation = flags["--communication"] == "ring"
-                                              ? muster::CommunicationImplementation::kRing
-                                              : muster::CommunicationImplementation::kAuto}};
+      .communication = communication};
   const muster::Strategy strategy =
       alone ? muster::Strategy(muster::MirroredStrategy(devices))
             : muster::Strategy(muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), options));
@@ -314,6 +343,7 @@ int run(std::map<std::string, std::string>& flags) {
   // What each begins with is its own; what counts is that of the first.
   const muster::TfConfigClusterResolver resolver;
   const int index = alone ? 0 : resolver.task_index().value_or(0);
+  if (const std::string& kind = flags["--stays-away-from"]; !kind.empty()) return stay_away(strategy, index == 1, kind);
   if (!flags["--linear-models"].empty()) {
     const double linear = muster::testing_support::linear_loss(strategy);
     std::cout << "linear " << linear << " wide_and_deep " << muster::testing_support::wide_and_deep_loss(strategy)
@@ -431,6 +461,8 @@ int main(int argc, char** argv) {
                                            {"--fit", "0"},
                                            {"--slots", ""},
                                            {"--communication", "auto"},
+                                           {"--timeout", "600000"},
+                                           {"--stays-away-from", ""},
                                            {"--differs-in", "purpose"},
                                            {"--waits-for", ""},
                                            {"--variables-of", "0"},
