@@ -191,7 +191,7 @@ std::vector<InputContext> ClusterCoordinator::input_contexts() const {
 }
 
 PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Dataset>& datasets,
-                                                        const std::string& position) {
+                                                        const std::string& position, SharedBy shared_by) {
   const bool handed_out = datasets.at(0).handed_out();
   for (const Dataset& dataset : datasets) {
     if (dataset.handed_out() == handed_out) continue;
@@ -214,16 +214,18 @@ PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Datase
       descriptions.push_back((places[i].empty() ? dataset : dataset.from(places[i])).serialize());
     }
   }
-  return {std::move(descriptions), handed_out, position, datasets.at(0).pattern(), core_->keeper()};
+  Iterator pattern = datasets.at(0).pattern();
+  pattern.shared_by = shared_by;
+  return {std::move(descriptions), handed_out, position, std::move(pattern), core_->keeper()};
 }
 
 std::string ClusterCoordinator::position(const PerWorkerDataset& dataset) {
-  const PerWorkerResource& resource = *dataset.shared_iterator().resource();
+  const PerWorkerResource& resource = *dataset.resource();
   if (auto all = resource.position()) return *all;
   std::vector<std::string> places;
   for (const auto& slot : core_->workers()) {
     try {
-      slot->prepare_resource(dataset.shared_iterator().resource());
+      slot->prepare_resource(dataset.resource());
       places.push_back(resource.position_at(*slot->worker()));
       if (places.back().empty()) {
         throw failed_precondition(
@@ -239,11 +241,11 @@ std::string ClusterCoordinator::position(const PerWorkerDataset& dataset) {
   return absl::StrJoin(places, "\n");
 }
 
-PerWorkerDistributedDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets,
-                                                                   const std::string& position) {
+PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<DistributedDataset>& datasets,
+                                                        const std::string& position) {
   std::vector<Dataset> plain;
   for (const DistributedDataset& each : datasets) plain.push_back(each.dataset);
-  return {per_worker_dataset(plain, position), datasets.at(0).replicas, datasets.at(0).global_batches};
+  return per_worker_dataset(plain, position, datasets.at(0).shared_by);
 }
 
 PerWorkerVariable ClusterCoordinator::create_per_worker_variable(const InitialValue& initial, const std::string& name) {

@@ -33,9 +33,9 @@ class ClusterCoordinator {
   ClusterCoordinator& operator=(const ClusterCoordinator&) = delete;
 
   // Does not wait, unless the queue is full. Arguments are those of the function, as they are now: whoever writes to a
-  // tensor later does not change what was scheduled. Where it takes an Iterator&, give a PerWorkerDataset or
-  // PerWorkerIterator. When that gives an element of another shape, the function is traced for it
-  // then, on a thread of the coordinator: what it captures lives until it has run.
+  // tensor later does not change what was scheduled. Where it takes an Iterator&, give a PerWorkerDataset. When that
+  // gives an element of another shape, the function is traced for it then, on a thread of the coordinator: what it
+  // captures lives until it has run.
   template <class F, class... Args>
   auto schedule(const Function<F>& function, const Args&... args) {
     return schedule_on(std::nullopt, function, args...);
@@ -95,7 +95,7 @@ class ClusterCoordinator {
   // Error{kInvalidArgument} for a dataset with a generator in it, and if `make` makes a variable.
   // `position`: what position() of such a dataset gave, of as many workers; it goes on there.
   template <class Make>
-  auto create_per_worker_dataset(const Make& make, const std::string& position = {}) {
+  PerWorkerDataset create_per_worker_dataset(const Make& make, const std::string& position = {}) {
     if constexpr (std::is_same_v<Make, Dataset> || std::is_same_v<Make, DistributedDataset>) {
       return per_worker_dataset(std::vector<Make>{make}, position);
     } else if constexpr (std::is_invocable_v<Make, InputContext>) {
@@ -115,7 +115,6 @@ class ClusterCoordinator {
   // Where the workers are in it, as text: to be saved with a checkpoint (the metadata of Checkpoints::save), so that a
   // job that is started again does not see what it has seen. join() first: what is under way counts as taken.
   std::string position(const PerWorkerDataset& dataset);
-  std::string position(const PerWorkerDistributedDataset& dataset) { return position(dataset.dataset()); }
 
   // A variable of which every worker has its own.
   PerWorkerVariable create_per_worker_variable(const InitialValue& initial, const std::string& name = "variable");
@@ -138,9 +137,7 @@ class ClusterCoordinator {
   static const T& plain(const T& argument) {
     return argument;
   }
-  static const Iterator& plain(const PerWorkerIterator& iterator) { return iterator.iterator(); }
-  static const Iterator& plain(const PerWorkerDataset& dataset) { return dataset.shared_iterator().iterator(); }
-  static const DistributedIterator& plain(const PerWorkerDistributedDataset& dataset) { return dataset.iterator(); }
+  static const Iterator& plain(const PerWorkerDataset& dataset) { return dataset.argument(); }
   template <class T>
   static void plain(const RemoteValue<T>&) {
     static_assert(sizeof(T) == 0, "a RemoteValue cannot be an argument of schedule(); fetch it first");
@@ -161,10 +158,6 @@ class ClusterCoordinator {
   static void note_resource(std::vector<std::shared_ptr<PerWorkerResource>>& resources,
                             std::vector<std::shared_ptr<void>>& holds, const T& argument) {
     if constexpr (std::is_same_v<T, PerWorkerDataset>) {
-      note_resource(resources, holds, argument.shared_iterator());
-    } else if constexpr (std::is_same_v<T, PerWorkerDistributedDataset>) {
-      note_resource(resources, holds, argument.dataset());
-    } else if constexpr (std::is_same_v<T, PerWorkerIterator>) {
       resources.push_back(argument.resource());
       holds.push_back(argument.hold());
     }
@@ -178,9 +171,9 @@ class ClusterCoordinator {
   [[noreturn]] static void refuse_variable(const Variable::State& variable, const std::string& function);
   static void check_workers_of(const Program& program, std::optional<int> worker);
   void traced(std::chrono::nanoseconds took);
-  PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets, const std::string& position);
-  PerWorkerDistributedDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets,
-                                                 const std::string& position);
+  PerWorkerDataset per_worker_dataset(const std::vector<Dataset>& datasets, const std::string& position,
+                                      SharedBy shared_by = SharedBy::kNobody);
+  PerWorkerDataset per_worker_dataset(const std::vector<DistributedDataset>& datasets, const std::string& position);
   static VariableScope without_variables();
   std::vector<InputContext> input_contexts() const;
 

@@ -281,7 +281,7 @@ TEST_P(PerWorkerData, LivesUntilItsFunctionsHaveRunAndNoLonger) {
 
   std::vector<RemoteValue<at::Tensor>> values;
   for (int round = 0; round < 10; ++round) {
-    PerWorkerIterator iterator = numbers.iterator();
+    PerWorkerDataset iterator = numbers.iterator();
     for (int i = 0; i < 11; ++i) values.push_back(coordinator_.schedule(step, iterator));
   }
   coordinator_.join();

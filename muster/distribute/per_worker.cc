@@ -76,36 +76,34 @@ class SharedSourceResource : public SourceResource {
 
 }  // namespace
 
-PerWorkerIterator::PerWorkerIterator(std::shared_ptr<PerWorkerResource> resource, std::weak_ptr<ResourceKeeper> keeper,
-                                     Iterator iterator)
-    : iterator_(std::move(iterator)), resource_(std::move(resource)) {
-  released_ = std::shared_ptr<void>(nullptr, [resource = resource_, keeper = std::move(keeper)](void*) {
-    if (auto alive = keeper.lock()) alive->release(resource);
-  });
-}
-
 PerWorkerDataset::PerWorkerDataset(std::vector<std::string> descriptions, bool handed_out, std::string dealt_before,
                                    Iterator pattern, std::weak_ptr<ResourceKeeper> keeper)
     : descriptions_(std::make_shared<const std::vector<std::string>>(std::move(descriptions))),
       handed_out_(handed_out),
       dealt_before_(std::move(dealt_before)),
-      pattern_(std::move(pattern)),
-      keeper_(std::move(keeper)) {
-  shared_ = std::make_shared<const PerWorkerIterator>(iterator());
+      keeper_(std::move(keeper)),
+      argument_(std::move(pattern)) {
+  begin();
 }
 
-PerWorkerIterator PerWorkerDataset::iterator() const {
+PerWorkerDataset PerWorkerDataset::iterator() const {
+  PerWorkerDataset anew = *this;
+  anew.begin();
+  return anew;
+}
+
+void PerWorkerDataset::begin() {
   PlainTensors plain;
   const uint64_t number = random_id() >> 1;  // an int64 in programs
-  Iterator iterator = pattern_;
-  iterator.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
-  std::shared_ptr<PerWorkerResource> resource;
+  argument_.number = at::scalar_tensor(static_cast<int64_t>(number), at::TensorOptions(at::kLong));
   if (handed_out_) {
-    resource = std::make_shared<SharedSourceResource>(number, descriptions_, dealt_before_);
+    resource_ = std::make_shared<SharedSourceResource>(number, descriptions_, dealt_before_);
   } else {
-    resource = std::make_shared<SourceResource>(number, descriptions_);
+    resource_ = std::make_shared<SourceResource>(number, descriptions_);
   }
-  return {std::move(resource), keeper_, std::move(iterator)};
+  released_ = std::shared_ptr<void>(nullptr, [resource = resource_, keeper = keeper_](void*) {
+    if (auto alive = keeper.lock()) alive->release(resource);
+  });
 }
 
 }  // namespace muster

@@ -43,25 +43,8 @@ class ResourceKeeper {
   virtual void release(std::shared_ptr<PerWorkerResource> resource) = 0;
 };
 
-// A sequence that every worker reads for itself. The sequences end with the last copy.
-class PerWorkerIterator {
- public:
-  PerWorkerIterator(std::shared_ptr<PerWorkerResource> resource, std::weak_ptr<ResourceKeeper> keeper,
-                    Iterator iterator);
-
-  const Iterator& iterator() const { return iterator_; }
-  const std::shared_ptr<PerWorkerResource>& resource() const { return resource_; }
-  // Counts as a copy: what is scheduled holds it until it has run.
-  const std::shared_ptr<void>& hold() const { return released_; }
-
- private:
-  Iterator iterator_;
-  std::shared_ptr<PerWorkerResource> resource_;
-  std::shared_ptr<void> released_;  // its end is the end of the last copy
-};
-
-// The description of a sequence for every worker. As an argument of schedule() it stands for one iterator over it, the
-// same in all calls. A handle, cheap to copy.
+// A sequence that every worker reads for itself. As an argument of schedule() it stands for its iterator there, the
+// same in all calls. A handle, cheap to copy; the sequences end with the last copy.
 class PerWorkerDataset {
  public:
   // `descriptions`: one for all workers, or one for each. `handed_out`: they read it together.
@@ -69,18 +52,25 @@ class PerWorkerDataset {
   PerWorkerDataset(std::vector<std::string> descriptions, bool handed_out, std::string dealt_before, Iterator pattern,
                    std::weak_ptr<ResourceKeeper> keeper);
 
-  // A new one: every worker begins at the beginning.
-  PerWorkerIterator iterator() const;
-  // Always the same one.
-  const PerWorkerIterator& shared_iterator() const { return *shared_; }
+  // A new one over the same examples: every worker begins at the beginning.
+  PerWorkerDataset iterator() const;
+
+  // What a traced function gets for it.
+  const Iterator& argument() const { return argument_; }
+  const std::shared_ptr<PerWorkerResource>& resource() const { return resource_; }
+  // Counts as a copy: what is scheduled holds it until it has run.
+  const std::shared_ptr<void>& hold() const { return released_; }
 
  private:
+  void begin();
+
   std::shared_ptr<const std::vector<std::string>> descriptions_;
   bool handed_out_;
   std::string dealt_before_;
-  Iterator pattern_;
   std::weak_ptr<ResourceKeeper> keeper_;
-  std::shared_ptr<const PerWorkerIterator> shared_;
+  Iterator argument_;
+  std::shared_ptr<PerWorkerResource> resource_;
+  std::shared_ptr<void> released_;  // its end is the end of the last copy
 };
 
 // A variable of which every worker has its own: no other one sees what it writes there.

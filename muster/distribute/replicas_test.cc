@@ -241,11 +241,8 @@ TEST_P(TwoReplicas, AreTheGpusThatTheResolverKnowsOf) {
 TEST_P(Replicas, ShareTheBatchesOfADataset) {
   auto batches = coordinator_.create_per_worker_dataset(
       [&] { return strategy_.distribute_dataset(Dataset::range(1, 11).batch(4, true)); });
-  auto replica = function([](at::Tensor x) { return x + 0; });
-  auto step = function([&](DistributedIterator& it) {
-    auto [x] = it.next<1>();
-    return strategy_.run(replica, x);
-  });
+  auto replica = function([](Iterator& it) { return it.next<1>()[0] + 0; });
+  auto step = function([&](Iterator& it) { return strategy_.run(replica, it); });
 
   const auto each = coordinator_.schedule(step, batches).fetch();
 
@@ -263,8 +260,8 @@ TEST_P(Replicas, HaveBatchesOfTheirOwnIfTheyAreMadeForThem) {
     return strategy_.distribute_datasets_from_function(
         [&](const InputContext& inner) { return Dataset::range(1, 11).batch(inner.per_replica_batch_size(4), true); });
   });
-  auto replica = function([](at::Tensor x) { return x + 0; });
-  auto step = function([&](DistributedIterator& it) { return strategy_.run(replica, it.next<1>()[0]); });
+  auto replica = function([](Iterator& it) { return it.next<1>()[0] + 0; });
+  auto step = function([&](Iterator& it) { return strategy_.run(replica, it); });
 
   const auto each = coordinator_.schedule(step, batches).fetch();
 
@@ -294,8 +291,8 @@ TEST_P(Replicas, TakeAnElementEachFromAPlainIterator) {
 TEST_P(Replicas, ShareALastSmallerBatch) {
   auto batches = coordinator_.create_per_worker_dataset(
       [&] { return strategy_.distribute_dataset(Dataset::range(1, 11).batch(4)); });
-  auto replica = function([](at::Tensor x) { return x + 0; });
-  auto step = function([&](DistributedIterator& it) { return strategy_.run(replica, it.next<1>()[0]); });
+  auto replica = function([](Iterator& it) { return it.next<1>()[0] + 0; });
+  auto step = function([&](Iterator& it) { return strategy_.run(replica, it); });
 
   std::vector<int64_t> seen;
   for (int i = 0; i < 3; ++i) {

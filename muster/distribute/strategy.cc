@@ -177,6 +177,19 @@ Iterator Strategy::distribute_own(const Dataset& dataset) const {
                        dataset.pattern());
 }
 
+DistributedDataset Strategy::distribute_dataset(Dataset dataset) const {
+  std::function<Iterator()> begin;
+  if (!parts_->servers) begin = [strategy = *this, dataset] { return strategy.distribute(dataset); };
+  const SharedBy shared_by = num_replicas_in_sync() > 1 ? SharedBy::kAllReplicas : SharedBy::kNobody;
+  return {std::move(dataset), shared_by, std::move(begin)};
+}
+
+DistributedDataset Strategy::distributed_own(Dataset dataset) const {
+  std::function<Iterator()> begin;
+  if (!parts_->servers) begin = [strategy = *this, dataset] { return strategy.distribute_own(dataset); };
+  return {std::move(dataset), SharedBy::kNobody, std::move(begin)};
+}
+
 void Strategy::say_once(std::string line) const {
   absl::MutexLock lock(&parts_->mu);
   if (parts_->said == line) return;  // as in the epoch before

@@ -122,13 +122,12 @@ class Strategy {
   // may have different numbers of batches, they tell each other before each step if there is more; not after repeat()
   // without a count, which has no end.
 
-  // The same for ClusterCoordinator::create_per_worker_dataset.
-  DistributedDataset distribute_dataset(Dataset dataset) const {
-    return {std::move(dataset), num_replicas_in_sync(), /*global_batches=*/true};
-  }
+  // The same, to be begun later, and again: by iterator(), or where data is read at workers by
+  // ClusterCoordinator::create_per_worker_dataset.
+  DistributedDataset distribute_dataset(Dataset dataset) const;
   template <class Make>
   DistributedDataset distribute_datasets_from_function(const Make& make) const {
-    return {make(input_context()), num_replicas_in_sync(), /*global_batches=*/false};
+    return distributed_own(make(input_context()));
   }
 
   // For Checkpoints.
@@ -179,6 +178,7 @@ class Strategy {
   void check_one_of_each(const char* what, size_t values) const;
   // Begins a sequence of elements that are for one replica each.
   Iterator distribute_own(const Dataset& dataset) const;
+  DistributedDataset distributed_own(Dataset dataset) const;
   void say_once(std::string line) const;
   // Modules keep plain tensors, so somebody has to hold their variables.
   void keep(ModuleVariables variables) const;

@@ -157,6 +157,46 @@ TEST(DistributedData, GivesEachReplicaItsShareOfABatch) {
   EXPECT_EQ(sorted_rows(halves).size(), 100u);
 }
 
+// ---- By any strategy that takes its steps here
+std::vector<Strategy> strategies_of_this_process() {
+  const std::vector<std::string> devices{"/device:CPU:1", "/device:CPU:2"};
+  return {Strategy(), OneDeviceStrategy(devices[0]), MirroredStrategy(devices),
+          CentralStorageStrategy(devices, "/device:CPU:0")};
+}
+
+TEST(DistributedData, IsBegunAgainByWhatTheStrategyMadeOfADataset) {
+  for (const Strategy& strategy : strategies_of_this_process()) {
+    const int64_t replicas = strategy.num_replicas_in_sync();
+    const DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(8).batch(4));
+    auto rows = function([](Iterator& it) { return it.next<1>()[0] + 0; });
+    for (int time = 0; time < 2; ++time) {
+      Iterator it = dataset.iterator();
+      for (int64_t first = 0; first < 8; first += 4) {
+        const PerReplica<at::Tensor> batch = strategy.run(rows, it);
+
+        EXPECT_EQ(batch.values[0].size(0), 4 / replicas);
+        EXPECT_TRUE(strategy.gather(batch).equal(torch::arange(first, first + 4)));
+      }
+    }
+  }
+}
+
+TEST(DistributedData, IsBegunAgainByWhatTheStrategyMadeOfAFunction) {
+  for (const Strategy& strategy : strategies_of_this_process()) {
+    const int64_t replicas = strategy.num_replicas_in_sync();
+    const DistributedDataset dataset = strategy.distribute_datasets_from_function([&](const InputContext& context) {
+      EXPECT_EQ(context.num_replicas_in_sync, replicas);
+      return Dataset::range(8).batch(context.per_replica_batch_size(4));
+    });
+    auto rows = function([](Iterator& it) { return it.next<1>()[0] + 0; });
+    for (int time = 0; time < 2; ++time) {
+      Iterator it = dataset.iterator();
+
+      EXPECT_TRUE(strategy.gather(strategy.run(rows, it)).equal(torch::arange(4)));
+    }
+  }
+}
+
 // ---- From a function
 TEST(DistributedData, FromAFunctionEndsWithTheLastStepThatAnyReplicaHas) {
   Workers two_devices{.replicas = 2};
