@@ -135,6 +135,34 @@ TEST_P(FitUnderAnyStrategy, ChangesTheRateWithoutANewTrace) {
   EXPECT_TRUE(weights[4].equal(weights[2])) << "at a rate of 0";
 }
 
+// The shares of two replicas: 3 and 2 rows, 2 and 1, 1 and none.
+TEST(FitOfUnevenBatches, CountsEachReplicaAlikeAndOneWithoutRowsAsNothing) {
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  for (const Strategy& strategy : std::vector<Strategy>{MirroredStrategy(devices), CentralStorageStrategy(devices)}) {
+    for (const int64_t rows : {5, 3, 1}) {
+      torch::manual_seed(2);
+      const at::Tensor x = torch::randn({rows, 2}), y = x.sum(1, true);
+      torch::manual_seed(1);
+      torch::nn::Linear alone(2, 1);
+      at::Tensor loss = torch::zeros({});
+      for (const at::Tensor& share : torch::arange(rows).split((rows + 1) / 2)) {
+        loss = loss + torch::mse_loss(alone->forward(x.index_select(0, share)), y.index_select(0, share)) / 2;
+      }
+      loss.backward();
+      torch::manual_seed(1);
+      auto net = strategy.make<torch::nn::Linear>(2, 1);
+      Model model = compile(net, {.optimizer = Sgd({.learning_rate = 0.1}), .loss = mean_squared_error});
+
+      model.fit(Dataset::tensors({x, y}).batch(rows), {.verbose = kQuiet});
+
+      for (const auto& parameter : alone->named_parameters()) {
+        const at::Tensor expected = parameter->detach() - 0.1 * parameter->grad();
+        EXPECT_TRUE(adopted(net).at(parameter.key()).value().allclose(expected, 1e-4, 1e-6)) << parameter.key() << rows;
+      }
+    }
+  }
+}
+
 TEST(Summary, SaysWhichRowsOfATableAreWhere) {
   const InProcessCluster cluster({.workers = 1, .ps = 2, .transport = Transport::kLocal});
   const Strategy strategy =
