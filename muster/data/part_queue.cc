@@ -43,7 +43,7 @@ void PartQueue::returned(int64_t drained) {
 
 void PartQueue::used(int64_t elements) {
   PartsDone waiter;
-  PartsWanted report;
+  PartsWanted told;
   {
     absl::MutexLock lock(&mu_);
     in_use_ -= elements;
@@ -51,12 +51,29 @@ void PartQueue::used(int64_t elements) {
     used_ = drained_;
     // Nobody may ask for an element here for a long time, and others wait to know whether this one is done.
     if (asks_ || !waiter_ || used_ <= static_cast<int64_t>(forgotten_)) return;
-    said_ = used_;
-    report = request();
-    report.request = 0;
+    told = report();
     waiter = std::exchange(waiter_, nullptr);
   }
-  waiter({}, std::move(report));
+  waiter({}, std::move(told));
+}
+
+void PartQueue::taken_again() {
+  PartsDone waiter;
+  PartsWanted told;
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(idle_, 0) == 0 || asks_ || !waiter_) return;
+    told = report();
+    waiter = std::exchange(waiter_, nullptr);
+  }
+  waiter({}, std::move(told));
+}
+
+PartsWanted PartQueue::report() {
+  said_ = used_;
+  PartsWanted told = request();
+  told.request = 0;
+  return told;
 }
 
 void PartQueue::forget_said() {
@@ -73,11 +90,12 @@ PartsWanted PartQueue::request() const {
           .round = round_,
           .late = late_,
           .ended = ended_,
-          .too_few = too_few_,
+          .idle = idle_,
+          .needs = needs_,
           .used = {taken_.begin(), taken_.begin() + static_cast<ptrdiff_t>(new_ones)}};
 }
 
-PartsGiven PartQueue::ask(std::optional<int64_t> has_at_end, const CheckOpen& check) {
+PartsGiven PartQueue::ask(const std::optional<Taking>& at_end, const CheckOpen& check) {
   PartsDone waiter;
   PartsWanted wanted;
   const auto asked_at = std::chrono::steady_clock::now();
@@ -86,8 +104,9 @@ PartsGiven PartQueue::ask(std::optional<int64_t> has_at_end, const CheckOpen& ch
     if (!asks_ && !answer_) {  // else the one who asked has been cancelled, and the answer is as good for this one
       asks_ = true;
       ++asked_;
-      ended_ = has_at_end.has_value();
-      too_few_ = has_at_end.value_or(0) > 0 && *has_at_end == in_use_;
+      ended_ = at_end.has_value();
+      idle_ = at_end && at_end->has == in_use_ ? in_use_ : 0;
+      needs_ = at_end ? at_end->needs : 0;
       said_ = used_;
       wanted = request();
       waiter = std::exchange(waiter_, nullptr);
@@ -99,7 +118,13 @@ PartsGiven PartQueue::ask(std::optional<int64_t> has_at_end, const CheckOpen& ch
       absl::MutexLock lock(&mu_);
       if (!answer_ && !closed_) changed_.wait_for(mu_, kLookAgain);
       if (closed_) throw cancelled("the dataset was closed");
-      if (answer_) return *std::exchange(answer_, std::nullopt);
+      if (answer_) {
+        PartsGiven given = *std::exchange(answer_, std::nullopt);
+        // To one who was cancelled and needed more.
+        const bool of_another = given.what == PartsGiven::What::kEnd && at_end && at_end->needs < needs_;
+        if (of_another) given.what = PartsGiven::What::kElsewhere;
+        return given;
+      }
       if (std::chrono::steady_clock::now() - asked_at > kNobodyThere)
         throw unavailable("nobody hands out the parts of the dataset");
     }
@@ -116,7 +141,7 @@ std::optional<int64_t> PartQueue::take(const CheckOpen& check) {
   }
 }
 
-bool PartQueue::more_after_end(bool may_come_back, int64_t has, const CheckOpen& check) {
+bool PartQueue::more_after_end(const Taking& how, const CheckOpen& check) {
   {
     absl::MutexLock lock(&mu_);
     late_ = true;
@@ -124,7 +149,7 @@ bool PartQueue::more_after_end(bool may_come_back, int64_t has, const CheckOpen&
     if (in_use_ == 0) used_ = drained_;
   }
   while (true) {
-    const PartsGiven given = ask(has, check);
+    const PartsGiven given = ask(how, check);
     switch (given.what) {
       case PartsGiven::What::kAgain: return true;
       case PartsGiven::What::kEnd: return false;
@@ -135,7 +160,7 @@ bool PartQueue::more_after_end(bool may_come_back, int64_t has, const CheckOpen&
       absl::MutexLock lock(&mu_);
       if (!closed_) changed_.wait_for(mu_, kMomentForOthers);
     }
-    if (may_come_back) throw others_still_read();
+    if (how.may_come_back) throw others_still_read();
     check();
   }
 }

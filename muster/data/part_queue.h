@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/base/deadline_timer.h"
+#include "muster/runtime/element_source.h"
 #include "muster/runtime/parts.h"
 
 namespace muster {
@@ -34,9 +35,11 @@ class PartQueue {
   // One has left, and with it all elements of the first `drained` parts that were taken.
   void returned(int64_t drained) ABSL_LOCKS_EXCLUDED(mu_);
   void used(int64_t elements) ABSL_LOCKS_EXCLUDED(mu_);
+  // A run has one that another has given back: what was said of those that nobody works with is over.
+  void taken_again() ABSL_LOCKS_EXCLUDED(mu_);
   // After the last element: whether there is more, since somebody was lost who had it. Throws others_still_read() as
-  // long as that may be, if `may_come_back`; else it waits. `has`: elements of who asks, with which it does not begin.
-  bool more_after_end(bool may_come_back, int64_t has, const CheckOpen& check) ABSL_LOCKS_EXCLUDED(mu_);
+  // long as that may be, if who asks may come back; else it waits.
+  bool more_after_end(const Taking& how, const CheckOpen& check) ABSL_LOCKS_EXCLUDED(mu_);
 
   // ---- For who hands out
   // Answers the last request and calls `wanted` when there is another one, once. Returns a number for give_up, or 0 if
@@ -46,9 +49,10 @@ class PartQueue {
   void close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  PartsGiven ask(std::optional<int64_t> has_at_end, const CheckOpen& check) ABSL_LOCKS_EXCLUDED(mu_);
+  PartsGiven ask(const std::optional<Taking>& at_end, const CheckOpen& check) ABSL_LOCKS_EXCLUDED(mu_);
   PartsWanted request() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void forget_said() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  PartsWanted report() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   SteadyCondVar changed_;
@@ -66,7 +70,8 @@ class PartQueue {
   int64_t asked_ ABSL_GUARDED_BY(mu_) = 0;  // requests
   int64_t said_ ABSL_GUARDED_BY(mu_) = 0;   // used parts, in the last request
   bool asks_ ABSL_GUARDED_BY(mu_) = false;  // it has no answer yet
-  bool ended_ ABSL_GUARDED_BY(mu_) = false, too_few_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t idle_ ABSL_GUARDED_BY(mu_) = 0, needs_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<PartsGiven> answer_ ABSL_GUARDED_BY(mu_);  // not yet taken
   PartsDone waiter_ ABSL_GUARDED_BY(mu_);
   uint64_t waiters_ ABSL_GUARDED_BY(mu_) = 0;  // so far

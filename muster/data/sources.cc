@@ -175,7 +175,7 @@ bool keeps_order(const DatasetNode& node) {
 }
 
 // Else somebody only reads, and waiting for elements is all that there is to do.
-bool in_a_run() { return TakingFor::may_come_back() || TakingFor::current() != nullptr; }
+bool in_a_run() { return TakingFor::how().may_come_back || TakingFor::current() != nullptr; }
 
 // Whether nobody in this process has been told of the stage that limits it: a dataset is opened anew for each epoch.
 bool told_first(const InputTiming& timing) {
@@ -233,6 +233,9 @@ class OpenedDataset : public ElementSource {
   }
   void used(int64_t elements) override {
     if (parts_) parts_->used(elements);
+  }
+  void taken_again() override {
+    if (parts_) parts_->taken_again();
   }
   void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {
     if (!parts_) return ElementSource::hand_out(given, cancellation, std::move(wanted));
@@ -314,9 +317,7 @@ class OpenedDataset : public ElementSource {
   }
 
   bool more_after_end() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const bool more =
-        parts_->more_after_end(TakingFor::may_come_back(), TakingFor::has(), [this] { throw_if_unwanted(closed_); });
-    if (!more) return false;
+    if (!parts_->more_after_end(TakingFor::how(), [this] { throw_if_unwanted(closed_); })) return false;
     source_->restart();
     return true;
   }

@@ -38,8 +38,10 @@ PartsGiven PartDealer::give(size_t worker, const PartsWanted& wanted) {
     return {.what = PartsGiven::What::kPart, .part = part};
   }
   if (!wanted.ended) return {.what = PartsGiven::What::kRoundOver};
-  const auto has_ended = [this](const auto& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return held.second.empty() || too_few_.contains(held.first);
+  // A function that needs fewer may still use up what is too few for this one.
+  const auto has_ended = [&](const auto& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto idle = idle_.find(held.first);
+    return held.second.empty() || (idle != idle_.end() && idle->second < wanted.needs);
   };
   // Whoever gave elements back for another reason may never ask again.
   const bool all =
@@ -74,8 +76,8 @@ PartsGiven PartDealer::answer(size_t worker, const PartsWanted& wanted) {
       if (--rounds_[part.round].unused == 0 && part.round + 1 < begun_) rounds_.erase(part.round);
     }
     if (!wanted.used.empty()) last_change_ = std::chrono::steady_clock::now();
-    too_few_.erase(worker);
-    if (wanted.ended && wanted.too_few) too_few_.insert(worker);
+    idle_.erase(worker);
+    if (wanted.ended && wanted.idle > 0) idle_[worker] = wanted.idle;
     if (wanted.request == 0) return given;  // it wants nothing
     if (!wanted.late && !wanted.ended) round(wanted.round);
     given = give(worker, wanted);
@@ -87,7 +89,7 @@ PartsGiven PartDealer::answer(size_t worker, const PartsWanted& wanted) {
 
 void PartDealer::lost(size_t worker) {
   absl::MutexLock lock(&mu_);
-  too_few_.erase(worker);
+  idle_.erase(worker);
   auto held = held_.extract(worker);
   if (held.empty()) return;
   for (const SourcePart& part : held.mapped()) rounds_[part.round].left.push_front(part.number);

@@ -45,7 +45,7 @@ class PartDealer {
   std::map<int64_t, Round> rounds_ ABSL_GUARDED_BY(mu_);
   int64_t begun_ ABSL_GUARDED_BY(mu_) = 0;                            // rounds
   std::map<size_t, std::set<SourcePart>> held_ ABSL_GUARDED_BY(mu_);  // by worker
-  std::set<size_t> too_few_ ABSL_GUARDED_BY(mu_);                     // workers that can do nothing with what they have
+  std::map<size_t, int64_t> idle_ ABSL_GUARDED_BY(mu_);               // elements of those who work with none of theirs
   // Of a position: rounds that are over, and what was used of the next one.
   int64_t rounds_before_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t parts_before_ ABSL_GUARDED_BY(mu_) = -1;

@@ -164,6 +164,23 @@ TEST_P(HandedOutData, EndsWhereWhatIsLeftIsTooFewForAStep) {
   EXPECT_THAT(sum, ::testing::AnyOf(4, 8)) << "whole steps, and each worker may have too few for one more";
 }
 
+TEST_P(HandedOutData, OfWhichThereIsTooLittleForAStepIsUsedBySmallerOnes) {
+  for (int trial = 0; trial < 5; ++trial) {
+    make(2);
+    auto step = counting();
+    auto of_seven = function([this](Iterator& it) {
+      for (int i = 0; i < 7; ++i) counts_->assign_add(torch::one_hot(it.next<1>()[0], kNumbers).sum(0));
+    });
+    auto data = coordinator_->create_per_worker_dataset(dynamic(Dataset::range(6).batch(1)));
+    auto first = coordinator_->schedule_on(0, of_seven, data), second = coordinator_->schedule_on(1, of_seven, data);
+    for (const auto& value : {first, second}) EXPECT_EQ(caught([&] { value.fetch(); }).code(), StatusCode::kOutOfRange);
+
+    EXPECT_TRUE(use(step, data, 6));
+
+    EXPECT_EQ(counts_->value().sum().item<int64_t>(), 6);
+  }
+}
+
 TEST_P(HandedOutData, LeavesNothingBehind) {
   make(2);
   auto step = counting();
@@ -275,12 +292,12 @@ TEST(PartDealer, GivesWhatALostWorkerHadNotUsedToTheNext) {
 TEST(PartDealer, EndsWhenAllWhoHavePartsCanDoNothingWithThem) {
   PartDealer dealer;
   for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
-  PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .too_few = true};
+  PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .idle = 2, .needs = 3};
 
   EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kElsewhere) << "the other one may be lost";
-  more.too_few = false;
+  more.idle = 0;
   EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kElsewhere) << "it has runs that may be lost";
-  more.too_few = true;
+  more.idle = 2;
   EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kEnd);
   EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kEnd);
 }
@@ -288,7 +305,7 @@ TEST(PartDealer, EndsWhenAllWhoHavePartsCanDoNothingWithThem) {
 TEST(PartDealer, LetsWhoHasTooFewGoOnWithWhatALostWorkerHad) {
   PartDealer dealer;
   for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
-  const PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .too_few = true};
+  const PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .idle = 2, .needs = 3};
   dealer.answer(0, more);
   dealer.lost(1);
   EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kAgain);
@@ -297,6 +314,29 @@ TEST(PartDealer, LetsWhoHasTooFewGoOnWithWhatALostWorkerHad) {
   dealer.answer(1, {.request = 1, .parts = 4, .late = true});
   EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kElsewhere) << "what it said is over with what it was given";
   EXPECT_EQ(dealer.answer(0, more).what, PartsGiven::What::kEnd);
+}
+
+TEST(PartDealer, LeavesToAFunctionThatNeedsFewerWhatIsTooFewForAnother) {
+  PartDealer dealer;
+  for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
+  const PartsWanted of_many = {.request = 2, .parts = 4, .late = true, .ended = true, .idle = 2, .needs = 3};
+  for (const int worker : {0, 1}) dealer.answer(worker, of_many);
+
+  PartsWanted of_one = {.request = 3, .parts = 4, .late = true, .ended = true, .needs = 1, .used = {{0, 0}, {0, 2}}};
+  EXPECT_EQ(dealer.answer(0, of_one).what, PartsGiven::What::kElsewhere) << "the other one has two, and may use them";
+  of_one.used = {{0, 1}, {0, 3}};
+  EXPECT_EQ(dealer.answer(1, of_one).what, PartsGiven::What::kEnd);
+}
+
+TEST(PartDealer, DoesNotTakeForIdleWhatARunHasTakenAgain) {
+  PartDealer dealer;
+  for (int i = 0; i < 4; ++i) dealer.answer(i % 2, wants());
+  const PartsWanted more = {.request = 2, .parts = 4, .late = true, .ended = true, .idle = 2, .needs = 3};
+  dealer.answer(0, more);
+
+  dealer.answer(0, {.request = 0, .parts = 4, .late = true, .ended = true});
+
+  EXPECT_EQ(dealer.answer(1, more).what, PartsGiven::What::kElsewhere) << "its worker may be lost";
 }
 
 TEST(PartDealer, RefusesWorkersThatSeeOtherFiles) {

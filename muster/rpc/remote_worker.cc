@@ -302,7 +302,8 @@ void RemoteWorker::hand_out(uint64_t number, const PartsGiven& given, const Canc
                                .round = answer.round(),
                                .late = answer.late(),
                                .ended = answer.ended(),
-                               .too_few = answer.too_few()};
+                               .idle = answer.idle(),
+                               .needs = answer.needs()};
                       for (const auto& part : answer.used()) parts.used.push_back({part.round(), part.number()});
                     } catch (...) {
                       return wanted(status_of(std::current_exception()), {});

@@ -142,7 +142,8 @@ void hand_out(LocalWorker& worker, const std::shared_ptr<RpcCall>& call) {
     answer.set_round(wanted.round);
     answer.set_late(wanted.late);
     answer.set_ended(wanted.ended);
-    answer.set_too_few(wanted.too_few);
+    answer.set_idle(wanted.idle);
+    answer.set_needs(wanted.needs);
     for (const SourcePart& part : wanted.used) {
       proto::PartNumber& used = *answer.add_used();
       used.set_round(part.round);

@@ -33,6 +33,8 @@ class ElementSource {
   virtual void close() {}
   // So many of its elements were used by runs that have ended.
   virtual void used(int64_t /*elements*/) {}
+  // A run takes an element that another one has given back.
+  virtual void taken_again() {}
   // Of a sequence that others read, too: answers what it has asked for, and calls `wanted` once, when it asks for more
   // or there is nobody to ask. `cancellation` may be null, and lives until then.
   virtual void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted);
@@ -43,26 +45,30 @@ class ElementSource {
   virtual InputTiming timing() const { return {}; }
 };
 
+// How a run takes an element.
+struct Taking {
+  bool may_come_back = false;  // nothing has happened yet, and the run can as well be tried elsewhere
+  int64_t has = 0;             // elements of the sequence
+  int64_t needs = 1;           // so many of them at least, in all: it cannot go on with fewer
+};
+
 // On whose behalf this thread takes elements: while one of these lives, a sequence that takes long to find one ends
 // with Error{kCancelled} when the run is cancelled.
 class [[nodiscard]] TakingFor {
  public:
-  // Null: nobody cancels it. `may_come_back`: nothing has happened yet, and the run can as well be tried elsewhere.
-  // `has`: so many elements of the sequence, and cannot go on without more.
-  explicit TakingFor(const Cancellation* run, bool may_come_back = false, int64_t has = 0);
+  // Null: nobody cancels it.
+  explicit TakingFor(const Cancellation* run, const Taking& how = {});
   ~TakingFor();
   TakingFor(const TakingFor&) = delete;
   TakingFor& operator=(const TakingFor&) = delete;
 
   static void throw_if_cancelled();
-  static bool may_come_back();
-  static int64_t has();
-  static const Cancellation* current();  // of the innermost one on this thread; null: none, or nobody cancels it
+  static Taking how();  // of the innermost one on this thread
+  static const Cancellation* current();  // likewise; null: none, or nobody cancels it
 
  private:
   const Cancellation* const outer_;
-  const bool outer_may_come_back_;
-  const int64_t outer_has_;
+  const Taking outer_how_;
 };
 
 // Opens a sequence from its description (data/dataset.h knows how): `worker` runs the functions in it.

@@ -34,9 +34,8 @@ std::shared_ptr<SharedSource> source_of(const FindSource& find, const at::Tensor
   return find(static_cast<uint64_t>(number.item().toLong()));
 }
 
-// `has`: elements of this source that the run has.
-Element take_from(SharedSource& source, const RunOptions& options, bool may_come_back, int64_t has) {
-  const TakingFor run(options.cancellation, may_come_back, has);
+Element take_from(SharedSource& source, const RunOptions& options, const Taking& how) {
+  const TakingFor run(options.cancellation, how);
   const AddTime waited(options.times == nullptr ? nullptr : &options.times->input);
   InputTiming before;
   if (options.profile != nullptr) before = source.timing();
@@ -53,7 +52,7 @@ Element take_from(SharedSource& source, const RunOptions& options, bool may_come
   return std::move(*element);
 }
 
-// Each to its source, in their order.
+// Each to its source, in their order. REQUIRES: a source for each.
 void return_all(const std::vector<std::shared_ptr<SharedSource>>& sources, std::vector<Element>& elements) {
   for (; !elements.empty(); elements.pop_back()) sources[elements.size() - 1]->give_back(std::move(elements.back()));
 }
@@ -70,15 +69,16 @@ bool is_sequence_end(const Status& status) { return status.detail() == kEndOfSeq
 Element TakenElements::next(const FindSource& find, const at::Tensor& number, const ElementSpec& expected,
                             const RunOptions& options) {
   const std::shared_ptr<SharedSource> source = source_of(find, number);
-  int64_t has = std::ranges::count(began_, source);
+  Taking how;
   {
     absl::MutexLock lock(&mu_);
-    has += std::ranges::count(later_, source);
+    how.has = share_of(source).has;
+    how.needs = how.has + 1;
   }
-  Element element = take_from(*source, options, /*may_come_back=*/false, has);
+  Element element = take_from(*source, options, how);
   {
     absl::MutexLock lock(&mu_);
-    later_.push_back(source);
+    ++share_of(source).has;
   }
   if (looks_like(element, expected)) return element;
   throw invalid_argument(
@@ -88,11 +88,18 @@ Element TakenElements::next(const FindSource& find, const at::Tensor& number, co
       "function for it: let batch drop the remainder, batch(n, true), or pad the elements to one shape");
 }
 
+TakenElements::Share& TakenElements::share_of(const std::shared_ptr<SharedSource>& source) {
+  const auto found = std::ranges::find(shares_, source, &Share::source);
+  return found != shares_.end() ? *found : shares_.emplace_back(Share{source});
+}
+
 TakenElements::~TakenElements() {
   return_all(sources_, elements_);
+  if (!began_) return;
   absl::MutexLock lock(&mu_);
-  for (const auto& source : began_) source->used(1);
-  for (const auto& source : later_) source->used(1);
+  for (const Share& share : shares_) {
+    if (share.has > 0) share.source->used(share.has);
+  }
 }
 
 void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& arguments, const FindSource& find,
@@ -100,12 +107,25 @@ void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
   const auto asked = std::chrono::steady_clock::now();
   bool fits = true;
   for (const Plan::First& first : plan.first_elements) {
+    sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& source : sources_) ++share_of(source).first;
+  }
+  for (const Plan::First& first : plan.first_elements) {
     if (options.cancellation != nullptr) options.cancellation->throw_if_cancelled();
     Profile::Clock::time_point begin;
     if (options.profile != nullptr) begin = Profile::Clock::now();
-    sources_.push_back(source_of(find, first.argument ? arguments[*first.argument] : first.number));
-    const int64_t has = std::ranges::count(sources_, sources_.back()) - 1;
-    elements_.push_back(take_from(*sources_.back(), options, /*may_come_back=*/true, has));
+    const std::shared_ptr<SharedSource>& source = sources_[elements_.size()];
+    Taking how{.may_come_back = true};
+    {
+      absl::MutexLock lock(&mu_);
+      Share& share = share_of(source);
+      how.has = share.has++;
+      how.needs = share.first;
+    }
+    elements_.push_back(take_from(*source, options, how));
     fits = fits && looks_like(elements_.back(), plan.element_specs[elements_.size() - 1]);
     if (options.profile != nullptr) {
       options.profile->add({kNext.name, plan.lane_devices[first.lane], begin, Profile::Clock::now()});
@@ -121,15 +141,16 @@ void TakenElements::take(const Plan& plan, const std::vector<at::Tensor>& argume
 }
 
 std::vector<Element> TakenElements::use(bool may_fail) {
-  began_ = std::move(sources_);
+  began_ = true;
   if (may_fail) kept_ = elements_;
   return std::exchange(elements_, {});
 }
 
 void TakenElements::give_back() {
   if (kept_.empty()) return;
-  return_all(began_, kept_);
-  began_.clear();
+  return_all(sources_, kept_);
+  absl::MutexLock lock(&mu_);
+  for (Share& share : shares_) share.has -= share.first;
 }
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/synchronization/mutex.h>
 
 #include <functional>
@@ -48,12 +49,20 @@ class TakenElements {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::vector<std::shared_ptr<SharedSource>> sources_;  // of the first ones
-  std::vector<Element> elements_;
-  std::vector<std::shared_ptr<SharedSource>> began_;  // the same, once the run has begun
-  std::vector<Element> kept_;                         // of these, if it may fail
+  // Of one sequence.
+  struct Share {
+    std::shared_ptr<SharedSource> source;
+    int64_t first = 0;  // elements that it begins with
+    int64_t has = 0;
+  };
+  Share& share_of(const std::shared_ptr<SharedSource>& source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  std::vector<std::shared_ptr<SharedSource>> sources_;  // of the first elements, in their order
+  std::vector<Element> elements_;                       // the first ones, until the run begins
+  std::vector<Element> kept_;                           // the same afterwards, if it may fail
+  bool began_ = false;
   absl::Mutex mu_;
-  std::vector<std::shared_ptr<SharedSource>> later_ ABSL_GUARDED_BY(mu_);
+  absl::InlinedVector<Share, 1> shares_ ABSL_GUARDED_BY(mu_);  // few: a run takes many elements of the same sequence
 };
 
 }  // namespace muster

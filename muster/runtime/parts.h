@@ -24,9 +24,10 @@ struct PartsWanted {
   int64_t round = 0;    // in which it wants one
   bool late = false;    // it has ended before: it wants what others have left, of any round, and nothing new
   bool ended = false;   // it wants no part, but asks whether that was all
-  // Then: of what it has and has not used, all is in the hands of those who ask, who cannot begin without more. A run
-  // that takes several elements at a time has such at the end of the data, and nobody will use them.
-  bool too_few = false;
+  // Then: so many elements it has that are not used, and all of them with who asks, so that nobody works with them; 0:
+  // it has none, or there are others. A run that takes several at a time has too few at the end of the data.
+  int64_t idle = 0;
+  int64_t needs = 0;  // elements at least, of one reader: fewer are of no use to who asks
   std::vector<SourcePart> used{};  // whose elements were all used, as far as no request that was answered has said so
 };
 
@@ -37,7 +38,7 @@ struct PartsGiven {
     kRoundOver,  // the others have all that is left of this round
     kAgain,      // after the end: some parts have come back, begin once more
     kElsewhere,  // after the end: others still read
-    kEnd,        // after the end: everything was used
+    kEnd,        // after the end: everything was used, or is of no use to who asks
     kError,
   };
   int64_t request = 0;  // that this answers

@@ -6,22 +6,17 @@ namespace muster {
 namespace {
 
 thread_local const Cancellation* taking_for = nullptr;
-thread_local bool can_come_back = false;
-thread_local int64_t elements_of_run = 0;
+thread_local Taking taking_so;
 
 }  // namespace
 
-TakingFor::TakingFor(const Cancellation* run, bool may_come_back, int64_t has)
-    : outer_(std::exchange(taking_for, run)),
-      outer_may_come_back_(std::exchange(can_come_back, may_come_back)),
-      outer_has_(std::exchange(elements_of_run, has)) {}
+TakingFor::TakingFor(const Cancellation* run, const Taking& how)
+    : outer_(std::exchange(taking_for, run)), outer_how_(std::exchange(taking_so, how)) {}
 TakingFor::~TakingFor() {
   taking_for = outer_;
-  can_come_back = outer_may_come_back_;
-  elements_of_run = outer_has_;
+  taking_so = outer_how_;
 }
-bool TakingFor::may_come_back() { return can_come_back; }
-int64_t TakingFor::has() { return elements_of_run; }
+Taking TakingFor::how() { return taking_so; }
 void TakingFor::throw_if_cancelled() {
   if (taking_for != nullptr) taking_for->throw_if_cancelled();
 }
@@ -32,11 +27,15 @@ void ElementSource::hand_out(const PartsGiven&, const Cancellation*, PartsDone) 
 }
 
 std::optional<Element> SharedSource::take_returned() {
-  absl::MutexLock lock(&mu_);
-  if (returned_.empty()) return std::nullopt;
-  Element element = std::move(returned_.front());
-  returned_.pop_front();
-  ++taken_;
+  std::optional<Element> element;
+  {
+    absl::MutexLock lock(&mu_);
+    if (returned_.empty()) return std::nullopt;
+    element = std::move(returned_.front());
+    returned_.pop_front();
+    ++taken_;
+  }
+  source_->taken_again();
   return element;
 }
 

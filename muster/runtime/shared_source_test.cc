@@ -38,6 +38,24 @@ TEST(SharedSource, HandsOutAgainWhatWasGivenBack) {
   EXPECT_EQ(source.taken(), 3);
 }
 
+TEST(SharedSource, SaysWhenWhatWasGivenBackIsTakenAgain) {
+  class Told : public Counting {
+   public:
+    Told() : Counting(3) {}
+    void taken_again() override { ++times; }
+    int times = 0;
+  };
+  const auto told = std::make_shared<Told>();
+  SharedSource source(told);
+
+  source.give_back(*source.next());
+  EXPECT_EQ(told->times, 0);
+  source.next();
+  EXPECT_EQ(told->times, 1);
+  source.next();
+  EXPECT_EQ(told->times, 1) << "that one is new";
+}
+
 TEST(SharedSource, HandsOutTheLastOneAgainAfterItsEnd) {
   SharedSource source(std::make_shared<Counting>(1));
   auto only = source.next();
