@@ -12,6 +12,7 @@
 #include "muster/distribute/test_coordinator.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/service_names.h"
+#include "muster/trace/control_flow.h"
 
 namespace muster {
 namespace {
@@ -120,6 +121,28 @@ TEST_F(ShortCuts, LoseNothingOfTheDataThatTheFunctionsTake) {
 
   EXPECT_EQ(ended.code(), StatusCode::kOutOfRange) << ended;
   EXPECT_TRUE(torch::equal(counts.value(), torch::ones({kNumbers}, torch::kLong))) << counts.value();
+  EXPECT_GT(coordinator.metrics().snapshot().repeated_closures, 0);
+}
+
+TEST_F(ShortCuts, LoseNothingOfTheDataThoughOnlyALoopNeedsTheServers) {
+  constexpr int64_t kNumbers = 60;
+  Variable counts = strategy_.make<Variable>(torch::zeros({kNumbers}, torch::kLong));
+  ClusterCoordinator coordinator(strategy_, {.transient_ps_failures = 10'000});
+  auto numbers =
+      coordinator.create_per_worker_dataset(Dataset::range(kNumbers).shard(InputContext(), ShardPolicy::kDynamic));
+  auto count = function([&](Iterator& it) {
+    const at::Tensor number = it.next<1>()[0];
+    repeat(2, [&](const at::Tensor&) { counts.assign_add(torch::one_hot(number, kNumbers)); });
+  });
+
+  lose(0.2);
+  const Status ended = caught([&] {
+    for (int64_t i = 0; i <= kNumbers; ++i) coordinator.schedule(count, numbers);
+    coordinator.join();
+  });
+
+  EXPECT_EQ(ended.code(), StatusCode::kOutOfRange) << ended;
+  EXPECT_TRUE(counts.value().ge(2).all().item<bool>()) << counts.value();
   EXPECT_GT(coordinator.metrics().snapshot().repeated_closures, 0);
 }
 

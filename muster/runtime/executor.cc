@@ -41,7 +41,7 @@ Executor::~Executor() = default;
 const Program& Executor::program() const { return plan_->program; }
 namespace {
 
-// Whoever scheduled a run that has failed so runs it again, with other elements than those that it had taken.
+// Whoever scheduled a run that has failed so runs it again, and it may begin with the same elements.
 bool is_loss_of_others(const Status& status) {
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ||
          is_restart(status) || is_missing_program(status);
@@ -104,7 +104,7 @@ std::vector<at::Tensor> Executor::run(std::vector<at::Tensor> arguments, const R
     run.receive();
     HeldVariables held(*plan_, cells_, orders_);
     held.take(cell_order_, frame->values, options.cancellation);
-    frame->first_elements = elements.use(/*may_fail=*/plan_->communicates);
+    frame->first_elements = elements.use(/*may_fail=*/plan_->needs_others);
     std::optional<OrderTrial> trial;
     if (!orders_known_.load(std::memory_order_acquire)) trial.emplace(*plan_, frame->values, *tuner_);
     try {

@@ -57,6 +57,8 @@ class Planner {
       plan_.output_constant.push_back(constant_of_value_.contains(output) ||
                                       (output >= 0 && shows_constant(aliases_.group(output))));  // a view of one, too
     }
+    plan_.needs_others = plan_.communicates ||
+                         std::ranges::any_of(plan_.bodies, [](const auto& body) { return body->needs_others; });
     if (!is_body_) take_first();
     hold_variables();
     find_last_uses();
@@ -142,20 +144,14 @@ class Planner {
   // comes meanwhile copies it. A large one that is only looked into, such as a table of rows, is not worth that.
   void hold_variables() {
     constexpr int64_t kWorthWaiting = 256 << 10;
-    const bool waits = communicates(plan_);
     for (size_t i = 0; i < program_.variables.size(); ++i) {
       const VariableRef& variable = program_.variables[i];
       const int group = aliases_.group(variable.value);
       const bool escapes = std::any_of(program_.outputs.begin(), program_.outputs.end(),
                                        [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
-      plan_.variable_held.push_back(!plan_.variable_uses[i].written && !escapes && !waits &&
+      plan_.variable_held.push_back(!plan_.variable_uses[i].written && !escapes && !plan_.needs_others &&
                                     variable.spec.bytes() >= kWorthWaiting);
     }
-  }
-
-  static bool communicates(const Plan& plan) {
-    return plan.communicates ||
-           std::any_of(plan.bodies.begin(), plan.bodies.end(), [](const auto& body) { return communicates(*body); });
   }
 
   void add_step(size_t index) {

@@ -71,6 +71,7 @@ struct Plan {
   int32_t num_factors = 0;    // pairs that wait for an update (Step::Op::factors)
   bool random = false;        // has a random op, bodies included
   bool communicates = false;  // has something to do with other tasks, not counting bodies
+  bool needs_others = false;  // the same, bodies included
 };
 
 }  // namespace muster
