@@ -45,10 +45,10 @@ void remove_backups(const std::string& directory) {
 // Now, so that one that cannot be is an error before the first epoch. Servers make theirs.
 void make_directory(const char* who, const std::string& directory, const Strategy& strategy) {
   if (strategy.servers() || !strategy.is_chief()) return;
-  std::error_code refused;
-  std::filesystem::create_directories(directory, refused);
-  if (refused) {
-    throw unavailable(who, ": the directory \"", directory, "\" cannot be made: ", refused.message());
+  try {
+    CheckpointDirectory(directory).make();
+  } catch (const Error& error) {
+    throw unavailable(who, ": the directory \"", directory, "\" cannot be made: ", error.status().message());
   }
 }
 

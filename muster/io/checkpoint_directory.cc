@@ -284,12 +284,22 @@ CheckpointDirectory::~CheckpointDirectory() {
   }
 }
 
-std::string CheckpointDirectory::begin(int64_t step) {
-  if (step < 0) throw invalid_argument("checkpoint: step ", step, " is negative");
+void CheckpointDirectory::make() const {
   std::error_code error;
   const fs::path absolute = fs::absolute(path_);
-  if (fs::create_directories(absolute, error)) sync_directory(absolute.parent_path().string());
+  std::vector<fs::path> grown;  // directories that get a new one
+  for (fs::path missing = absolute; missing.has_relative_path() && !fs::exists(missing, error);) {
+    missing = missing.parent_path();
+    grown.push_back(missing);
+  }
+  fs::create_directories(absolute, error);
   if (error) throw file_error(path_, "create", error.value());
+  for (const fs::path& each : grown) sync_directory(each.string());
+}
+
+std::string CheckpointDirectory::begin(int64_t step) {
+  if (step < 0) throw invalid_argument("checkpoint: step ", step, " is negative");
+  make();
   // A second try: between its making and its lock, somebody's keep() may take the directory for a dead one's.
   for (int tries = 0;; ++tries) {
     const std::string temporary = temporary_path(path_, step);

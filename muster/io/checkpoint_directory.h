@@ -62,8 +62,11 @@ class CheckpointDirectory {
   const std::string& path() const { return path_; }
   std::string path_of(int64_t step) const;  // that its checkpoint has, if there is one
 
+  // The directory itself, if it is not there: it and those above it stay after a power cut.
+  void make() const;
+
   // A new temporary directory, into which every task stores with write_shard(). It ends with commit() or abandon(), or
-  // is left to somebody's keep() when this is destroyed. Makes the directory itself if need be.
+  // is left to somebody's keep() when this is destroyed. Calls make().
   std::string begin(int64_t step);
 
   // Makes a temporary directory of begin() the checkpoint of its step, and gives its path. index.entries is all that

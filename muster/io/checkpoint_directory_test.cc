@@ -36,6 +36,22 @@ TEST(CheckpointDirectory, HasNoneBeforeTheFirst) {
   directory.keep(1);
 }
 
+TEST(CheckpointDirectory, IsMadeWithThoseAboveItSoThatAPowerCutLeavesThem) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path("new/er"));
+  std::vector<std::string> synced;
+  disk::ScopedFaults watch([&](std::string_view call, const std::string& path) {
+    if (call == "fsync") synced.push_back(path);
+    return 0;
+  });
+
+  directory.make();
+  directory.make();
+
+  EXPECT_TRUE(std::filesystem::is_directory(scratch.path("new/er")));
+  EXPECT_THAT(synced, UnorderedElementsAre(scratch.path(), scratch.path("new")));
+}
+
 TEST(CheckpointDirectory, ShowsACheckpointOnlyOnceItIsCommitted) {
   ScopedDirectory scratch;
   CheckpointDirectory directory(scratch.path("new/er"));
