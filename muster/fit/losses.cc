@@ -32,6 +32,7 @@
 #include "muster/base/status.h"
 #include "muster/fit/one_shape.h"
 #include "muster/fit/weighted.h"
+#include "muster/runtime/integer_range.h"
 #include "muster/runtime/tensors.h"
 
 namespace muster {
@@ -46,12 +47,10 @@ OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tens
   return both;
 }
 
-constexpr int64_t kNoClass = -0x7fff'ffff;  // which no model has
-
 // Targets that are to be numbers of classes: 0.83 is none, and would be cut to class 0. Files have 3.0 for class 3.
 at::Tensor whole_ones(const at::Tensor& classes, const at::Tensor& target) {
   if (!at::isFloatingType(target.scalar_type())) return classes;
-  return classes.masked_fill(target.frac().eq(0).logical_not().reshape(classes.sizes()), kNoClass);
+  return classes.masked_fill(target.frac().eq(0).logical_not().reshape(classes.sizes()), kNoWholeNumber);
 }
 
 using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);

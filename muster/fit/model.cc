@@ -51,10 +51,14 @@ void check_rows(const std::string& name, const at::Tensor& output, const at::Ten
                          "of one, x.unsqueeze(0)");
 }
 
-Error no_batches(int64_t accumulate) {
-  return out_of_range(
-      "fit: there are no batches in the data",
-      accumulate > 1 ? str_cat(", or fewer than the ", accumulate, " that are one step (accumulate)") : "");
+// `each_alone`: every worker takes steps of batches of its own.
+std::string batches_of_a_step(int64_t accumulate, bool each_alone) {
+  return str_cat(accumulate, each_alone ? " of one worker" : "", " that are one step (accumulate)");
+}
+
+Error no_batches(int64_t accumulate, bool each_alone) {
+  return out_of_range("fit: there are no batches in the data",
+                      accumulate > 1 ? str_cat(", or fewer than the ", batches_of_a_step(accumulate, each_alone)) : "");
 }
 
 void warn_of_end(const Training& training, int64_t taken, int64_t wanted) {
@@ -273,7 +277,8 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (!options.class_weight.empty()) weighted = state.steps(/*trains=*/true, table_of(options.class_weight));
   if (!weighted && !state.train) state.train = state.steps(/*trains=*/true);
   const Steps& steps = weighted ? *weighted : *state.train;
-  training.program = [&steps] {
+  // Of its own: watchers, and callbacks that keep a Training, may ask when fit() is left.
+  training.program = [steps] {
     std::optional<Program> one = steps.one.last_program();
     return one ? std::move(one) : steps.several.last_program();
   };
@@ -304,7 +309,15 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       return !(alone && training.stop);
     };
     const int64_t taken = state.run([&] { return loop->run(steps, options.steps_per_epoch, each); });
-    if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) throw no_batches(state.options.accumulate);
+    if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
+      const int64_t accumulate = state.options.accumulate;
+      const bool by_chance = state.strategy.servers() && accumulate > 1 && training.steps > 0;
+      if (!by_chance) throw no_batches(accumulate, state.strategy.servers() != nullptr);
+      if (display) display->erase_bar();
+      MUSTER_LOG(warning) << "fit: epoch " << training.epoch + 1 << " has no step and no numbers: no worker got the "
+                          << batches_of_a_step(accumulate, /*each_alone=*/true) << ", which the data hardly has";
+      continue;
+    }
     if (options.steps_per_epoch && taken < *options.steps_per_epoch && !training.stop) {
       if (display) display->erase_bar();
       if (state.strategy.is_chief()) warn_of_end(training, taken, *options.steps_per_epoch);

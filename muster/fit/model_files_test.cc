@@ -4,7 +4,9 @@
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
+#include "muster/fit/callbacks.h"
 #include "muster/fit/model.h"
+#include "muster/io/disk.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizers.h"
@@ -12,6 +14,7 @@
 namespace muster::model_files_test {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing_support::message_of;
 
@@ -103,6 +106,19 @@ TEST_F(ModelFiles, SayWhatIsMissingOrIsNotTheModels) {
                         {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}), .loss = mean_squared_error});
 
   EXPECT_THAT(message_of([&] { other.load(path()); }), HasSubstr("weight"));
+}
+
+TEST_F(ModelFiles, OfCallbacksAreInADirectoryThatStaysAfterAPowerCut) {
+  Model model = make(Strategy());
+  std::vector<std::string> synced;
+  disk::ScopedFaults watch([&](std::string_view call, const std::string& path) {
+    if (call == "fsync") synced.push_back(path);
+    return 0;
+  });
+
+  model.fit({x_, y_}, {.callbacks = {ModelCheckpoint({.directory = path()})}, .verbose = 0});
+
+  EXPECT_THAT(synced, Contains(folder_.path()));
 }
 
 }  // namespace muster::model_files_test

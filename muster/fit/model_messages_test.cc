@@ -62,7 +62,8 @@ TEST(ModelMessages, RefuseTargetsThatAreNoWholeNumbersForClasses) {
     EXPECT_THAT(message_of([&] {
                   model.fit({x, torch::full({4}, 0.83)}, {.verbose = 0});
                 }),
-                HasSubstr("is the number of a class, a whole one from 0 on"));
+                AllOf(HasSubstr("has a number that is no whole one, expected at least 0 and below 3"),
+                      HasSubstr("is the number of a class, a whole one from 0 on")));
     EXPECT_NO_THROW(model.fit({x, torch::full({4}, 2.0)}, {.verbose = 0}));
   }
 }

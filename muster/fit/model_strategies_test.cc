@@ -260,5 +260,34 @@ TEST_F(FitBesideWatchers, LetsThemSeeAllEpochsOfATrainingThatFails) {
   EXPECT_EQ(seen, 3);
 }
 
+TEST_F(FitBesideWatchers, LetsThemAskWhatAStepDoesWhenItIsLeft) {
+  Model model = compile(strategy_.make<torch::nn::Linear>(2, 2), {.loss = sparse_categorical_cross_entropy});
+  const Dataset data = Dataset::tensors({x_, torch::zeros({32}, torch::kLong)}).batch(8);
+  std::function<std::optional<Program>()> program;
+  const LambdaCallback keeps(
+      {.on_epoch_end = [&](Training& training, const Logs&) { program = training.program; }, .only_watches = true});
+
+  model.fit(data, {.class_weight = {{1, 2.0}}, .callbacks = {keeps}, .verbose = kQuiet});
+
+  EXPECT_TRUE(program().has_value());
+}
+
+TEST_F(FitBesideWatchers, GoesOnAfterAnEpochInWhichNoWorkerHadEnoughBatchesForAStep) {
+  Model model = compile(strategy_.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error, .accumulate = 4});
+  int epochs = 0;
+  const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
+  const auto data = [&](int short_one) {
+    return ModelInput::Make([&, short_one](const InputContext&) { return epochs == short_one ? data_.take(3) : data_; });
+  };
+  LogCapture log;
+
+  EXPECT_THAT(message_of([&] { model.fit(data(0), {.verbose = kQuiet}); }),
+              HasSubstr("fewer than the 4 of one worker that are one step (accumulate)"));
+  const History history = model.fit(data(1), {.epochs = 3, .callbacks = {count}, .verbose = kQuiet});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 2));
+  EXPECT_TRUE(log.contains("epoch 2 has no step and no numbers: no worker got the 4 of one worker"));
+}
+
 }  // namespace
 }  // namespace muster::model_strategies_test

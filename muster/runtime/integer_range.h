@@ -30,6 +30,9 @@ void for_each_integer(const c10::IValue& value, const Visit& visit) {
   }
 }
 
+// Stands among numbers of rows or classes for one that is no whole number: below 0, and no such number.
+inline constexpr int64_t kNoWholeNumber = -0x7fff'ffff;
+
 // From the least to the most of some integers; of none, the least is above the most.
 struct IntegerRange {
   int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min();

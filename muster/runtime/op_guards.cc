@@ -191,7 +191,9 @@ class OpGuard::Check {
 
   void check_index(const IntegerRange& range, int64_t end) const {
     if (range.least > range.most || (range.least >= 0 && range.most < end)) return;
-    throw invalid_argument(rule_.operand, " has ", range.least < 0 ? range.least : range.most,
+    const int64_t found = range.least < 0 ? range.least : range.most;
+    throw invalid_argument(rule_.operand, " has ",
+                           found == kNoWholeNumber ? "a number that is no whole one" : std::to_string(found),
                            ", expected at least 0 and below ", end, reason(end));
   }
 
