@@ -575,12 +575,20 @@ class Splitter {
   std::set<size_t> done_;                              // of the driver's instructions, while writing
 };
 
+void drop_waits(Program& program) {
+  std::erase_if(program.instructions,
+                [&](const Instruction& instruction) { return program.op_of(instruction).name == kWaitFor; });
+  for (Program& body : program.bodies) drop_waits(body);
+  for (Program& part : program.parts) drop_waits(part);
+}
+
 }  // namespace
 
 Program split(Program program, const std::string& driver) {
   Whole whole{.driver = driver};
   Program made = Splitter(program, whole, {}).run();
   made.parts = std::move(whole.parts);
+  drop_waits(made);
   give_forms_to_edges(made.parts);
   return made;
 }

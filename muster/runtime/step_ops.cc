@@ -32,6 +32,8 @@ void descend_all(at::TensorList values, at::TensorList directions, const at::Ten
   at::_foreach_sub_(values, scaled);
 }
 
+void wait_for(at::TensorList, const at::Tensor&) {}
+
 }  // namespace
 
 void descend_(at::Tensor& value, const at::Tensor& direction, const at::Tensor& rate) {
@@ -41,14 +43,23 @@ void descend_(at::Tensor& value, const at::Tensor& direction, const at::Tensor& 
       .call(value, direction, rate);
 }
 
+void wait_for_(at::TensorList memory, const at::Tensor& value) {
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("muster_step::wait_for_", "")
+      .typed<void(at::TensorList, const at::Tensor&)>()
+      .call(memory, value);
+}
+
 TORCH_LIBRARY(muster_step, library) {
   library.def("descend_(Tensor(a!) value, Tensor direction, Tensor rate) -> Tensor(a!)");
   library.def("descend_all_(Tensor(a!)[] values, Tensor[] directions, Tensor rate) -> ()");
+  library.def("wait_for_(Tensor(a!)[] memory, Tensor value) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(muster_step, CompositeExplicitAutograd, library) {
   library.impl("descend_", descend);
   library.impl("descend_all_", descend_all);
+  library.impl("wait_for_", wait_for);
 }
 
 }  // namespace muster::step_ops

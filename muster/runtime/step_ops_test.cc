@@ -31,5 +31,14 @@ TEST(StepOps, RefuseADirectionOfAnotherShape) {
   EXPECT_THROW(step_ops::descend_(value, torch::ones({3}), torch::tensor(0.1)), c10::Error);
 }
 
+TEST(StepOps, LeaveWhatWaitsAsItIs) {
+  const at::Tensor value = torch::ones({2}), count = torch::zeros({1}, torch::kLong);
+
+  step_ops::wait_for_({value, count}, torch::full({3}, 2.0F));
+
+  EXPECT_TRUE(torch::equal(value, torch::ones({2})));
+  EXPECT_EQ(count.item<int64_t>(), 0);
+}
+
 }  // namespace
 }  // namespace muster::step_ops_test

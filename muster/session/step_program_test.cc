@@ -5,7 +5,9 @@
 #include <torch/torch.h>
 
 #include "muster/graph/checker.h"
+#include "muster/runtime/step_ops.h"
 #include "muster/trace/control_flow.h"
+#include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable.h"
 
@@ -37,6 +39,28 @@ TEST(StepProgram, ReadsTheVariablesOfATaskOnceAndWritesThemOnce) {
 
   EXPECT_EQ(program.parts.size(), 2U);
   EXPECT_EQ(calls_in(program), 2U);
+}
+
+TEST(StepProgram, DoesWhatWaitsForAValueInThePartThatIsGivenIt) {
+  for (const bool waits : {false, true}) {
+    SCOPED_TRACE(waits);
+    Variable w(torch::ones({2}), {.device = "/job:ps/task:0"}), steps(torch::ones({1}), {.device = "/job:ps/task:0"});
+    auto step = function([&](const at::Tensor& x) {
+      c10::AutoGradMode no_gradients(false);
+      const at::Tensor product = x * w.value();
+      DeviceScope there("/job:ps/task:0");
+      if (waits) step_ops::wait_for_({w.memory(), steps.memory()}, product);
+      steps.memory().add_(1);
+      w.memory().mul_(0.5).add_(product);
+    });
+
+    const Program program = make_step(step.program(torch::ones({2})), "", kDevices, kWorker);
+
+    ASSERT_EQ(program.parts.size(), 2U);
+    EXPECT_EQ(program.parts[0].variables.size(), waits ? 1U : 2U);
+    EXPECT_EQ(program.parts[0].instructions.size(), waits ? 1U : 3U) << "a copy of the weight";
+    EXPECT_EQ(program.parts[1].instructions.size(), waits ? 3U : 1U);
+  }
 }
 
 TEST(StepProgram, LetsALoopCarryTheNextReadInTheWriteOfEachTrip) {

@@ -19,6 +19,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/runtime/rows/row_ops.h"
+#include "muster/runtime/step_ops.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/tracer.h"
@@ -27,6 +28,8 @@
 #include "muster/train/rule_options.h"
 
 namespace muster {
+
+using step_ops::wait_for_;
 
 Optimizer::Optimizer(Rule rule) : rule_(std::move(rule)) {
   const std::string& name = rule_.name;
@@ -364,12 +367,6 @@ class Optimizer::Rates {
 
 namespace {
 
-// The same numbers, but not before the gradient is there. What does not depend on it is part of the request to a
-// parameter server that reads, and others change what was read then before it is used.
-at::Tensor with_gradient(const at::Tensor& numbers, const at::Tensor& gradient) {
-  return numbers.mul(gradient.new_ones({}, numbers.scalar_type()));
-}
-
 // By rows, those alone. `change`: what a step has taken off the value.
 void add_to_lag(at::Tensor lag, const at::Tensor& change, const at::Tensor& share, const at::Tensor& ids) {
   const at::Tensor kept = share.to(lag.scalar_type());
@@ -389,7 +386,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
     clip(rule_.all.clipping, for_places[p]);
   }
   Rates rates(*this);
-  std::map<std::string, at::Tensor> came;  // to each parameter server: one of what it was sent
+  std::set<std::string> waiting;  // parameter servers whose rate and count wait for a gradient
   for (size_t i = 0; i < variables_.size(); ++i) {
     const Variable& variable = variables_[i];
     const Own& mine = own_[i];
@@ -413,19 +410,26 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
           rows != nullptr ? rows->rows[part] : (parts == 1 ? dense : dense.narrow(0, first, count));
       first += count;
       DeviceScope there(own.device());
+      // What does not depend on the gradient would be part of the request to a parameter server that reads. That could
+      // be neither repeated nor shared then if it wrote, and what it had read others would have changed since.
+      const bool elsewhere = own.state()->home != nullptr;
+      if (elsewhere && waiting.insert(own.device()).second) {
+        wait_for_({part_on(*rate_, own.device()).memory(), part_on(*iterations_, own.device()).memory()}, gradient);
+      }
       Update step{.value = own.memory(),
                   .slots = {},
                   .gradient = gradient,
                   .rate = rates.at(own.device(), mine),
                   .weight_decay = mine.weight_decay};
       for (const Variable& slot : mine.slots) step.slots.push_back(place_of(slot, p).memory());
-      const bool elsewhere = own.state()->home != nullptr;
-      at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
-      if (elsewhere) came[own.device()] = rows != nullptr ? ids : gradient;
-      if (elsewhere && ids.defined()) ids = with_gradient(ids, gradient);
+      if (elsewhere) {
+        std::vector<at::Tensor> memory{step.value};
+        memory.insert(memory.end(), step.slots.begin(), step.slots.end());
+        wait_for_(memory, gradient);
+      }
+      const at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
       at::Tensor before;
-      if (mine.lag && ids.defined()) before = rows::gather(step.value, ids);
-      if (mine.lag && !ids.defined()) before = elsewhere ? with_gradient(step.value, gradient) : step.value.clone();
+      if (mine.lag) before = ids.defined() ? rows::gather(step.value, ids) : step.value.clone();
       if (mine.lag && before.scalar_type() != mine.lag->dtype()) before = before.to(mine.lag->dtype());
       rows != nullptr ? update_rows(step, ids) : update(step);
       if (!mine.lag) continue;
@@ -433,13 +437,11 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
       add_to_lag(place_of(*mine.lag, p).memory(), change, rates.share_of_lag(own.device(), *rule_.all.average), ids);
     }
   }
-  // The last: what depends on it is of the steps before. A parameter server counts when gradients have come: else that
-  // were part of the request which only reads, and could be neither repeated then nor shared.
+  // The last: what depends on it is of the steps before.
   for (size_t p = 0; p < places_of(*iterations_); ++p) {
     const Variable steps = place_of(*iterations_, p);
     DeviceScope there(steps.device());
-    const auto with = came.find(steps.device());
-    steps.memory().add_(with == came.end() ? at::ones({1}, at::kLong) : with->second.new_ones({1}, at::kLong));
+    steps.memory().add_(at::ones({1}, at::kLong));
   }
 }
 

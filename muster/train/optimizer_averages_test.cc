@@ -244,7 +244,7 @@ TEST(Averages, AreOfWhatIsThereWhenTheGradientsHaveCome) {
 
   ASSERT_EQ(program.parts.size(), 2U);
   EXPECT_EQ(count_of(program.parts[0], "muster_rows::gather"), 1U);
-  EXPECT_EQ(count_of(program.parts[0], kSend.name), 2U) << "the ids, and what of the distance stays";
+  EXPECT_EQ(count_of(program.parts[0], kSend.name), 1U) << "the ids";
 }
 
 TEST(Averages, AreNotThereUnlessTheyAreKept) {
