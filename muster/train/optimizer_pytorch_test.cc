@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <functional>
+
 #include "muster/trace/function.h"
+#include "muster/train/adaptive_optimizers.h"
 #include "muster/train/optimizers.h"
 
 namespace muster {
@@ -233,29 +237,101 @@ std::vector<Rule> rules_without_a_count_of_steps() {
 INSTANTIATE_TEST_SUITE_P(Rules, RowsBesidePyTorch, ::testing::ValuesIn(rules_without_a_count_of_steps()),
                          [](const auto& info) { return info.param.name; });
 
-// torch.optim.SparseAdam: the mean and the variance of the rows that have a gradient move, and the count of steps is
-// the table's.
-TEST(RowsBesidePyTorch, FollowSparseAdam) {
+// Changes the rows that were looked up by their gradient, and what the rule remembers of those rows.
+using RowFormula = std::function<void(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& slots,
+                                      int step)>;
+
+// Takes steps with other rows each, and compares the whole table: with rows that were looked up in each step, in some,
+// and in none (the last).
+void expect_rows_follow(const std::function<std::shared_ptr<Optimizer>(const Variables&)>& make, size_t slots,
+                        const RowFormula& formula) {
   torch::manual_seed(6);
-  at::Tensor expected = torch::randn({6, 3}), mean = torch::zeros({6, 3}), variance = torch::zeros({6, 3});
+  at::Tensor expected = torch::randn({7, 3});
+  std::vector<at::Tensor> remembered;
+  for (size_t i = 0; i < slots; ++i) remembered.push_back(torch::zeros({7, 3}));
   Variable table(expected.clone());
-  const Adam adam({table}, {.learning_rate = 0.1});
-  auto step =
-      function([&](at::Tensor ids, at::Tensor target) { adam.minimize((lookup(table, ids) - target).square().sum()); });
+  const std::shared_ptr<Optimizer> optimizer = make({table});
+  auto step = function([&](at::Tensor ids, at::Tensor target) {
+    optimizer->minimize((lookup(table, ids) - target).square().sum());
+  });
 
   for (int i = 1; i <= 6; ++i) {
     const at::Tensor ids = torch::tensor({i % 6, (i * 2) % 5}), target = torch::randn({2, 3});
     step(ids, target);
     if (ids[0].item<int64_t>() == ids[1].item<int64_t>()) FAIL() << "rows are different in this test";
-    const at::Tensor gradient = 2 * (expected.index_select(0, ids) - target);
-    const at::Tensor m = mean.index_select(0, ids) * 0.9 + gradient * 0.1;
-    const at::Tensor v = variance.index_select(0, ids) * 0.999 + gradient.square() * 0.001;
-    mean.index_copy_(0, ids, m);
-    variance.index_copy_(0, ids, v);
-    const double rate = 0.1 * std::sqrt(1 - std::pow(0.999, i)) / (1 - std::pow(0.9, i));
-    expected.index_add_(0, ids, m / (v.sqrt() + 1e-8), -rate);
-    ASSERT_TRUE(torch::allclose(table.value(), expected, 1e-4, 1e-5)) << "after step " << i;
+    at::Tensor values = expected.index_select(0, ids);
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& slot : remembered) rows.push_back(slot.index_select(0, ids));
+    formula(values, 2 * (values - target), rows, i);
+    expected.index_copy_(0, ids, values);
+    for (size_t k = 0; k < slots; ++k) remembered[k].index_copy_(0, ids, rows[k]);
+    ASSERT_TRUE(torch::allclose(table.value(), expected, 1e-4, 1e-5))
+        << "after step " << i << ":\n"
+        << table.value() << "\ninstead of\n"
+        << expected;
   }
+}
+
+template <class Kind, class Options>
+std::function<std::shared_ptr<Optimizer>(const Variables&)> of_rule(Options options) {
+  return [options](const Variables& variables) { return std::make_shared<Kind>(variables, options); };
+}
+
+void add_to_mean_and_variance(std::vector<at::Tensor>& slots, const at::Tensor& gradient) {
+  slots[0] = slots[0] * 0.9 + gradient * 0.1;
+  slots[1] = slots[1] * 0.999 + gradient.square() * 0.001;
+}
+
+// torch.optim.SparseAdam: the mean and the variance of the rows that have a gradient move, and the count of steps is
+// the table's. So it is with all rules that count.
+TEST(RowsBesidePyTorch, FollowSparseAdam) {
+  expect_rows_follow(of_rule<Adam>(AdamOptions{.learning_rate = 0.1}), 2,
+                     [](at::Tensor& values, const at::Tensor& gradient, auto& slots, int step) {
+                       add_to_mean_and_variance(slots, gradient);
+                       const double rate = 0.1 * std::sqrt(1 - std::pow(0.999, step)) / (1 - std::pow(0.9, step));
+                       values.sub_(slots[0] / (slots[1].sqrt() + 1e-8), rate);
+                     });
+}
+
+TEST(RowsBesidePyTorch, DecayInAdamWWhenTheyAreLookedUp) {
+  expect_rows_follow(of_rule<AdamW>(AdamWOptions{.learning_rate = 0.1, .weight_decay = 0.5}), 2,
+                     [](at::Tensor& values, const at::Tensor& gradient, auto& slots, int step) {
+                       add_to_mean_and_variance(slots, gradient);
+                       const double rate = 0.1 * std::sqrt(1 - std::pow(0.999, step)) / (1 - std::pow(0.9, step));
+                       values.mul_(1 - 0.1 * 0.5).sub_(slots[0] / (slots[1].sqrt() + 1e-8), rate);
+                     });
+}
+
+TEST(RowsBesidePyTorch, RememberTheirLargestVarianceInAmsgrad) {
+  expect_rows_follow(of_rule<Adam>(AdamOptions{.learning_rate = 0.1, .amsgrad = true}), 3,
+                     [](at::Tensor& values, const at::Tensor& gradient, auto& slots, int step) {
+                       add_to_mean_and_variance(slots, gradient);
+                       slots[2] = at::maximum(slots[2], slots[1]);
+                       const double rate = 0.1 * std::sqrt(1 - std::pow(0.999, step)) / (1 - std::pow(0.9, step));
+                       values.sub_(slots[0] / (slots[2].sqrt() + 1e-8), rate);
+                     });
+}
+
+TEST(RowsBesidePyTorch, ShareTheMomentumOfTheTableInNadam) {
+  auto momentum = [](int step) { return 0.9 * (1 - 0.5 * std::pow(0.96, step * 0.004)); };
+  expect_rows_follow(of_rule<Nadam>(NadamOptions{.learning_rate = 0.1}), 2,
+                     [=, product = 1.0](at::Tensor& values, const at::Tensor& gradient, auto& slots, int step) mutable {
+                       add_to_mean_and_variance(slots, gradient);
+                       product *= momentum(step);
+                       const double next = momentum(step + 1);
+                       const at::Tensor divisor = (slots[1] / (1 - std::pow(0.999, step))).sqrt() + 1e-8;
+                       values.sub_(gradient / divisor, 0.1 * (1 - momentum(step)) / (1 - product));
+                       values.sub_(slots[0] / divisor, 0.1 * next / (1 - product * next));
+                     });
+}
+
+TEST(RowsBesidePyTorch, RememberTheirLargestGradientInAdamax) {
+  expect_rows_follow(of_rule<Adamax>(AdamaxOptions{.learning_rate = 0.1}), 2,
+                     [](at::Tensor& values, const at::Tensor& gradient, auto& slots, int step) {
+                       slots[0] = slots[0] * 0.9 + gradient * 0.1;
+                       slots[1] = at::maximum(slots[1] * 0.999, gradient.abs() + 1e-8);
+                       values.sub_(slots[0] / slots[1], 0.1 / (1 - std::pow(0.9, step)));
+                     });
 }
 
 }  // namespace
