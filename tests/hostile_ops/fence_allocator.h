@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -33,6 +34,7 @@ class FenceAllocator : public c10::Allocator {
     mprotect(start + page, usable, PROT_READ | PROT_WRITE);
     char* data = start + page;
     if (!fence_in_front) data += usable - (bytes + 7) / 8 * 8;
+    const std::lock_guard lock(mu());
     blocks()[data] = {start, whole};
     return {data, data, &release, cpu};
   }
@@ -41,12 +43,17 @@ class FenceAllocator : public c10::Allocator {
 
  private:
   using Blocks = std::unordered_map<void*, std::pair<void*, size_t>>;  // by data: where it is mapped, and how long
-  // Never destroyed; tensors with static lifetime come back late. One thread only.
+  // Never destroyed; tensors with static lifetime come back late. Workers have threads, which free what others have.
+  static std::mutex& mu() {
+    static std::mutex& mu = *new std::mutex;
+    return mu;
+  }
   static Blocks& blocks() {
     static Blocks& blocks = *new Blocks;
     return blocks;
   }
   static void release(void* data) {
+    const std::lock_guard lock(mu());
     auto found = blocks().find(data);
     if (found == blocks().end()) return;
     munmap(found->second.first, found->second.second);

@@ -51,6 +51,8 @@ std::vector<std::function<at::Tensor()>> layers() {
   auto add = [&](std::function<at::Tensor()> layer) { all.push_back(std::move(layer)); };
   add([] { return torch::conv1d(leaf({2, 3, 8}), leaf({4, 3, 3}), leaf({4})); });
   add([] { return torch::conv2d(leaf({2, 3, 8, 8}), leaf({4, 3, 3, 3}), leaf({4}), 1, 1); });
+  add([] { return torch::conv2d(torch::randn({2, 3, 8, 8}), leaf({4, 3, 3, 3}), leaf({4}), 2); });
+  add([] { return torch::conv2d(leaf({2, 9, 8, 8}), leaf({8, 9, 3, 3}), leaf({8}), 1, 1); });
   add([] { return torch::conv2d(leaf({2, 4, 8, 8}), leaf({4, 1, 3, 3}), {}, 2, 1, 1, 4); });
   add([] { return torch::conv3d(leaf({1, 2, 4, 4, 4}), leaf({3, 2, 2, 2, 2}), leaf({3})); });
   add([] { return torch::conv_transpose2d(leaf({2, 3, 4, 4}), leaf({3, 4, 3, 3}), leaf({4}), 2); });

@@ -1,5 +1,5 @@
-// Calls every op that a program may run with operands that an honest program would not give it. Each op is called in a
-// process of its own, so that a crash has a name.
+// Calls every op that a program may run with operands that an honest program would not give it, and those that a worker
+// has other kernels for through a worker, too. Each op is called in a process of its own, so that a crash has a name.
 //   hostile_ops [--calls N] [--seed N] [--op PART_OF_A_NAME] [--unguarded]
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <string>
 
@@ -21,11 +22,12 @@
 #include "muster/runtime/op_guards.h"
 #include "muster/runtime/tensors.h"
 #include "operands.h"
+#include "worker_calls.h"
 
 namespace muster::testing_support {
 namespace {
 
-constexpr unsigned kSeconds = 20;  // for all calls of one op
+constexpr unsigned kSeconds = 20, kSecondsInWorker = 120;  // for all calls of one op
 
 struct Options {
   int64_t calls = 60;
@@ -86,9 +88,20 @@ void call_often(const c10::OperatorHandle& op, const Options& options, const Cal
   }
 }
 
+void call_often_in_worker(const c10::OperatorHandle& op, const Options& options, const Calls& honest,
+                          FenceAllocator& allocator, Board& board) {
+  const std::string name = qualified_name(op.operator_name());
+  PlainTensors plain;
+  auto before = [&](const std::string& kernel, const std::vector<c10::IValue>& stack) {
+    allocator.fence_in_front = ++board.calls % 3 == 2;
+    std::snprintf(board.call, sizeof board.call, "in a worker, kernel \"%s\", %s", kernel.c_str(),
+                  describe_call(name, stack).c_str());
+  };
+  call_in_worker(op, honest.at(name), options.seed, options.calls, before, [&] { ++board.accepted; });
+}
+
 // Dies with the op that does not survive its operands. Returns whether it did not.
-bool survives(const c10::OperatorHandle& op, const Options& options, const Calls& honest, FenceAllocator& allocator,
-              Board& board) {
+bool survives(const c10::OperatorHandle& op, unsigned seconds, const std::function<void()>& call_it, Board& board) {
   std::memset(&board, 0, sizeof board);
   const pid_t child = fork();
   if (child == 0) {
@@ -99,8 +112,8 @@ bool survives(const c10::OperatorHandle& op, const Options& options, const Calls
     if (!sanitized) setrlimit(RLIMIT_DATA, &memory);
     // LAPACK and libtorch say what they think of it.
     if (!std::freopen("/dev/null", "w", stdout) || !std::freopen("/dev/null", "w", stderr)) _exit(3);
-    alarm(kSeconds);
-    call_often(op, options, honest, allocator, board);
+    alarm(seconds);
+    call_it();
     _exit(0);
   }
   int status = 0;
@@ -108,7 +121,7 @@ bool survives(const c10::OperatorHandle& op, const Options& options, const Calls
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
   const std::string name = qualified_name(op.operator_name());
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
-    std::cout << name << " ran longer than " << kSeconds << " s at call " << board.calls << ": " << board.call
+    std::cout << name << " ran longer than " << seconds << " s at call " << board.calls << ": " << board.call
               << std::endl;
   } else {
     std::cout << name << " ended by " << (WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "an exit") << " at call "
@@ -168,7 +181,7 @@ int run(const Options& options) {
   int64_t ops = 0, died = 0, calls = 0, accepted = 0, refused = 0, never = 0;
   for (const c10::OperatorHandle& op : allowed_ops(options.op)) {
     ++ops;
-    if (!survives(op, options, honest, allocator, *board)) ++died;
+    if (!survives(op, kSeconds, [&] { call_often(op, options, honest, allocator, *board); }, *board)) ++died;
     calls += board->calls;
     accepted += board->accepted;
     refused += board->refused_by_guard;
@@ -178,6 +191,18 @@ int run(const Options& options) {
         std::cout << "never accepted: " << qualified_name(op.operator_name()) << std::endl;
     }
   }
+  int64_t chosen = 0, chosen_calls = 0, chosen_accepted = 0;
+  for (const c10::OperatorHandle& op : allowed_ops(options.op)) {
+    const std::string name = qualified_name(op.operator_name());
+    if (!has_kernels_to_choose(name) || !honest.contains(name)) continue;
+    ++chosen;
+    auto call = [&] { call_often_in_worker(op, options, honest, allocator, *board); };
+    if (!survives(op, kSecondsInWorker, call, *board)) ++died;
+    chosen_calls += board->calls;
+    chosen_accepted += board->accepted;
+  }
+  std::cout << chosen << " ops in workers, " << chosen_calls << " calls, " << chosen_accepted << " accepted"
+            << std::endl;
   std::cout << honest.size() << " honest, " << ops << " ops, " << calls << " calls, " << accepted << " accepted, "
             << refused << " refused by a guard, " << never << " ops accepted none, " << died << " ops did not survive"
             << std::endl;

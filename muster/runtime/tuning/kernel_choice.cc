@@ -32,11 +32,9 @@ bool is_image(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 4;
 }
 
-std::vector<int64_t> integers(const c10::IValue& value) { return value.toIntVector(); }
-
 // One number stands for both dimensions.
 std::vector<int64_t> of_two(const c10::IValue& value) {
-  std::vector<int64_t> both = integers(value);
+  std::vector<int64_t> both = value.toIntVector();
   if (both.size() == 1) both.push_back(both[0]);
   return both;
 }
@@ -46,6 +44,45 @@ bool all_equal(const std::vector<int64_t>& values, int64_t expected) {
     if (value != expected) return false;
   }
   return true;
+}
+
+bool are_floats_here(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kFloat;
+}
+
+// Whether it is a convolution of images, or with a gradient in front (shift: 1) its backward, that is not transposed,
+// has no groups and no dilation, and whose operands have the sizes and types that it needs. The op that was recorded
+// looks at its operands; kernels that are called in its place do not, and whoever has made the program may call it with
+// any.
+bool is_usual_convolution(const std::vector<c10::IValue>& stack, size_t shift) {
+  constexpr int64_t kMostPixels = 1 << 30;  // of an image's side and of padding; sums of them do not overflow
+  constexpr double kMostElements = 1e15;
+  // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
+  // the sizes of the bias in place of the bias, and ends with the gradients that are wanted.
+  for (size_t i = 0; i < shift + 2; ++i) {
+    if (!is_image(stack[i]) || !are_floats_here(stack[i].toTensor()) || stack[i].toTensor().numel() == 0) return false;
+  }
+  const at::Tensor &image = stack[shift].toTensor(), &weights = stack[1 + shift].toTensor();
+  const std::vector<int64_t> stride = of_two(stack[3 + shift]), padding = of_two(stack[4 + shift]),
+                             dilation = of_two(stack[5 + shift]);
+  if (stride.size() != 2 || padding.size() != 2 || dilation.size() != 2 || !all_equal(dilation, 1) ||
+      stack[6 + shift].toBool() || stack[8 + shift].toInt() != 1 || image.size(1) != weights.size(1)) {
+    return false;
+  }
+  std::vector<int64_t> output = {image.size(0), weights.size(0)};
+  double elements = static_cast<double>(output[0]) * static_cast<double>(output[1]);
+  for (int i : {0, 1}) {
+    const int64_t side = image.size(2 + i), window = weights.size(2 + i);
+    if (side > kMostPixels || padding[i] < 0 || padding[i] > kMostPixels || stride[i] < 1) return false;
+    if (side + 2 * padding[i] < window) return false;
+    output.push_back((side + 2 * padding[i] - window) / stride[i] + 1);
+    elements *= static_cast<double>(output.back());
+  }
+  if (elements > kMostElements) return false;
+  if (shift == 1) return stack[0].toTensor().sizes() == output && stack[10].toBoolList().size() == 3;
+  if (!stack[2].isTensor() || !stack[2].toTensor().defined()) return true;
+  const at::Tensor& bias = stack[2].toTensor();
+  return are_floats_here(bias) && bias.dim() == 1 && bias.size(0) == weights.size(0);
 }
 
 // The image in channels-last order, with the strides of that order even where its sizes leave them open: libtorch takes
@@ -82,7 +119,7 @@ void multiply_patches(std::vector<c10::IValue>& stack) {
   stack = {at::Tensor(), of_weights, of_bias};
 }
 
-// `stack` is that of a convolution, or with a gradient in front (shift: 1) of its backward.
+// REQUIRES: is_usual_convolution(stack, shift).
 WinogradConvolution winograd_of(const std::vector<c10::IValue>& stack, size_t shift) {
   const std::vector<int64_t> padding = of_two(stack[4 + shift]);
   return {.pad_rows = padding[0], .pad_columns = padding[1], .kernels = *winograd_kernels()};
@@ -121,53 +158,46 @@ void KernelChoice::call(std::vector<c10::IValue>& stack) {
   call_with(kernel, stack, channels_last);
 }
 
-bool KernelChoice::native_fits(const std::vector<c10::IValue>& stack) const {
-  if (!native_ || !stack[0].toTensor().is_cpu()) return false;
-  // convolution: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups; its backward has
-  // the gradient in front and the sizes of the bias in place of the bias.
-  const size_t shift = kernels_.images.size() - 1;
-  return stack[0].toTensor().scalar_type() == at::kFloat && all_equal(integers(stack[5 + shift]), 1) &&
-         !stack[6 + shift].toBool() && stack[8 + shift].toInt() == 1;
-}
-
-bool KernelChoice::patches_fit(const std::vector<c10::IValue>& stack) const {
+bool KernelChoice::fits(Kernel kernel, const std::vector<c10::IValue>& stack) const {
   constexpr int64_t kLargestPatch = 64;  // each element of the input is copied for almost every element of a patch
-  return kernels_.images.size() == 2 && native_fits(stack) && !stack[10].toBoolList()[0] && is_image(stack[1]) &&
-         stack[2].toTensor().numel() / stack[2].toTensor().size(0) <= kLargestPatch;
-}
-
-bool KernelChoice::winograd_fits(const std::vector<c10::IValue>& stack) const {
   constexpr int64_t kLeastChannels = 8;  // with fewer, it takes longer to make factors than to multiply
-  if (!native_ || winograd_kernels() == nullptr || !native_fits(stack)) return false;
+  if (kernel == Kernel::kRecorded || kernel == Kernel::kChannelsLast) return true;
   const size_t shift = kernels_.images.size() - 1;
-  if (!is_image(stack[shift]) || !is_image(stack[1 + shift]) || !all_equal(integers(stack[3 + shift]), 1)) return false;
-  if (shift == 0 && stack[2].isTensor() && stack[2].toTensor().defined() &&
-      stack[2].toTensor().scalar_type() != at::kFloat) {
-    return false;
-  }
+  if (!native_ || !is_usual_convolution(stack, shift)) return false;
   const at::Tensor &image = stack[shift].toTensor(), &weights = stack[1 + shift].toTensor();
-  return image.size(1) >= kLeastChannels && weights.size(0) >= kLeastChannels &&
-         winograd_of(stack, shift).fits(image, weights);
+  switch (kernel) {
+    case Kernel::kNative: return true;
+    case Kernel::kPatches:
+      return shift == 1 && !stack[10].toBoolList()[0] && weights.numel() / weights.size(0) <= kLargestPatch;
+    case Kernel::kWinograd:
+      return winograd_kernels() != nullptr && all_equal(of_two(stack[3 + shift]), 1) &&
+             image.size(1) >= kLeastChannels && weights.size(0) >= kLeastChannels &&
+             winograd_of(stack, shift).fits(image, weights);
+    default: return false;
+  }
 }
 
 void KernelChoice::call_winograd(std::vector<c10::IValue>& stack) const {
   const size_t shift = kernels_.images.size() - 1;
   const WinogradConvolution convolution = winograd_of(stack, shift);
+  // What is read below libtorch's dispatcher has to have its sign in its memory.
+  auto operand = [&stack](size_t position) { return stack[position].toTensor().resolve_neg(); };
   if (shift == 0) {
     const at::Tensor bias = stack[2].isTensor() ? stack[2].toTensor() : at::Tensor();
-    stack = {convolution.forward(stack[0].toTensor(), stack[1].toTensor(), bias)};
+    stack = {convolution.forward(operand(0), operand(1), bias)};
   } else {
     const auto wanted = stack[10].toBoolList();
-    const std::array<at::Tensor, 3> gradients = convolution.backward(
-        stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), {wanted[0], wanted[1], wanted[2]});
+    const std::array<at::Tensor, 3> gradients =
+        convolution.backward(operand(0), operand(1), operand(2), {wanted[0], wanted[1], wanted[2]});
     stack = {gradients[0], gradients[1], gradients[2]};
   }
 }
 
 void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const {
-  if (kernel == Kernel::kPatches) return multiply_patches(stack);
   // An argument of any size may have come in another one since the choice was made.
-  if (kernel == Kernel::kWinograd && winograd_fits(stack)) return call_winograd(stack);
+  if (!fits(kernel, stack)) kernel = Kernel::kRecorded;
+  if (kernel == Kernel::kPatches) return multiply_patches(stack);
+  if (kernel == Kernel::kWinograd) return call_winograd(stack);
   for (int position : kernels_.images) {
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
@@ -213,10 +243,11 @@ Kernel KernelChoice::choose(const std::vector<c10::IValue>& stack, bool channels
   if (stack[0].toTensor().is_cuda() && !at::isReducedFloatingType(stack[0].toTensor().scalar_type())) {
     return Kernel::kRecorded;
   }
-  std::vector<Kernel> kernels = {Kernel::kRecorded, Kernel::kChannelsLast};
-  if (native_fits(stack)) kernels.push_back(Kernel::kNative);
-  if (patches_fit(stack)) kernels.push_back(Kernel::kPatches);
-  if (winograd_fits(stack)) kernels.push_back(Kernel::kWinograd);
+  std::vector<Kernel> kernels;
+  for (Kernel kernel :
+       {Kernel::kRecorded, Kernel::kChannelsLast, Kernel::kNative, Kernel::kPatches, Kernel::kWinograd}) {
+    if (fits(kernel, stack)) kernels.push_back(kernel);
+  }
   TuningQuestion question{
       .what = this->question(stack, channels_last), .device = stack[0].toTensor().device(), .alternatives = {}};
   for (Kernel kernel : kernels) {

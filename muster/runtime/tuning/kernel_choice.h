@@ -56,9 +56,8 @@ class KernelChoice {
   void call_with(Kernel kernel, std::vector<c10::IValue>& stack, bool channels_last) const;
   void call_native(std::vector<c10::IValue>& stack) const;
   Kernel choose(const std::vector<c10::IValue>& stack, bool channels_last) const;
-  bool native_fits(const std::vector<c10::IValue>& stack) const;
-  bool patches_fit(const std::vector<c10::IValue>& stack) const;
-  bool winograd_fits(const std::vector<c10::IValue>& stack) const;
+  // Whether the kernel does what the op does with these operands, whatever they are.
+  bool fits(Kernel kernel, const std::vector<c10::IValue>& stack) const;
   void call_winograd(std::vector<c10::IValue>& stack) const;
   std::string question(const std::vector<c10::IValue>& stack, bool channels_last) const;
 

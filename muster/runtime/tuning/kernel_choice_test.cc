@@ -30,6 +30,33 @@ std::shared_ptr<KernelChoice> choice_for(const char* name, Autotuner& tuner, std
   return KernelChoice::make(op(name), form_of(name).images, at::kCPU, tuner, std::move(order));
 }
 
+std::vector<c10::IValue> gradients_stack(const at::Tensor& g, const at::Tensor& x, const at::Tensor& w,
+                                         bool of_image = true) {
+  return {g,
+          x,
+          w,
+          std::vector<int64_t>{w.size(0)},
+          std::vector<int64_t>{1, 1},
+          std::vector<int64_t>{0, 0},
+          std::vector<int64_t>{1, 1},
+          false,
+          std::vector<int64_t>{0, 0},
+          1,
+          c10::List<bool>({of_image, true, true})};
+}
+
+// That has chosen `kernel` for what is on the stack.
+std::shared_ptr<KernelChoice> choice_of(const char* kernel, const char* name, std::vector<c10::IValue> stack,
+                                        Autotuner& told) {
+  Autotuner table;
+  std::vector<c10::IValue> measured = stack;
+  choice_for(name, table, std::make_shared<ImageOrder>(false))->call(measured);
+  for (const auto& [key, choice] : table.all()) told.remember(key, kernel);
+  auto choice = choice_for(name, told, std::make_shared<ImageOrder>(false));
+  choice->call(stack);
+  return choice;
+}
+
 TEST(KernelChoice, HasNothingToChooseForMostOps) {
   Autotuner table;
 
@@ -137,6 +164,100 @@ TEST(KernelChoice, TakesWhatDoesNotFitTheKernelThatItChose) {
     choice->call(stack);
 
     EXPECT_TRUE(torch::allclose(stack[0].toTensor(), torch::conv2d(other, w, b), 1e-4, 1e-4)) << other.sizes();
+  }
+}
+
+TEST(KernelChoice, RefusesAGradientThatDoesNotFitWhateverItChose) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 8, 8, 8}), w = torch::rand({9, 8, 3, 3}), g = torch::rand({2, 9, 6, 6});
+  at::Tensor narrow = torch::rand({4, 3, 3, 3});
+  constexpr const char* kOp = "aten::convolution_backward";
+  for (const char* kernel : {"channels_last", "native", "winograd"}) {
+    Autotuner told;
+    auto choice = choice_of(kernel, kOp, gradients_stack(g, x, w), told);
+    auto call = [&](const at::Tensor& gradient, const at::Tensor& image) {
+      auto stack = gradients_stack(gradient, image, w);
+      choice->call(stack);
+    };
+
+    EXPECT_ANY_THROW(call(torch::rand({1, 9, 1, 1}), torch::rand({4, 8, 64, 64}))) << kernel << ", too small";
+    EXPECT_ANY_THROW(call(torch::rand({2, 9, 6, 8}), torch::rand({2, 8, 10, 8}))) << kernel << ", sides exchanged";
+    EXPECT_ANY_THROW(call(torch::rand({2, 9, 7, 7}), x)) << kernel << ", too large";
+    EXPECT_ANY_THROW(call(torch::rand({2, 8, 6, 6}), x)) << kernel << ", of other channels";
+  }
+  Autotuner told;
+  auto choice = choice_of("patches", kOp,
+                          gradients_stack(torch::rand({2, 4, 6, 8}), torch::rand({2, 3, 8, 10}), narrow,
+                                          /*of_image=*/false),
+                          told);
+  auto stack = gradients_stack(torch::rand({2, 4, 8, 6}), torch::rand({2, 3, 8, 10}), narrow, /*of_image=*/false);
+  EXPECT_ANY_THROW(choice->call(stack)) << "patches, sides exchanged";
+}
+
+// What is wrong with them, libtorch says; kernels in its place are not to look at them first.
+TEST(KernelChoice, LeavesOperandsThatDoNotFitToLibtorch) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 8, 8, 8}), w = torch::rand({9, 8, 3, 3}), b = torch::rand({9});
+  const std::vector<std::vector<int64_t>> kOdd = {{}, {1, 1, 1}, {-1, 0}, {int64_t{1} << 62, 1}};
+  for (const std::vector<int64_t>& odd : kOdd) {
+    Autotuner tuner;
+    auto stack = convolution_stack(x, w, b);
+    stack[4] = odd;
+    EXPECT_ANY_THROW(choice_for("aten::convolution", tuner, std::make_shared<ImageOrder>(false))->call(stack));
+    stack = gradients_stack(torch::rand({2, 9, 6, 6}), x, w);
+    stack[5] = odd;
+    EXPECT_ANY_THROW(choice_for("aten::convolution_backward", tuner, std::make_shared<ImageOrder>(false))->call(stack));
+  }
+  Autotuner told;
+  auto choice = choice_of("winograd", "aten::convolution", convolution_stack(x, w, b), told);
+  for (const at::Tensor& odd : {torch::rand({1}), torch::rand({}), torch::rand({9, 1}), torch::rand({8})}) {
+    auto stack = convolution_stack(x, w, odd);
+    EXPECT_ANY_THROW(choice->call(stack)) << "a bias of " << odd.sizes();
+  }
+}
+
+TEST(KernelChoice, SurvivesWeightsWithoutElements) {
+  PlainTensors plain;
+  Autotuner tuner;
+  const at::Tensor x = torch::rand({1, 8, 8, 8}), g = torch::rand({1, 0, 6, 6}), w = torch::rand({0, 8, 3, 3});
+  for (bool of_image : {true, false}) {
+    auto stack = gradients_stack(g, x, w, of_image);
+    try {
+      choice_for("aten::convolution_backward", tuner, std::make_shared<ImageOrder>(false))->call(stack);
+    } catch (const std::exception&) {  // as libtorch likes
+    }
+  }
+  Autotuner told;
+  const auto honest = gradients_stack(torch::rand({1, 4, 6, 6}), torch::rand({1, 3, 8, 8}), torch::rand({4, 3, 3, 3}),
+                                      /*of_image=*/false);
+  auto choice = choice_of("patches", "aten::convolution_backward", honest, told);
+  auto stack = gradients_stack(g, x, w, /*of_image=*/false);
+  try {
+    choice->call(stack);
+  } catch (const std::exception&) {
+  }
+}
+
+TEST(KernelChoice, KnowsNumbersWhoseSignIsNotInTheirMemory) {
+  PlainTensors plain;
+  at::Tensor x = torch::rand({2, 8, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast), w = torch::rand({9, 8, 3, 3});
+  at::Tensor b = torch::rand({9}), g = torch::rand({2, 9, 6, 6}).contiguous(at::MemoryFormat::ChannelsLast);
+  auto negative = [](const at::Tensor& tensor) { return at::_neg_view(tensor); };
+  ASSERT_TRUE(negative(w).is_neg());
+  auto expected = gradients_stack(-g, -x, -w);
+  op("aten::convolution_backward").callBoxed(expected);
+
+  Autotuner told;
+  auto stack = convolution_stack(negative(x), w, negative(b));
+  choice_of("winograd", "aten::convolution", stack, told)->call(stack);
+  EXPECT_TRUE(torch::allclose(stack[0].toTensor(), torch::conv2d(-x, w, -b), 1e-4, 1e-4));
+  stack = convolution_stack(x, negative(w), b);
+  choice_of("winograd", "aten::convolution", stack, told)->call(stack);
+  EXPECT_TRUE(torch::allclose(stack[0].toTensor(), torch::conv2d(x, -w, b), 1e-4, 1e-4));
+  stack = gradients_stack(negative(g), negative(x), negative(w));
+  choice_of("winograd", "aten::convolution_backward", stack, told)->call(stack);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(torch::allclose(stack[i].toTensor(), expected[i].toTensor(), 1e-4, 1e-4)) << "gradient " << i;
   }
 }
 

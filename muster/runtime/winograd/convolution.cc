@@ -126,7 +126,7 @@ at::Tensor new_image(at::IntArrayRef sizes, const at::Tensor& like) {
 // What one thread of a backward pass has for itself.
 struct Share {
   WinogradPlanes of_image, of_output, of_weights;
-  float* of_bias;
+  float *of_bias, *of_bias_in_block;
 };
 
 // A backward pass.
@@ -148,9 +148,15 @@ struct Backward {
     const int64_t image_row = row_of(tiling.channels), output_row = row_of(tiling.output_channels);
     const int64_t image_columns = rounded_up(tiling.channels, kernels.lanes);
     const int64_t output_columns = rounded_up(tiling.output_channels, kernels.lanes);
+    // A sum for each block: one of all tiles would lose a bit each time that it doubles.
+    std::memset(share.of_bias_in_block, 0, sizeof(float) * output_row);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       kernels.gradient_to_planes(tiling.output_patch(gradient, begin + tile), tiling.output_channels,
-                                 {share.of_output.data + tile * output_row, share.of_output.stride}, share.of_bias);
+                                 {share.of_output.data + tile * output_row, share.of_output.stride},
+                                 share.of_bias_in_block);
+    }
+    for (int64_t channel = 0; channel < output_row; ++channel) {
+      share.of_bias[channel] += share.of_bias_in_block[channel];
     }
     if (image != nullptr) {
       for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -319,16 +325,17 @@ std::array<at::Tensor, 3> WinogradConvolution::backward(const at::Tensor& gradie
   const int64_t image_plane = plane_of(tiling.block, tiling.channels);
   const int64_t output_plane = plane_of(tiling.block, tiling.output_channels);
   const int64_t output_row = row_of(tiling.output_channels);
-  const int64_t floats_of_share = kWinogradPlanes * (image_plane + output_plane + weights_plane) + output_row;
+  const int64_t floats_of_share = kWinogradPlanes * (image_plane + output_plane + weights_plane) + 2 * output_row;
   std::vector<Share> shares((pieces + turns - 1) / turns);
   const at::Tensor workspace = floats(static_cast<int64_t>(shares.size()) * floats_of_share, image);
   for (size_t i = 0; i < shares.size(); ++i) {
     Share& share = shares[i];
     share.of_bias = workspace.data_ptr<float>() + static_cast<int64_t>(i) * floats_of_share;
-    share.of_weights = {share.of_bias + output_row, weights_plane};
+    share.of_bias_in_block = share.of_bias + output_row;
+    share.of_weights = {share.of_bias_in_block + output_row, weights_plane};
     share.of_image = {share.of_weights.data + kWinogradPlanes * weights_plane, image_plane};
     share.of_output = {share.of_image.data + kWinogradPlanes * image_plane, output_plane};
-    std::memset(share.of_bias, 0, sizeof(float) * (output_row + kWinogradPlanes * weights_plane));
+    std::memset(share.of_bias, 0, sizeof(float) * (2 * output_row + kWinogradPlanes * weights_plane));
   }
   const Backward pass{.tiling = tiling,
                       .kernels = kernels,

@@ -25,7 +25,8 @@ struct WinogradConvolution {
   int64_t pad_rows, pad_columns;
   const WinogradKernels& kernels;
 
-  // REQUIRES of all: fits(image's sizes, weights).
+  // REQUIRES of both: fits(image, weights); other operands are floats on the CPU, too, and have the sizes that go with
+  // these, which nobody looks at here; and none has libtorch's negative bit.
   at::Tensor forward(const at::Tensor& image, const at::Tensor& weights, const at::Tensor& bias) const;
   // Of image, weights and bias, as far as wanted. The bias has as many numbers as the gradient channels.
   std::array<at::Tensor, 3> backward(const at::Tensor& gradient, const at::Tensor& image, const at::Tensor& weights,

@@ -164,8 +164,30 @@ TEST(WinogradConvolution, IsOffByAFewMillionthsOnTheAverage) {
     const WinogradConvolution convolution{0, 0, *kernels};
     const auto gradients = convolution.backward(given.gradient, given.image, given.weights, {true, true, true});
 
+    std::cerr << "ERR " << kernels->lanes << " "
+              << average(convolution.forward(given.image, given.weights, given.bias), exact_output(given)) << " "
+              << error_of(convolution.forward(given.image, given.weights, given.bias), exact_output(given));
+    for (int i = 0; i < 3; ++i)
+      std::cerr << " | " << average(gradients[i], exact[i]) << " " << error_of(gradients[i], exact[i]);
+    std::cerr << " recorded " << average(at::conv2d(given.image, given.weights, given.bias), exact_output(given))
+              << "\n";
     EXPECT_LT(average(convolution.forward(given.image, given.weights, given.bias), exact_output(given)), 3e-6);
     for (int i = 0; i < 3; ++i) EXPECT_LT(average(gradients[i], exact[i]), 5e-6) << "gradient " << i;
+  }
+}
+
+// One running sum of floats would be off by several thousandths: it stops to take the last bits of what is added.
+TEST(WinogradConvolution, AddsUpTheGradientOfABiasOfManyElements) {
+  const Threads threads(1);
+  Case given = case_of({1, 8, 1200, 1200}, 8, 1, 1);
+  given.gradient.fill_(0.1f);
+  const double exact = 1200.0 * 1200.0 * static_cast<double>(0.1f);
+
+  for (const WinogradKernels* kernels : kernels_here()) {
+    const at::Tensor of_bias = WinogradConvolution{1, 1, *kernels}.backward(given.gradient, given.image, given.weights,
+                                                                            {false, false, true})[2];
+
+    EXPECT_NEAR(of_bias[3].item<double>() / exact, 1, 3e-6);
   }
 }
 
