@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/base/check.h"
 #include "muster/base/log.h"
@@ -23,6 +24,14 @@ bool have_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tens
                     [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
 }
 
+// Which of the alternatives was chosen, if it is one of them.
+std::optional<size_t> number_of(const TunedChoice& choice, const TuningQuestion& question) {
+  for (size_t i = 0; i < question.alternatives.size(); ++i) {
+    if (question.alternatives[i].name == choice.winner) return i;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Autotuner::Autotuner(TuningOptions options, Now now)
@@ -35,14 +44,33 @@ Autotuner::Autotuner(TuningOptions options, Now now)
 size_t Autotuner::choose(const TuningQuestion& question) {
   MUSTER_CHECK(!question.alternatives.empty());
   const TuningKey key{machine_of(question.device), question.what};
-  std::optional<TunedChoice> known = find(key);
-  if (!known && mode_ == TuningMode::kPinned) return 0;
-  if (!known) known = remember(key, question.alternatives[measure(question)].name);
-  for (size_t i = 0; i < question.alternatives.size(); ++i) {
-    if (question.alternatives[i].name == known->winner) return i;
+  if (const std::optional<TunedChoice> known = find(key)) {
+    if (const auto number = number_of(*known, question)) return *number;
+    tell_of_unknown(*known, question);
   }
-  throw data_loss("tuning file \"", file_ ? file_->path() : "", "\", line ", known->line, ": \"", known->winner,
-                  "\" is none of the implementations of ", question.what);
+  if (mode_ == TuningMode::kPinned) return 0;
+  const size_t mine = measure(question);
+  const TunedChoice choice{std::string(question.alternatives[mine].name)};
+  if (const auto number = number_of(remember(key, choice.winner), question)) return *number;
+  // The file keeps what it says, for those who know that.
+  absl::MutexLock lock(&mu_);
+  TunedChoice& here = table_[key];
+  if (const auto another = number_of(here, question)) return *another;  // another thread was first
+  here = choice;
+  return mine;
+}
+
+void Autotuner::tell_of_unknown(const TunedChoice& choice, const TuningQuestion& question) {
+  if (!file_) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(told_of_unknown_, true)) return;
+  }
+  MUSTER_LOG(warning) << "tuning file \"" << file_->path() << "\", line " << choice.line << ": \"" << choice.winner
+                      << "\" is none of the implementations of " << question.what
+                      << ", as another version may have had it; such answers are "
+                      << (mode_ == TuningMode::kPinned ? "left aside, and what they are of runs as recorded"
+                                                       : "measured anew for this process");
 }
 
 std::optional<TunedChoice> Autotuner::find(const TuningKey& key) const {

@@ -40,7 +40,9 @@ struct TuningQuestion {
 // Everything that is chosen by measuring is chosen here: the alternatives run in turn, and what was fastest is
 // remembered for this question, this machine and this number of threads; beyond the process if there is a file
 // (tuning_options.h). An answer never changes: two who ask the same get the same, and so do two processes with one
-// file. Thread-safe: of two threads that ask first, both measure and one is right.
+// file. An answer that is none of the alternatives, as another version of Muster may have left it in the file, stays
+// there, and is measured anew for this process. Thread-safe: of two threads that ask first, both measure and one is
+// right.
 class Autotuner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -49,8 +51,7 @@ class Autotuner {
   // Throws for a file that is damaged, or is pinned and not there. REQUIRES of `options`: a mode that is not kOff.
   explicit Autotuner(TuningOptions options = {.mode = TuningMode::kMeasure}, Now now = Clock::now);
 
-  // Which of the alternatives to use. Throws Error{kDataLoss} that names file and line for an answer from there that is
-  // none of them.
+  // Which of the alternatives to use.
   size_t choose(const TuningQuestion& question) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As if it had been measured; what is known already stays. Returns what is known then.
@@ -63,6 +64,7 @@ class Autotuner {
  private:
   std::optional<TunedChoice> find(const TuningKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   size_t measure(const TuningQuestion& question) const;
+  void tell_of_unknown(const TunedChoice& choice, const TuningQuestion& question) ABSL_LOCKS_EXCLUDED(mu_);
 
   const TuningMode mode_;
   const std::optional<TuningFile> file_;
@@ -71,7 +73,8 @@ class Autotuner {
   mutable absl::Mutex mu_;
   TuningTable table_ ABSL_GUARDED_BY(mu_);
   int measured_ ABSL_GUARDED_BY(mu_) = 0;
-  bool complained_ ABSL_GUARDED_BY(mu_) = false;  // that the file cannot be written
+  bool complained_ ABSL_GUARDED_BY(mu_) = false;       // that the file cannot be written
+  bool told_of_unknown_ ABSL_GUARDED_BY(mu_) = false;  // that the file has an answer that is none
 };
 
 }  // namespace muster
