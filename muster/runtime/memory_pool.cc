@@ -13,6 +13,7 @@
 #include <limits>
 #include <new>
 #include <optional>
+#include <string>
 
 #include "muster/base/status.h"
 #include "muster/runtime/small_memory.h"
@@ -36,7 +37,8 @@ constexpr size_t kLargestRounded = 64 * 1024 * 1024;
 thread_local MemoryPool::Mode memory_here;
 
 // What a block for so many bytes is made for. Tensors whose sizes differ a little from step to step, as rows do that
-// are looked up, take each other's blocks: up to an eighth of one is not used, and its pages never touched.
+// are looked up, take each other's blocks: up to an eighth of one is not used. Its pages are not touched as long as
+// nobody larger has had the block, but for those in the huge page that the tensor ends in.
 size_t bytes_of_block(size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
   return bytes;  // who writes beyond it is to be seen
@@ -47,11 +49,21 @@ size_t bytes_of_block(size_t bytes) {
 #endif
 }
 
+// Whether the owner of the system lets processes have pages of 2 MiB: "always [madvise] never".
+bool has_huge_pages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string choices;
+  return std::getline(file, choices) && choices.find("[never]") == std::string::npos;
+}
+
 // Pages of 2 MiB as far as there are such, the one of which the block before has a part included: it was small, because
 // there was nothing of this one yet. Where the system cannot, they stay as they are.
 void make_huge(char* memory, size_t bytes) {
   constexpr size_t kHugePage = 2 * 1024 * 1024;
   ::madvise(memory, bytes, MADV_HUGEPAGE);
+  // Done at once, whatever the system's owner wants; and not for what may be mapped anew in every step.
+  static const bool wanted = has_huge_pages();
+  if (!wanted || bytes > kLargestRounded) return;
   char* const end = memory + bytes;
   char* const shared = end - reinterpret_cast<uintptr_t>(end) % kHugePage;
   if (shared != end) ::madvise(shared, kHugePage, kCollapse);
@@ -153,7 +165,7 @@ c10::DataPtr MemoryPool::allocate(size_t bytes) {
   Block* block = nullptr;
   try {
     const bool pooled = memory_here.pooled && bytes >= kSmallestKept;
-    block = pooled ? take(bytes_of_block(rounded)) : Block::make(rounded, /*pooled=*/false);
+    block = pooled ? take(rounded) : Block::make(rounded, /*pooled=*/false);
   } catch (...) {
     if (account != nullptr) account->put(static_cast<int64_t>(rounded));
     throw;
@@ -166,6 +178,11 @@ c10::DataPtr MemoryPool::allocate(size_t bytes) {
 c10::DeleterFnPtr MemoryPool::raw_deleter() const { return &release; }
 
 void MemoryPool::copy_data(void* to, const void* from, std::size_t bytes) const { default_copy_data(to, from, bytes); }
+
+void MemoryPool::limit_to(int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  most_ = static_cast<size_t>(bytes);
+}
 
 void MemoryPool::let_go() {
   std::vector<Block*> unwanted;
@@ -202,17 +219,21 @@ std::vector<MemoryPool::Block*> MemoryPool::take_unwanted(size_t bytes) {
   return unwanted;
 }
 
-MemoryPool::Block* MemoryPool::take(size_t bytes) {
+MemoryPool::Block* MemoryPool::take(size_t tensor) {
   std::vector<Block*> unwanted;
-  size_t live = 0;
+  size_t live = 0, bytes = 0;
   {
     absl::MutexLock lock(&mu_);
     // However many runs there are, and whatever each of them may have.
-    if (usage_.live + bytes > most_) {
-      throw resource_exhausted("needs ", bytes, " bytes more; all runs of this process have ", usage_.live,
+    if (tensor > most_ || usage_.tensors > most_ - tensor) {
+      throw resource_exhausted("needs ", tensor, " bytes more; all runs of this process have ", usage_.tensors,
                                " in use and may have ", most_);
     }
+    // What blocks have beyond their tensors is not asked for by anybody: there is none of it where memory is short.
+    bytes = bytes_of_block(tensor);
+    if (usage_.live + bytes > most_ / 2) bytes = tensor;
     live = usage_.live += bytes;
+    usage_.tensors += tensor;
     if (auto same = kept_.find(bytes); same != kept_.end() && !same->second.empty()) {
       Block* block = same->second.back();
       same->second.pop_back();
@@ -231,6 +252,7 @@ MemoryPool::Block* MemoryPool::take(size_t bytes) {
   } catch (...) {
     absl::MutexLock lock(&mu_);
     usage_.live -= bytes;
+    usage_.tensors -= tensor;
     throw;
   }
   absl::MutexLock lock(&mu_);
@@ -241,6 +263,7 @@ MemoryPool::Block* MemoryPool::take(size_t bytes) {
 void MemoryPool::give_back(Block* block) {
   absl::MutexLock lock(&mu_);
   usage_.live -= block->bytes;
+  usage_.tensors -= block->counted;
   usage_.kept += block->bytes;
   kept_[block->bytes].push_back(block);
 }

@@ -75,15 +75,19 @@ class MemoryPool : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
+  // What the tensors of all runs may have together, from now on; usual_memory() until somebody says so.
+  void limit_to(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Gives what is kept back to the system, and forgets how much was once in use: whoever needed that has gone.
   void let_go() ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Usage {
-    size_t live = 0;    // in tensors, of blocks that come back here
-    size_t kept = 0;    // waiting for the next tensor
-    size_t peak = 0;    // the most that was live at a time, since the last let_go()
-    int64_t fresh = 0;  // blocks that the system was asked for
-    size_t sizes = 0;   // that are looked through for one that fits
+    size_t live = 0;     // in blocks of tensors that come back here
+    size_t tensors = 0;  // of these, without what their blocks have beyond them
+    size_t kept = 0;     // waiting for the next tensor
+    size_t peak = 0;     // the most that was live at a time, since the last let_go()
+    int64_t fresh = 0;   // blocks that the system was asked for
+    size_t sizes = 0;    // that are looked through for one that fits
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -92,14 +96,13 @@ class MemoryPool : public c10::Allocator {
   MemoryPool() = default;
 
   static void release(void* data);
-  Block* take(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  Block* take(size_t tensor) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes blocks of at least so many bytes out of `kept_`, if there are so many.
   std::vector<Block*> take_unwanted(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void give_back(Block* block) ABSL_LOCKS_EXCLUDED(mu_);
 
-  const size_t most_ = static_cast<size_t>(usual_memory());
-
   mutable absl::Mutex mu_;
+  size_t most_ ABSL_GUARDED_BY(mu_) = static_cast<size_t>(usual_memory());
   // By size. A size without blocks is one whose blocks are all in use.
   std::map<size_t, std::vector<Block*>> kept_ ABSL_GUARDED_BY(mu_);
   Usage usage_ ABSL_GUARDED_BY(mu_);

@@ -62,6 +62,29 @@ TEST(MemoryPool, UsesABlockAgainForATensorOfAboutItsSize) {
   EXPECT_EQ(pool.usage().fresh, fresh);
 }
 
+// The process may have what its owner has said, in tensors: blocks larger than these are the pool's own idea.
+TEST(MemoryPool, LetsRunsHaveAllThatTheyMayHaveInTensorsAndLittleBeyondIt) {
+  constexpr int64_t kBytes = (9 << 16) + 64, kTensors = 40;  // whose blocks are an eighth of a MiB larger
+  MemoryPool& pool = MemoryPool::instance();
+  pool.let_go();
+  const MemoryPool::Usage before = pool.usage();
+  const int64_t most = static_cast<int64_t>(before.tensors) + kTensors * kBytes;
+  pool.limit_to(most);
+  MemoryPool::Use use(true);
+  std::vector<at::Tensor> made;
+
+  EXPECT_NO_THROW({
+    for (int i = 0; i < kTensors; ++i) made.push_back(torch::empty({kBytes / 4}));
+  });
+  EXPECT_ANY_THROW(torch::empty({kBytes / 4}));
+
+  EXPECT_EQ(pool.usage().tensors, static_cast<size_t>(most));
+  EXPECT_LE(pool.usage().live, static_cast<size_t>(most + most / 16));
+  made.clear();
+  EXPECT_EQ(pool.usage().tensors, before.tensors);
+  pool.limit_to(usual_memory());
+}
+
 TEST(MemoryPool, CountsForABudgetWhatTheTensorHasAndNotItsBlock) {
   MemoryPool::Budget budget(1 << 20);
   const MemoryPool::Use use(MemoryPool::Mode{.pooled = true, .budget = &budget});
