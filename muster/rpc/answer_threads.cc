@@ -26,17 +26,24 @@ class AnswerTag final : public NetworkEvent {
 }  // namespace
 
 AnswerThreads& AnswerThreads::instance() {
-  static AnswerThreads& threads = *new AnswerThreads;
+  static AnswerThreads& threads = *new AnswerThreads(most_answer_turns());
   return threads;
 }
 
-AnswerThreads::AnswerThreads()
+AnswerThreads::AnswerThreads(int most_turns)
     : readers_(
           [this](void** tag, bool* ok, std::chrono::nanoseconds*) {
             expected_.acquire();
-            return queue_.Next(tag, ok);
+            if (queue_.Next(tag, ok)) return true;
+            expected_.release();  // for the next one to see that this is the end
+            return false;
           },
-          {.most_turns = most_answer_turns()}) {}
+          {.most_turns = most_turns}) {}
+
+AnswerThreads::~AnswerThreads() {
+  queue_.Shutdown();
+  expected_.release();
+}
 
 void* AnswerThreads::when_done(std::function<void()> done) {
   void* const tag = (new AnswerTag(std::move(done)))->tag();
