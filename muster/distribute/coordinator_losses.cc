@@ -1,7 +1,12 @@
 // What a failure of a task means to the coordinator, and how tasks that are lost are looked for.
+#include <absl/synchronization/mutex.h>
+#include <absl/time/time.h>
+
 #include <algorithm>
 #include <random>
 
+#include "muster/base/cancellation.h"
+#include "muster/base/deadline_timer.h"
 #include "muster/base/log.h"
 #include "muster/distribute/coordinator_core.h"
 #include "muster/runtime/missing_program.h"
@@ -23,6 +28,18 @@ std::chrono::milliseconds until_next_look(std::chrono::nanoseconds missing_for, 
       missing_for / 8, least, std::max<std::chrono::duration<double>>(least, kLongestPause));
   return std::chrono::duration_cast<std::chrono::milliseconds>(
       pause * std::uniform_real_distribution<double>(0.75, 1.25)(random));
+}
+
+// False: it was cancelled meanwhile.
+bool passes(std::chrono::milliseconds time, const Cancellation& cancellation) {
+  absl::Mutex mu;
+  bool cancelled = false;
+  const auto registration = cancellation.on_cancel([&](const Status&) {
+    absl::MutexLock lock(&mu);
+    cancelled = true;
+  });
+  absl::MutexLock lock(&mu);
+  return !await_for(mu, absl::Condition(&cancelled), absl::FromChrono(time));
 }
 
 }  // namespace
@@ -50,7 +67,8 @@ std::unique_ptr<PsJudge> CoordinatorCore::make_judge(const std::vector<std::stri
                                queue_.stop(why);
                                of_tagged_->cancel(why);
                              },
-                         .in_background = [this](std::function<void()> work) { in_background(std::move(work)); }};
+                         .in_background = [this](std::function<void()> work) { in_background(std::move(work)); },
+                         .pause = [this](std::chrono::milliseconds time) { return passes(time, ending_); }};
   return std::make_unique<PsJudge>(std::move(options));
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 // A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
 constexpr std::chrono::milliseconds kConnecting(5'000);
+constexpr std::chrono::milliseconds kLookAgain(100);  // at a parameter server whose port refused
 
 }  // namespace
 
@@ -71,15 +72,26 @@ void PsJudge::look_whether_gone(const Status& failure) {
     if (!looked_at_.insert(failure.task()).second) return;
   }
   options_.in_background([this, task = failure.task()] {
-    try {
-      options_.check_alive(task);
-    } catch (const Error& error) {
-      const Status& found = error.status();
-      if (is_nobody_there(found) || is_restart(found)) end_without(found, "is gone, and its variables with it");
-    }
+    if (const auto why = found_gone(task)) end_without(*why, "is gone, and its variables with it");
     absl::MutexLock lock(&mu_);
     looked_at_.erase(task);
   });
+}
+
+std::optional<Status> PsJudge::found_gone(const std::string& task) const {
+  const int looks = std::max(2, options_.transient_failures - 1);  // the failure that made us look counts, too
+  for (int look = 1;; ++look) {
+    try {
+      options_.check_alive(task);
+      return std::nullopt;
+    } catch (const Error& error) {
+      const Status& found = error.status();
+      if (is_restart(found)) return found;
+      if (!is_nobody_there(found)) return std::nullopt;
+      if (look == looks) return found;
+    }
+    if (!options_.pause(kLookAgain)) return std::nullopt;
+  }
 }
 
 bool PsJudge::tolerate_late(const Status& failure) {

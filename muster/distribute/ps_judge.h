@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -31,11 +32,13 @@ struct PsJudgeOptions {
   std::function<void(size_t worker, const Status& why)> do_without;
   std::function<void(const Status& why)> end;  // of the job
   std::function<void(std::function<void()>)> in_background;
+  std::function<bool(std::chrono::milliseconds)> pause;  // false: the job ends meanwhile
 };
 
 // Decides what it means that parameter servers are not reached: a moment that passes, workers that are cut off from
 // them and are done without, or the end, since a parameter server that is gone has taken its variables along. One that
-// a worker has not reached, and whose port refuses this process, is gone; all else may be a cut, and is put up with.
+// a worker has not reached, and whose port goes on to refuse this process, is gone; all else may be a cut, and is put
+// up with.
 // Calls its options with no lock held. Thread-safe.
 class PsJudge {
  public:
@@ -77,8 +80,11 @@ class PsJudge {
   // Workers do not reach a parameter server: is it gone, or are they cut off? Asks it, and gives up the one or others.
   void judge(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // After a failure that may pass. If the process itself is gone, which its machine says at once to whoever connects,
-  // there is nothing to wait for.
+  // there is nothing to wait for. Others may say it for a moment, too: a gateway that is set up anew, a service whose
+  // only pod is not ready. So it is to be said again and again, as often as failures are put up with.
   void look_whether_gone(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
+  // Why it is.
+  std::optional<Status> found_gone(const std::string& task) const;
   // Does without the workers that have been in trouble. False if all have, too often.
   bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   void end_without(const Status& failure, const std::string& why);

@@ -29,19 +29,29 @@ class PsJudges : public testing::Test {
   int asked_ = 0;
   std::vector<size_t> cut_off_;
   Status end_;
-  PsJudge judge_{{.ps = {kPs},
-                  .workers = 2,
-                  .transient_failures = 2,
-                  .check_alive =
-                      [this](const std::string& task) {
-                        EXPECT_EQ(task, kPs);
-                        ++asked_;
-                        if (!of_ps_.ok()) throw Error(of_ps_);
-                      },
-                  .workers_up = [this] { return up_; },
-                  .do_without = [this](size_t worker, const Status&) { cut_off_.push_back(worker); },
-                  .end = [this](const Status& why) { end_ = why; },
-                  .in_background = [](const std::function<void()>& work) { work(); }}};
+  int pauses_ = 0;
+  std::function<void()> while_it_pauses_ = [] {};
+  bool ends_ = false;
+  PsJudgeOptions options_{.ps = {kPs},
+                          .workers = 2,
+                          .transient_failures = 2,
+                          .check_alive =
+                              [this](const std::string& task) {
+                                EXPECT_EQ(task, kPs);
+                                ++asked_;
+                                if (!of_ps_.ok()) throw Error(of_ps_);
+                              },
+                          .workers_up = [this] { return up_; },
+                          .do_without = [this](size_t worker, const Status&) { cut_off_.push_back(worker); },
+                          .end = [this](const Status& why) { end_ = why; },
+                          .in_background = [](const std::function<void()>& work) { work(); },
+                          .pause =
+                              [this](std::chrono::milliseconds) {
+                                ++pauses_;
+                                while_it_pauses_();
+                                return !ends_;
+                              }};
+  PsJudge judge_{options_};
 };
 
 TEST_F(PsJudges, AreConcernedWithParameterServersThatAreNotThere) {
@@ -67,7 +77,7 @@ TEST_F(PsJudges, PutUpWithAFewFailuresOfOneThatIsSilent) {
   EXPECT_TRUE(end_.ok()) << "a network that is cut for a moment looks the same: " << end_;
 }
 
-TEST_F(PsJudges, EndTheJobAtOnceIfNobodyListensWhereAParameterServerWas) {
+TEST_F(PsJudges, EndTheJobSoonIfNobodyListensWhereAParameterServerWas) {
   of_ps_ = nobody_there(not_reached());
   met(0, not_reached());
 
@@ -75,6 +85,36 @@ TEST_F(PsJudges, EndTheJobAtOnceIfNobodyListensWhereAParameterServerWas) {
   EXPECT_EQ(end_.task(), kPs);
   EXPECT_EQ(end_.message(),
             "parameter server " + kPs + " is gone, and its variables with it: host:1 refuses connections");
+  EXPECT_EQ(pauses_, 1);
+}
+
+TEST_F(PsJudges, PutUpWithAPortThatRefusesForAMoment) {
+  of_ps_ = nobody_there(not_reached());
+  while_it_pauses_ = [this] { of_ps_ = {}; };
+  met(0, not_reached());
+
+  EXPECT_EQ(asked_, 2);
+  EXPECT_TRUE(end_.ok()) << end_;
+}
+
+TEST_F(PsJudges, PutUpWithAPortThatRefusesForAsLongAsTheyAreTold) {
+  options_.transient_failures = 1'000;
+  PsJudge patient(options_);
+  of_ps_ = nobody_there(not_reached());
+  while_it_pauses_ = [this] { EXPECT_TRUE(end_.ok()) << end_; };
+  patient.met(0, not_reached(), std::chrono::steady_clock::now());
+
+  EXPECT_EQ(pauses_, 998);
+  EXPECT_FALSE(end_.ok());
+}
+
+TEST_F(PsJudges, StopLookingWhenTheJobEnds) {
+  ends_ = true;
+  of_ps_ = nobody_there(not_reached());
+  met(0, not_reached());
+
+  EXPECT_EQ(asked_, 1);
+  EXPECT_TRUE(end_.ok()) << end_;
 }
 
 TEST_F(PsJudges, DoNotTakeTheWordOfAWorkerThatNobodyListens) {

@@ -1,6 +1,7 @@
 #include "muster/rpc/nobody_listens.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 
 #include "muster/lines/tcp_socket.h"
 #include "muster/rpc/rpc_channel.h"
@@ -25,6 +26,26 @@ TEST_F(NobodyListens, WhereAPortIsNoProcesssAnyMore) {
   leave();
 
   EXPECT_TRUE(nobody_listens(address()));
+}
+
+TEST_F(NobodyListens, WhereThoseAddressesRefuseThatCanBeTried) {
+  sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port_)), .sin_addr = {}};
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  addrinfo can{};
+  can.ai_family = AF_INET;
+  can.ai_addr = reinterpret_cast<sockaddr*>(&there);
+  can.ai_addrlen = sizeof there;
+  sockaddr of_no_kind{.sa_family = AF_UNSPEC, .sa_data = {}};
+  addrinfo cannot{};
+  cannot.ai_family = AF_UNSPEC;
+  cannot.ai_addr = &of_no_kind;
+  cannot.ai_addrlen = sizeof of_no_kind;
+  EXPECT_FALSE(nobody_listens(&cannot)) << "which says nothing of the other end";
+
+  cannot.ai_next = &can;
+  EXPECT_FALSE(nobody_listens(&cannot));
+  leave();
+  EXPECT_TRUE(nobody_listens(&cannot));
 }
 
 TEST_F(NobodyListens, IsToldByAChannelWhoseTaskRefusesConnections) {

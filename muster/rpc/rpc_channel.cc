@@ -76,7 +76,7 @@ Status RpcChannel::Core::explain(const grpc::Status& status, const Cancellation*
 
 Status RpcChannel::Core::refusal_or(const Status& why) {
   const Waiting waiting;
-  if (nobody_listens(address_)) return nobody_there(why);
+  if (wire_.is_gone()) return nobody_there(why);
   const std::optional<std::string> refusal = wire_.refusal();
   return refusal ? explain(StatusCode::kUnauthenticated, *refusal) : why;
 }

@@ -4,6 +4,7 @@
 
 #include "muster/rpc/channel_arguments.h"
 #include "muster/rpc/credentials_probe.h"
+#include "muster/rpc/nobody_listens.h"
 
 namespace muster {
 
@@ -46,6 +47,21 @@ bool TaskWire::renew() {
 bool TaskWire::just_asked() {
   absl::MutexLock lock(&mu_);
   return asked_ && std::chrono::steady_clock::now() - *asked_ < kAskAgain;
+}
+
+bool TaskWire::is_gone() {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kSlow(100);  // a refusal takes a round trip
+  const Clock::time_point begin = Clock::now();
+  {
+    absl::MutexLock lock(&mu_);
+    if (slow_ && begin - *slow_ < kAskAgain) return false;
+  }
+  if (nobody_listens(address_)) return true;
+  const Clock::time_point now = Clock::now();
+  absl::MutexLock lock(&mu_);
+  if (now - begin > kSlow) slow_ = now;
+  return false;
 }
 
 std::optional<std::string> TaskWire::refusal() {

@@ -37,6 +37,9 @@ class TaskWire {
   // Nothing also if that was just asked and there was no reason.
   std::optional<std::string> refusal() ABSL_LOCKS_EXCLUDED(mu_);
   bool just_asked() ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether nobody_listens() at its address. No also where that was slow to find out a moment ago: a host that is
+  // silent, or a name that nobody resolves.
+  bool is_gone() ABSL_LOCKS_EXCLUDED(mu_);
 
   static constexpr std::chrono::milliseconds kAskAgain{1000};
 
@@ -58,6 +61,7 @@ class TaskWire {
   std::vector<std::unique_ptr<Connection>> connections_ ABSL_GUARDED_BY(mu_);  // the last is that of now
   std::shared_ptr<const Credentials> shown_ ABSL_GUARDED_BY(mu_);
   std::optional<std::chrono::steady_clock::time_point> asked_ ABSL_GUARDED_BY(mu_);  // when there was no reason
+  std::optional<std::chrono::steady_clock::time_point> slow_ ABSL_GUARDED_BY(mu_);   // when is_gone() was
 };
 
 }  // namespace muster
