@@ -24,7 +24,7 @@ constexpr int kMostWires = 16;                           // of a channel; calls 
 constexpr int kMostWireFailures = 4;                     // one after the other, before there are no more wires
 constexpr int kPassOver = 256;                           // calls that go by gRPC after an answer that was too large
 constexpr std::chrono::microseconds kMomentOfWire(200);  // less than it takes to wake two threads
-constexpr std::chrono::microseconds kLookOut(400);       // for an answer, if the one before came within this
+constexpr std::chrono::microseconds kLookOut(400);       // for an answer, if those before came within this
 constexpr int kLookAtDead = 1'000;                       // ms between two looks at whether a task is there
 
 NearWire::Answer lost_with_wire() { return {.status = {grpc::StatusCode::UNAVAILABLE, "the wire was closed"}}; }
@@ -85,8 +85,11 @@ bool send_on_near_wire(const Descriptor& socket, const NearWireHead& head, std::
 
 Received receive_on_near_wire(const Descriptor& socket, NearWireMessage& message) {
   thread_local std::vector<char> buffer(sizeof(NearWireHead) + kMostWords + kMostOnNearWire);
-  const ssize_t got = ::recv(socket.number(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kNothing;
+  ssize_t got = 0;
+  do {
+    got = ::recv(socket.number(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return Received::kNothing;
   if (got < static_cast<ssize_t>(sizeof message.head) || got > static_cast<ssize_t>(buffer.size()))
     return Received::kEnd;
   std::memcpy(&message.head, buffer.data(), sizeof message.head);
@@ -121,20 +124,24 @@ std::optional<NearWire::Answer> NearWire::receive() {
 }
 
 NearWire::Answer NearWire::wait(const Alive& alive) {
-  const auto begin = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  const bool looks = habit_.looks_out();
   std::optional<Answer> answer;
-  if (!quick_ || !look_out(kLookOut, [&] { return (answer = receive()).has_value(); })) {
-    answer = wait_asleep(alive);
+  auto came = [&] { return (answer = receive()).has_value(); };
+  if (!looks || !look_out(kMomentOfWire, came)) {
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(begin + kMomentOfWire - Clock::now());
+    if (left.count() > 0 && readable(socket_, left)) answer = receive();
   }
-  quick_ = std::chrono::steady_clock::now() - begin < kLookOut;
+  if (!answer) {
+    const Waiting waiting;  // from here on others read for whom this thread does
+    if (!looks || !look_out(kLookOut - kMomentOfWire, came)) answer = wait_asleep(alive);
+  }
+  habit_.learn(Clock::now() - begin < kLookOut);
   return *std::move(answer);
 }
 
 NearWire::Answer NearWire::wait_asleep(const Alive& alive) {
-  if (readable(socket_, kMomentOfWire)) {
-    if (auto answer = receive()) return *std::move(answer);
-  }
-  const Waiting waiting;
   while (true) {
     if (!readable(socket_, std::chrono::milliseconds(kLookAtDead)) && !alive()) {
       broken_ = true;

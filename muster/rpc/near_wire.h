@@ -8,6 +8,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -57,6 +58,25 @@ struct NearWireMessage {
 Received receive_on_near_wire(const Descriptor& socket, NearWireMessage& message);
 grpc::ByteBuffer message_of(std::span<const char> bytes);
 
+// Whether to look out for an answer before going to sleep for it, by how those before came: where one of two comes late
+// it costs a core, and saves little.
+class LookOutHabit {
+ public:
+  bool looks_out() const { return trust_ > 0; }
+  void learn(bool came_soon) {
+    if (came_soon) {
+      trust_ = std::min(trust_ + 1, kMost);
+    } else {
+      trust_ = std::max(trust_ - (looks_out() ? kInVain : 1), -kInVain);
+    }
+  }
+
+ private:
+  static constexpr int kMost = 2, kInVain = 8;  // a look-out in vain costs what so many save
+
+  int trust_ = 1;
+};
+
 // The caller's end of one. Used by one call at a time; `break_off` may be called by any thread meanwhile.
 class NearWire {
  public:
@@ -90,8 +110,8 @@ class NearWire {
   const Descriptor socket_;
   const uint64_t number_;
   bool broken_ = false;   // no other call can use it
-  bool quick_ = true;     // the last answer that was waited for
   bool watched_ = false;  // by NearWireAnswers, once there was a call for it
+  LookOutHabit habit_;    // of those that were waited for
 
   friend class NearWireAnswers;
 };

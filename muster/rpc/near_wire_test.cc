@@ -209,5 +209,64 @@ TEST_P(Wires, AreClosedToThoseWhoDoNotKnowTheSecret) {
   EXPECT_FALSE(answer_to(nullptr).ok());
 }
 
+// A door whose one reader is busy while a caller says all that it has to say, and goes.
+TEST(NearWireDoors, ReadAllThatHasComeOnAWireAtOnce) {
+  struct Event final : NetworkEvent {
+    void happened(bool) override {
+      begun = true;
+      EXPECT_TRUE(eventually([&] { return go_on.load(); }));
+    }
+    std::atomic<bool> begun = false, go_on = false;
+  } first, second;
+  std::atomic<bool> gone = false;
+  NearWireDoor door(
+      [&](const NearWireDoor::Arrived& arrived) {
+        const bool is_first = arrived.method == "first";
+        return NearWireDoor::Handling{.event = is_first ? &first : &second, .gone = [&gone, is_first] {
+                                        if (!is_first) gone = true;
+                                      }};
+      },
+      {.most_turns = 1});
+  ASSERT_FALSE(door.name().empty());
+  const NearWireSecret secret = door.secret();
+  const std::string_view words(reinterpret_cast<const char*>(&secret), sizeof secret);
+  NearWire one(connect_to(door.name()), 1);
+  ASSERT_TRUE(send_on_near_wire(one.socket(), {NearWireWord::kHello}, words));
+  ASSERT_TRUE(one.send("first", encode(Frame{})));
+  ASSERT_TRUE(eventually([&] { return first.begun.load(); }));
+
+  {
+    NearWire other(connect_to(door.name()), 2);
+    ASSERT_TRUE(send_on_near_wire(other.socket(), {NearWireWord::kHello}, words));
+    ASSERT_TRUE(other.send("second", encode(Frame{})));
+  }
+  first.go_on = second.go_on = true;
+
+  EXPECT_TRUE(eventually([&] { return second.begun && gone; }));
+  EXPECT_TRUE(eventually([&] { return door.wires() == 1; }));
+}
+
+TEST(LookOutHabits, AreForWiresWhoseAnswersComeSoon) {
+  LookOutHabit habit;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(habit.looks_out());
+    habit.learn(/*came_soon=*/true);
+  }
+}
+
+TEST(LookOutHabits, AreGivenUpWhereEveryOtherAnswerComesLate) {
+  LookOutHabit habit;
+  int in_vain = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    habit.learn(/*came_soon=*/true);
+    if (habit.looks_out()) ++in_vain;
+    habit.learn(/*came_soon=*/false);
+  }
+  EXPECT_LE(in_vain, 1);
+
+  for (int i = 0; i < 10; ++i) habit.learn(/*came_soon=*/true);
+  EXPECT_TRUE(habit.looks_out()) << "they come soon again";
+}
+
 }  // namespace
 }  // namespace muster::near_wire_test
