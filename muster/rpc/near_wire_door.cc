@@ -20,6 +20,10 @@ namespace {
 
 constexpr uint64_t kListener = 0, kEnd = 1, kFirstWire = 2;  // numbers of what is watched
 
+// Of a wire: each message is told of once, to one reader. Else the one that is told would have Linux tell another one,
+// too, before it has read it.
+constexpr uint32_t kHungUp = EPOLLRDHUP | EPOLLHUP | EPOLLERR, kOfWire = EPOLLIN | EPOLLRDHUP | EPOLLET;
+
 // The network needs some, too.
 size_t most_wires() {
   rlimit limit{};
@@ -75,7 +79,7 @@ NearWireDoor::NearWireDoor(Take take, const NetworkReadersOptions& readers)
       last_(kFirstWire) {
   std::string name = absl::StrCat("muster-wires-", absl::Hex(random_id()), absl::Hex(random_id()));
   listener_ = listen_at(name);
-  if (!listener_ || !watched_ || !end_ || !watch(listener_, kListener) || !watch(end_, kEnd)) return;
+  if (!listener_ || !watched_ || !end_ || !watch(listener_, kListener, EPOLLIN) || !watch(end_, kEnd, EPOLLIN)) return;
   name_ = std::move(name);
   readers_.emplace([this](void** tag, bool* ok, auto* waited) { return next(tag, ok, waited); }, readers);
 }
@@ -96,14 +100,14 @@ void NearWireDoor::break_all() {
   for (const auto& [number, wire] : wires_) ::shutdown(wire->socket_.number(), SHUT_RDWR);
 }
 
-bool NearWireDoor::watch(const Descriptor& what, uint64_t number) const {
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = number}};
+bool NearWireDoor::watch(const Descriptor& what, uint64_t number, uint32_t events) const {
+  epoll_event event{.events = events, .data = {.u64 = number}};
   return ::epoll_ctl(watched_.number(), EPOLL_CTL_ADD, what.number(), &event) == 0;
 }
 
 bool NearWireDoor::next(void** tag, bool* ok, std::chrono::nanoseconds* waited) {
+  const auto begin = std::chrono::steady_clock::now();
   while (true) {
-    const auto begin = std::chrono::steady_clock::now();
     epoll_event event{};
     if (::epoll_wait(watched_.number(), &event, 1, -1) != 1) continue;
     *waited = std::chrono::steady_clock::now() - begin;
@@ -114,7 +118,7 @@ bool NearWireDoor::next(void** tag, bool* ok, std::chrono::nanoseconds* waited) 
       continue;
     }
     const std::shared_ptr<WireToCaller> wire = find(number);
-    NetworkEvent* const handling = wire ? read(wire, number) : nullptr;
+    NetworkEvent* const handling = wire ? read(wire, number, (event.events & kHungUp) != 0) : nullptr;
     if (handling == nullptr) continue;
     *tag = handling->tag();
     *ok = true;
@@ -128,7 +132,7 @@ void NearWireDoor::let_in() {
     absl::MutexLock lock(&mu_);
     if (wires_.size() >= most_wires()) continue;
     const uint64_t number = ++last_;
-    if (watch(wire->socket_, number)) wires_[number] = std::move(wire);
+    if (watch(wire->socket_, number, kOfWire)) wires_[number] = std::move(wire);
   }
 }
 
@@ -138,17 +142,17 @@ std::shared_ptr<WireToCaller> NearWireDoor::find(uint64_t number) const {
   return found == wires_.end() ? nullptr : found->second;
 }
 
-NetworkEvent* NearWireDoor::read(const std::shared_ptr<WireToCaller>& wire, uint64_t number) {
+NetworkEvent* NearWireDoor::read(const std::shared_ptr<WireToCaller>& wire, uint64_t number, bool hung_up) {
   std::optional<Arrived> arrived;
   {
     absl::MutexLock lock(&wire->reading_);
     NearWireMessage message;
-    const Received received = receive_on_near_wire(wire->socket_, message);
-    if (received == Received::kNothing) return nullptr;  // another reader was first
+    Received received = receive_on_near_wire(wire->socket_, message);
     if (received == Received::kMessage && !wire->greeted_ && greets(message)) {
       wire->greeted_ = true;
-      return nullptr;
+      received = receive_on_near_wire(wire->socket_, message);  // its first call may have come with it
     }
+    if (received == Received::kNothing) return nullptr;
     const size_t length = message.head.number;
     const bool is_call = received == Received::kMessage && wire->greeted_ && message.head.word == NearWireWord::kCall;
     if (is_call && length <= message.rest.size() && wire->begin()) {
@@ -162,6 +166,7 @@ NetworkEvent* NearWireDoor::read(const std::shared_ptr<WireToCaller>& wire, uint
     return nullptr;
   }
   wire->when_gone(std::move(handling->gone));
+  if (hung_up) drop(number);  // which is not told again
   return handling->event;
 }
 

@@ -79,10 +79,11 @@ class NearWireDoor {
   void let_in() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<WireToCaller> find(uint64_t number) const ABSL_LOCKS_EXCLUDED(mu_);
   // What handles the call that has come on it; null: none has.
-  NetworkEvent* read(const std::shared_ptr<WireToCaller>& wire, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // `hung_up`: the caller, so that nothing else comes.
+  NetworkEvent* read(const std::shared_ptr<WireToCaller>& wire, uint64_t number, bool hung_up) ABSL_LOCKS_EXCLUDED(mu_);
   bool greets(const NearWireMessage& message) const;
   void drop(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  bool watch(const Descriptor& what, uint64_t number) const;
+  bool watch(const Descriptor& what, uint64_t number, uint32_t events) const;
 
   const Take take_;
   const NearWireSecret secret_;

@@ -10,10 +10,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLull(2);                  // nobody else is needed if one waits so long
-constexpr int kInVain = 8;                                     // turns given away, until none is for long work
-constexpr std::chrono::microseconds kWasThere(2);              // an event that had waited for its reader
-constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // at whether a reader is stuck
+constexpr std::chrono::milliseconds kLull(2);  // nobody else is needed if one waits so long
+constexpr int kInVain = 8;                     // turns given away for long work, until it keeps them
+constexpr int kTryAgain = 32;                  // long works that kept their turn, before one gives it away to see
+constexpr int kRest = 20;                      // looks at which nothing had happened, before there are none
 
 }  // namespace
 
@@ -52,7 +52,9 @@ void NetworkReaders::read(Reader& self) {
     if (!next_(&tag, &ok, &waited)) return;
     adapt_turns(self, waited.count() < 0 ? Clock::now() - begin : waited);
     events_.fetch_add(1, std::memory_order_relaxed);
-    self.moves.fetch_add(1, std::memory_order_relaxed);
+    // Whoever begins to rest does so before it sees that nobody moves, or is seen here.
+    self.moves.fetch_add(1, std::memory_order_seq_cst);
+    if (resting_.load(std::memory_order_seq_cst)) wake_looker();
     NetworkEvent::of(tag).happened(ok);
     self.moves.fetch_add(1, std::memory_order_relaxed);
     learn_from_long(self);
@@ -60,7 +62,11 @@ void NetworkReaders::read(Reader& self) {
 }
 
 void NetworkReaders::give_turn_for_long(Reader& reader) {
-  if (!reader.has_turn.load(std::memory_order_relaxed) || in_vain_.load(std::memory_order_relaxed) >= kInVain) return;
+  if (!reader.has_turn.load(std::memory_order_relaxed)) return;
+  if (in_vain_.load(std::memory_order_relaxed) >= kInVain) {
+    if (in_vain_.fetch_add(1, std::memory_order_relaxed) < kInVain + kTryAgain) return;
+    in_vain_.store(kInVain, std::memory_order_relaxed);
+  }
   reader.events_then = events_.load(std::memory_order_relaxed);
   give_turn(reader);
 }
@@ -76,7 +82,6 @@ void NetworkReaders::learn_from_long(Reader& reader) {
 }
 
 void NetworkReaders::adapt_turns(Reader& self, std::chrono::nanoseconds waited) {
-  if (waited < kWasThere && in_vain_.load(std::memory_order_relaxed) > 0) in_vain_.store(0, std::memory_order_relaxed);
   if (self.backlog.grows(waited) && turns() < options_.most_turns) {
     absl::MutexLock lock(&mu_);
     if (turns_ == options_.most_turns || free_turns_ > 0) return;
@@ -98,7 +103,7 @@ bool NetworkReaders::take_turn(Reader& self) {
     while (free_turns_ == 0 && !closing_) {
       // One of them looks after those who have a turn: the first, who is the last to be woken.
       const bool looks = idle_.front() == &self;
-      const bool nobody_woke_it = !self.woken.wait_for(mu_, looks ? kLookAgain : options_.threads_stay);
+      const bool nobody_woke_it = looks ? !wait_for_look(self) : !self.woken.wait_for(mu_, options_.threads_stay);
       const bool chosen = std::exchange(self.chosen, false);
       if (!nobody_woke_it) continue;
       if (!looks && !chosen && free_turns_ == 0 && !closing_ && idle_.front() != &self) {
@@ -122,6 +127,30 @@ bool NetworkReaders::take_turn(Reader& self) {
   // Somebody has to be left to look.
   if (idle_.empty()) wake_or_add();
   return true;
+}
+
+// What is to be called now and then gives it no rest.
+bool NetworkReaders::wait_for_look(Reader& self) {
+  const uint64_t events = events_.load(std::memory_order_relaxed);
+  quiet_looks_ = events == std::exchange(seen_events_, events) ? quiet_looks_ + 1 : 0;
+  if (quiet_looks_ > kRest && !options_.look) {
+    resting_.store(true, std::memory_order_seq_cst);
+    const bool nobody_moves = std::none_of(readers_.begin(), readers_.end(), [](const auto& reader) {
+      return reader->has_turn.load(std::memory_order_relaxed) && reader->moves.load(std::memory_order_seq_cst) % 2 == 1;
+    });
+    if (nobody_moves) {
+      self.woken.wait(mu_);
+      resting_ = false;
+      return true;
+    }
+    resting_ = false;
+  }
+  return self.woken.wait_for(mu_, options_.look_every);
+}
+
+void NetworkReaders::wake_looker() {
+  absl::MutexLock lock(&mu_);
+  if (resting_.exchange(false) && !idle_.empty()) idle_.front()->woken.signal();
 }
 
 void NetworkReaders::leave(Reader& self) {

@@ -46,6 +46,7 @@ struct NetworkReadersOptions {
   std::function<void()> look{};      // called now and then, by a thread that has nothing else to do
   std::function<void()> on_start{};  // called by each thread first
   absl::Duration threads_stay = absl::Seconds(10);
+  absl::Duration look_every = absl::Milliseconds(50);
 };
 
 // The threads that wait for a server's events and handle them. Only so many as there are turns wait in the queue: of
@@ -54,7 +55,8 @@ struct NetworkReadersOptions {
 // about to block (see base/blocking.h): then the next one takes over. The same before it works for long, unless nothing
 // has come lately while such work was done: a thread that is woken for nothing costs its core, and would handle the
 // next event with what it needs in the cache of another one. Should one block that has not said so, its turn is taken
-// from it a moment later. A thread that nobody has needed for a while ends. Thread-safe.
+// from it a moment later, by one who looks for that while anything happens. A thread that nobody has needed for a while
+// ends. Thread-safe.
 class NetworkReaders {
  public:
   // Waits for the next event: its tag, and whether it has happened, and for how long it has waited, if taking it took
@@ -71,6 +73,8 @@ class NetworkReaders {
 
   int threads() const ABSL_LOCKS_EXCLUDED(mu_);
   int turns() const { return turns_.load(std::memory_order_relaxed); }
+  // Nothing has happened for a while, and whoever looks for stuck readers sleeps until something does.
+  bool resting() const { return resting_.load(std::memory_order_relaxed); }
 
  private:
   struct Reader {
@@ -97,17 +101,23 @@ class NetworkReaders {
   void pass_turn(Reader& reader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void wake_or_add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void pass_stuck_turns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of the one who looks. False: so much time has passed that it is to look again.
+  bool wait_for_look(Reader& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void wake_looker() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Next next_;
   const NetworkReadersOptions options_;
 
   std::atomic<int> turns_ = 1;  // changes under mu_
   std::atomic<uint64_t> events_ = 0;
-  std::atomic<int> in_vain_ = 0;  // turns, one after the other, that were given away for long work
+  std::atomic<int> in_vain_ = 0;  // turns, one after the other, that were given away for long work, or kept since
+  std::atomic<bool> resting_ = false;
 
   mutable absl::Mutex mu_;
   int free_turns_ ABSL_GUARDED_BY(mu_) = 1;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t seen_events_ ABSL_GUARDED_BY(mu_) = 0;   // at the last look
+  int quiet_looks_ ABSL_GUARDED_BY(mu_) = 0;        // one after the other, between which nothing happened
   std::vector<Reader*> idle_ ABSL_GUARDED_BY(mu_);  // the last one is the next to be woken
   std::vector<std::unique_ptr<Reader>> readers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Reader>> left_ ABSL_GUARDED_BY(mu_);  // to be joined

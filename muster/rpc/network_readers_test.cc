@@ -22,6 +22,14 @@ class NetworkReadersTest : public ::testing::Test {
   ~NetworkReadersTest() override { stop(); }
 
   void start(NetworkReadersOptions options = {}) { readers_ = std::make_unique<NetworkReaders>(queue_, options); }
+  // On a machine on which it takes so long to take an event that was there.
+  void start_slow(std::chrono::microseconds time) {
+    auto next = [this, time](void** tag, bool* ok, std::chrono::nanoseconds* waited) {
+      *waited = time;
+      return queue_.Next(tag, ok);
+    };
+    readers_ = std::make_unique<NetworkReaders>(next, NetworkReadersOptions{});
+  }
   void stop() {
     if (!readers_) return;
     queue_.Shutdown();
@@ -41,6 +49,30 @@ class NetworkReadersTest : public ::testing::Test {
       go.WaitForNotification();
       ++ended;
     });
+  }
+
+  void expect_turns_given_away_where_something_comes() {
+    std::atomic<int> handled = 0, in_a_row = 0;  // on the same thread
+    std::atomic<std::thread::id> last;
+    auto work = [&] {
+      in_a_row = last.exchange(std::this_thread::get_id()) == std::this_thread::get_id() ? in_a_row + 1 : 0;
+      about_to_take_long();
+      ++handled;
+    };
+    int asked = 0;
+    EXPECT_TRUE(eventually([&] {
+      happen(work);
+      ++asked;
+      return eventually([&] { return handled == asked; }) && in_a_row == 20;
+    })) << "nothing else comes";
+
+    EXPECT_TRUE(eventually([&] {
+      std::atomic<bool> there = false;
+      for (int i = 0; i < 4; ++i) happen(work);
+      happen([&] { there = true; });
+      asked += 4;
+      return eventually([&] { return there.load() && handled == asked; }) && in_a_row < 4;
+    })) << "others come";
   }
 
   std::unique_ptr<NetworkReaders> readers_;
@@ -150,27 +182,35 @@ TEST_F(NetworkReadersTest, AreMoreWhileEventsWaitForThem) {
 
 TEST_F(NetworkReadersTest, GiveTheirTurnAwayForLongWorkOnlyWhereSomethingComesMeanwhile) {
   start();
-  std::atomic<int> handled = 0, in_a_row = 0;  // on the same thread
-  std::atomic<std::thread::id> last;
-  auto work = [&] {
-    in_a_row = last.exchange(std::this_thread::get_id()) == std::this_thread::get_id() ? in_a_row + 1 : 0;
-    about_to_take_long();
-    ++handled;
-  };
-  int asked = 0;
-  EXPECT_TRUE(eventually([&] {
-    happen(work);
-    ++asked;
-    return eventually([&] { return handled == asked; }) && in_a_row == 20;
-  })) << "nothing else comes";
+  expect_turns_given_away_where_something_comes();
+}
 
-  EXPECT_TRUE(eventually([&] {
-    std::atomic<bool> there = false;
-    for (int i = 0; i < 4; ++i) happen(work);
-    happen([&] { there = true; });
-    asked += 4;
-    return eventually([&] { return there.load() && handled == asked; }) && in_a_row < 4;
-  })) << "others come";
+TEST_F(NetworkReadersTest, DoSoAlsoWhereTheKernelIsSlowToHandOutWhatWasThere) {
+  start_slow(std::chrono::microseconds(10));
+  expect_turns_given_away_where_something_comes();
+}
+
+TEST_F(NetworkReadersTest, RestWhileNothingHappensAndStillPassTheTurnOfOneThatBlocks) {
+  start({.look_every = absl::Milliseconds(1)});
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(eventually([&] { return readers_->resting(); })) << round;
+
+    absl::Notification other;
+    std::atomic<bool> ended = false;
+    happen([&] {
+      other.WaitForNotification();  // and has not said so
+      ended = true;
+    });
+    happen([&] { other.Notify(); });
+    EXPECT_TRUE(eventually([&] { return ended.load(); })) << round;
+  }
+}
+
+TEST_F(NetworkReadersTest, LookForWhoeverWantsToBeCalledNowAndThenAndDoNotRest) {
+  std::atomic<int> looks = 0;
+  start({.look = [&] { ++looks; }, .look_every = absl::Milliseconds(1)});
+  EXPECT_TRUE(eventually([&] { return looks > 40; }));
+  EXPECT_FALSE(readers_->resting());
 }
 
 TEST_F(NetworkReadersTest, EmptyTheQueueBeforeTheyGo) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "muster/base/blocking.h"
 #include "muster/rpc/rpc_channel_core.h"
 
 namespace muster {
@@ -94,6 +95,7 @@ void RpcChannel::Core::ended(const std::shared_ptr<Pending>& pending, const grpc
   }
   wire_.answered();
   meet_task(*call.request);
+  if (call.answer.Length() > kLongCopy) about_to_block();  // others are received while it is copied
   if (!comes_with_parcel(call.answer)) return take_answer(pending);
   AnswerThreads::instance().run_slow([this, pending] { take_answer(pending); });
 }
