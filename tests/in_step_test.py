@@ -198,6 +198,10 @@ class InStep(OfJobs):
             self.assertEqual(len(pathlib.Path(f"{path}.logs.0/log.csv").read_text().splitlines()), 3)
             self.assertTrue(list(pathlib.Path(f"{path}.logs.0/train").iterdir()))
             self.assertFalse(pathlib.Path(f"{path}.logs.1").exists(), "only the chief writes")
+            for index in (0, 1):
+                trace = json.loads(pathlib.Path(f"{path}.board/profile/worker-{index}.json").read_text())
+                rows = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
+                self.assertIn("other tasks", rows, "what a worker has waited for")
             models = [pathlib.Path(f"{path}.{index}").read_bytes() for index in (0, 1)]
             self.assertEqual(models[0], models[1])
 

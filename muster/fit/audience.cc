@@ -18,6 +18,12 @@ Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Trainin
           "fit: Batch-level `Callback`s are not supported with ParameterServerStrategy, whose workers do not wait for "
           "each other; expected callbacks of epochs");
     }
+    if (on_servers && callback->profiled_step()) {
+      throw invalid_argument(
+          "fit: a callback would profile step ", *callback->profiled_step(),
+          " (TensorBoard's profile_step), but under ParameterServerStrategy workers run the steps, whose processes "
+          "have no callbacks; expected none, or a strategy whose processes train in step");
+    }
     wants_steps_ = wants_steps_ || callback->wants_steps() || (alone && callback->uses_steps());
     listeners_.push_back({callback, on_servers && callback->only_watches()});
   }
@@ -85,6 +91,20 @@ void Audience::check() {
 
 void Audience::epoch_begin() {
   tell([](Callback& callback, Training& training) { callback.on_epoch_begin(training); });
+}
+
+bool Audience::wants_profile(int64_t count) const {
+  return std::ranges::any_of(listeners_, [&](const Listener& each) {
+    const std::optional<int64_t> step = each.callback->profiled_step();
+    return step && training_.steps < *step && *step <= training_.steps + count;
+  });
+}
+
+void Audience::profile(const Profile& profile, int64_t count) {
+  tell_here([&](Callback& callback, Training& training) {
+    const std::optional<int64_t> step = callback.profiled_step();
+    if (step && training.steps - count < *step && *step <= training.steps) callback.on_profile(training, profile);
+  });
 }
 
 void Audience::steps(const Logs& so_far) {

@@ -31,6 +31,9 @@ class Audience {
   // Throws what one that watches has thrown, before anybody is told.
   void check();
   void epoch_begin();
+  // Whether one of the next `count` steps is to be profiled, or one of the last ones was and is told about.
+  bool wants_profile(int64_t count) const;
+  void profile(const Profile& profile, int64_t count);
   void steps(const Logs& so_far);
   // Around `evaluate`: throws the first error, when all that has begun has ended.
   void validation(const std::function<void()>& evaluate);

@@ -14,6 +14,7 @@
 
 #include "muster/fit/history.h"
 #include "muster/graph/program.h"
+#include "muster/runtime/profile.h"
 
 namespace muster {
 
@@ -54,6 +55,10 @@ class Callback {
   virtual bool wants_steps() const { return false; }
   // The same where steps are seen one by one, in one process, and no error elsewhere.
   virtual bool uses_steps() const { return wants_steps(); }
+  // The step, counted from 1 by Training::steps, that on_profile() should see: the program in which it is taken, of
+  // this process. An error on parameter servers, whose workers run the steps.
+  virtual std::optional<int64_t> profiled_step() const { return std::nullopt; }
+  virtual void on_profile(Training&, const Profile&) {}  // before on_steps(), if that is called
   // Training::learning_rate, which may have to be fetched.
   virtual bool wants_learning_rate() const { return false; }
   // Whether it does nothing but look, as one that writes a log does: it changes nothing of the training. On parameter

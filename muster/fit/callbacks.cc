@@ -15,6 +15,7 @@
 #include "muster/fit/export_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/summary_writer.h"
+#include "muster/runtime/profile.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/preemption.h"
 
@@ -308,6 +309,9 @@ TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(option
   if (options_.histogram_freq < 0) {
     throw invalid_argument("TensorBoard: histogram_freq ", options_.histogram_freq, ", expected a number of epochs");
   }
+  if (options_.profile_step && *options_.profile_step < 1) {
+    throw invalid_argument("TensorBoard: profile_step ", *options_.profile_step, ", expected a step, from 1 on");
+  }
 }
 
 void TensorBoard::on_train_begin(Training& training) {
@@ -327,6 +331,16 @@ void TensorBoard::on_train_begin(Training& training) {
 SummaryWriter& TensorBoard::train() {
   if (!train_) train_ = std::make_shared<SummaryWriter>(options_.directory + "/train");
   return *train_;
+}
+
+void TensorBoard::on_profile(Training& training, const Profile& profile) {
+  const std::string directory = options_.directory + "/profile";
+  const std::string path = str_cat(directory, "/worker-", training.model.strategy().across().rank, ".json");
+  std::error_code refused;  // said by the file, which cannot be made then
+  std::filesystem::create_directories(directory, refused);
+  std::ofstream out(path, std::ios::trunc);
+  out << profile.chrome_trace() << "\n" << std::flush;
+  if (!out) throw unavailable("TensorBoard: the profile of a step \"", path, "\" cannot be written");
 }
 
 void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
@@ -355,7 +369,11 @@ void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
   validation_->flush();
 }
 
-void TensorBoard::on_train_end(Training&, const Logs&) {
+void TensorBoard::on_train_end(Training& training, const Logs&) {
+  if (training.model.strategy().is_chief() && options_.profile_step.value_or(0) > training.steps) {
+    MUSTER_LOG(warning) << "TensorBoard: there is no profile of step " << *options_.profile_step
+                        << ", since there were " << training.steps << " steps";
+  }
   if (!session_) return;
   session_->end_session();
   session_->flush();

@@ -131,6 +131,8 @@ struct TensorBoardOptions {
   std::string directory = "logs";
   int histogram_freq = 0;   // the model's variables after every so many epochs, from the first on; 0: never
   bool write_graph = true;  // what a step does, after the first epoch
+  // When each op of that step began and ended, counted from 1: profile/worker-N.json, a Chrome trace, of each process.
+  std::optional<int64_t> profile_step{};
   // Not empty: the directory is a session, a row in the table of hyperparameters. TensorBoard finds its metrics if it
   // is shown a directory above: several sessions are logs/first, logs/second, and so on.
   Hparams hparams{};
@@ -145,7 +147,9 @@ class TensorBoard : public Callback {
   explicit TensorBoard(TensorBoardOptions options = {});
   bool only_watches() const override { return true; }
   bool wants_learning_rate() const override { return true; }
+  std::optional<int64_t> profiled_step() const override { return options_.profile_step; }
   void on_train_begin(Training& training) override;
+  void on_profile(Training& training, const Profile& profile) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
 

@@ -27,6 +27,7 @@
 #include "muster/runtime/element_source.h"
 #include "muster/runtime/local_worker.h"
 #include "muster/runtime/op_failure.h"
+#include "muster/runtime/profile.h"
 #include "muster/runtime/tensors.h"
 #include "muster/trace/caller.h"
 #include "muster/trace/trace.h"
@@ -42,13 +43,14 @@ void refuse_in_function(const char* what) {
   throw failed_precondition(what, " in a traced function, which runs later; call it where the function is called");
 }
 
-// A single example is taken for a batch of numbers. What a dataset gives may have outputs of another length.
-void check_rows(const std::string& name, const at::Tensor& output, const at::Tensor& input, bool of_tensors) {
-  if (!of_tensors || input.dim() != 1 || output.size(0) % input.size(0) == 0) return;
+// A single example is taken for a batch of numbers, and gives as many as a row has. What has several dimensions, or
+// several outputs, is no such row: a model may give something of the batch. So may what is in a dataset.
+void check_rows(const std::string& name, const at::Tensor& output, const at::Tensor& input) {
+  if (output.dim() != 1 || input.dim() != 1 || output.size(0) % input.size(0) == 0) return;
   throw invalid_argument("predict: output \"", name, "\" is ", spec_of(output).to_string(), " for a batch of ",
                          input.size(0),
                          " examples of one number each, expected a row for each; one example is a batch "
-                         "of one, x.unsqueeze(0)");
+                         "of one, x.unsqueeze(0), and a batch that gives what it likes is Dataset::from_tensors({x})");
 }
 
 // `each_alone`: every worker takes steps of batches of its own.
@@ -79,6 +81,12 @@ at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
 void refuse_endless(const std::variant<Dataset, ModelInput::Make>& data, const char* why) {
   const auto* dataset = std::get_if<Dataset>(&data);
   if (dataset != nullptr && is_endless(*dataset)) throw invalid_argument(why);
+}
+
+void say_one_by_one(int64_t steps_per_execution) {
+  MUSTER_LOG(info) << "fit: each step is a program of its own, and steps_per_execution " << steps_per_execution
+                   << " has no effect: on parameter servers nobody knows where the data of a worker ends; with "
+                   << "steps_per_epoch, and a dataset that repeat() makes endless, several steps are one program";
 }
 
 Logs named(const Logs& logs, const char* prefix) {
@@ -193,7 +201,7 @@ struct Model::State {
       };
       return function(std::move(of_all), {.name = trains ? "fit" : "evaluate", .many_shapes = true}, kNoPlace);
     };
-    return {made(1), made(options.steps_per_execution), options.steps_per_execution};
+    return {.one = made(1), .several = made(options.steps_per_execution), .count = options.steps_per_execution};
   }
 
   // `data`: of the examples; from their beginning.
@@ -283,6 +291,9 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     return one ? std::move(one) : steps.several.last_program();
   };
   const auto loop = make_step_loop(state.strategy, std::move(data), length);
+  std::optional<Profile> profile;  // of the steps that have just been taken
+  Steps seen = steps;
+  seen.profile = [&](int64_t count) { return audience.wants_profile(count) ? &profile.emplace() : nullptr; };
   const std::unique_ptr<StepLoop> validation = state.validation(options);  // one for all epochs: what it keeps stays
 
   const auto numbers = state.numbers(options.validation_data.has_value());
@@ -294,6 +305,9 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {
     audience.check();
     loop->begin(options.steps_per_epoch);
+    if (training.steps == 0 && steps.count > 1 && loop->always_one_by_one(options.steps_per_epoch)) {
+      say_one_by_one(steps.count);
+    }
     audience.epoch_begin();
     if (display) display->begin_epoch(training);
     Totals totals;
@@ -302,13 +316,15 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       totals.add(sums);
       training.steps += count;
       training.examples = examples_before + static_cast<int64_t>(totals.examples());
+      if (profile) audience.profile(*profile, count);
+      profile.reset();
       if (!step_by_step) return true;
       const Logs so_far = totals.logs(*state.criteria());
       audience.steps(so_far);
       if (display) display->steps(training, so_far);
       return !(alone && training.stop);
     };
-    const int64_t taken = state.run([&] { return loop->run(steps, options.steps_per_epoch, each); });
+    const int64_t taken = state.run([&] { return loop->run(seen, options.steps_per_epoch, each); });
     if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
       const int64_t accumulate = state.options.accumulate;
       const bool by_chance = state.strategy.servers() && accumulate > 1 && training.steps > 0;
@@ -385,7 +401,7 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
         throw invalid_argument("predict: output \"", names[output], "\" is ", spec_of(outputs[output]).to_string(),
                                " for a batch, expected a row for each example");
       }
-      check_rows(names[output], outputs[output], element->at(0), inputs.is_tensors());
+      if (inputs.is_tensors() && outputs.size() == 1) check_rows(names[output], outputs[output], element->at(0));
       batches[output].push_back(outputs[output].cpu());
     }
   }

@@ -67,7 +67,7 @@ struct ModelParts {
   Forward forward;
   std::function<bool(bool)> set_training;  // returns what it was
   std::vector<std::string> outputs{};      // their names; none if only a call of forward() says them
-  size_t inputs = 1;                       // tensors that forward() takes
+  InputsTaken inputs{};
 };
 
 // A handle, cheap to copy; for one thread at a time. Holds the module.
@@ -149,7 +149,7 @@ Model compile(Module module, CompileOptions options) {
     return before;
   };
   std::vector<std::string> outputs = output_names_of(module);
-  const size_t inputs = input_count_of(module);
+  const InputsTaken inputs = inputs_taken_by(module);
   return Model({std::move(variables), forward_of(module), std::move(set_training), std::move(outputs), inputs},
                std::move(options));
 }

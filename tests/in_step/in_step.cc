@@ -265,9 +265,11 @@ int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::st
                                               .accumulate = std::stoll(flags["--accumulate"])});
   const torch::Tensor x = torch::arange(33 * 8).view({33, 8}).sin(), y = x.sum(1, true);  // a last batch of one row
   const std::string own = flags["--export"] + ".logs." + std::to_string(index);
-  const muster::History history = model.fit(
-      muster::Dataset::tensors({x, y}).batch(16),
-      {.epochs = 2, .callbacks = {muster::CsvLogger(own + "/log.csv"), muster::TensorBoard({.directory = own})}});
+  const muster::History history =
+      model.fit(muster::Dataset::tensors({x, y}).batch(16),
+                {.epochs = 2,
+                 .callbacks = {muster::CsvLogger(own + "/log.csv"), muster::TensorBoard({.directory = own}),
+                               muster::TensorBoard({.directory = flags["--export"] + ".board", .profile_step = 2})}});
   std::cout << "loss " << history["loss"].back() << std::endl;
 
   const std::string file = flags["--export"] + "." + std::to_string(index);
