@@ -136,8 +136,15 @@ at::Tensor mask_for(const at::Tensor& mask, const at::Tensor& values) {
 
 // What does not count may be no number at all: 0 times that is none either, and neither is what is added to it.
 at::Tensor filled_where_masked(const at::Tensor& mask, const at::Tensor& values, double with) {
-  const at::Tensor own = values.is_floating_point() ? mask_for(mask, values) : at::Tensor();
+  const at::Tensor own = mask_for(mask, values);
   return own.defined() ? values.masked_fill(own.logical_not(), with) : values;
+}
+
+// Padding is often a label that is no class, such as -100, where there have to be scores for it. A loss that has not
+// said that its outputs are scores may compare labels with those of other examples: one that is filled would be alike.
+at::Tensor filled_target(const Criterion& criterion, const at::Tensor& mask, const at::Tensor& target) {
+  const bool of_scores = !criterion.loss || criterion.loss.outputs() != Outputs::kValues;
+  return of_scores || target.is_floating_point() ? filled_where_masked(mask, target, 0) : target;
 }
 
 // The same values, whose gradient is 0 where they do not count, even if that of the loss is no number there.
@@ -273,17 +280,21 @@ std::vector<at::Tensor> counts(int64_t examples, const std::vector<LossOfBatch>&
   return all;
 }
 
-void check_batched(const at::Tensor& target) {
-  if (target.dim() > 0) return;
-  throw invalid_argument("the target is ", spec_of(target).to_string(),
-                         ", which is of one example: batch() the dataset");
+// One number may be that of an example, or stand for a whole batch: a loss of the user's own knows which.
+void check_batched(const Loss& loss, const at::Tensor& target) {
+  if (target.dim() > 0 || !loss.options().of_examples) return;
+  throw invalid_argument("loss ", loss.name(), ": the target is ", spec_of(target).to_string(),
+                         ", which is of one example: batch() the dataset, or unsqueeze(0) the tensors of an example");
 }
 
-// `by_class` has one more than there are classes with a weight.
+// `by_class` has one more than there are classes with a weight. Of two classes there may be one probability.
 void check_classes(const at::Tensor& by_class, const Criterion& criterion, const at::Tensor& output) {
-  if (criterion.loss.outputs() != Outputs::kClassLogits || output.dim() < 2) return;
+  if (output.dim() < 2) return;
+  const LossOptions& of_loss = criterion.loss.options();
   const int64_t last = by_class.size(0) - 2, classes = output.size(-1);
-  if (last < classes) return;
+  const bool of_classes = of_loss.outputs == Outputs::kClassLogits ||
+                          (of_loss.outputs == Outputs::kProbabilities && of_loss.of_examples && classes > 1);
+  if (!of_classes || last < classes || last == of_loss.ignored_class) return;
   throw invalid_argument("class_weight: of class ", last, ", but the model gives scores of ", classes,
                          " classes, from 0 on");
 }
@@ -349,11 +360,11 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     const Criterion& criterion = all_[i];
     const at::Tensor& output = outputs.tensors()[criterion.place];
     about(criterion, [&] {
-      check_batched(expected[i].target);
+      check_batched(criterion.loss, expected[i].target);
       if (by_class.defined()) check_classes(by_class, criterion, output);
       weighted.push_back(counted(expected[i], by_class, output));
       const at::Tensor& mask = weighted[i].mask;
-      targets.push_back(filled_where_masked(mask, expected[i].target, 0));
+      targets.push_back(filled_target(criterion, mask, expected[i].target));
       const int64_t own = examples_of(expected[i].target);
       if (i > 0 && own != examples) {
         throw invalid_argument("its target is ", spec_of(expected[i].target).to_string(), ", that of \"",

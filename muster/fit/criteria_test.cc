@@ -143,6 +143,42 @@ TEST(Criteria, PassOverTargetsThatAreNoNumbersWhereAMaskSaysSo) {
   }
 }
 
+TEST(Criteria, PassOverLabelsThatAreNoClassesWhereAMaskSaysSo) {
+  const at::Tensor mask = torch::tensor({{true, true, false}, {true, false, false}});
+  const at::Tensor scores = (torch::manual_seed(1), torch::randn({2, 3, 4}));
+  for (const at::ScalarType type : {torch::kLong, torch::kInt, torch::kFloat}) {
+    const at::Tensor padded = torch::tensor({{1, 3, -100}, {0, -1, 255}}).to(type);
+    for (const bool from_logits : {true, false}) {
+      const Criteria criteria({"output"}, make_sparse_categorical_cross_entropy({.from_logits = from_logits}), {},
+                              {Accuracy(), SparseCategoricalCrossEntropy(), MeanIoU({.classes = 4})});
+      auto see = [&](const at::Tensor& target, bool in_rows) {
+        const at::Tensor of = (from_logits ? scores : torch::softmax(scores, -1)).clone().requires_grad_();
+        const auto row = [&](const at::Tensor& each) { return in_rows ? each.flatten(0, 1) : each; };
+        const Criteria::Judged judged =
+            criteria.judge({{"output"}, {row(of)}}, {{.target = row(target), .mask = row(mask)}}, {});
+        judged.loss.backward();
+        return std::tuple(judged.loss.detach(), of.grad(), judged.sums);
+      };
+      for (const bool in_rows : {true, false}) {
+        const auto [loss, gradient, sums] = see(padded, in_rows);
+        const auto [loss_of_0, gradient_of_0, sums_of_0] = see(padded.masked_fill(mask.logical_not(), 0), in_rows);
+
+        EXPECT_TRUE(torch::equal(loss, loss_of_0)) << loss << loss_of_0;
+        EXPECT_TRUE(torch::equal(gradient, gradient_of_0));
+        EXPECT_TRUE(torch::equal(sums, sums_of_0)) << sums << sums_of_0;
+      }
+    }
+  }
+}
+
+TEST(Criteria, LeaveTheLabelsOfWhatIsMaskedToALossThatComparesExamples) {
+  const at::Tensor output = (torch::manual_seed(1), torch::randn({4, 2})), classes = torch::tensor({0, 1, 1, 5});
+  const at::Tensor each = triplet()(output, classes);
+
+  expect_loss(triplet(), output, {.target = classes, .mask = torch::tensor({true, true, true, false})},
+              each.slice(0, 0, 3).mean().item<double>());
+}
+
 TEST(Criteria, CountFurtherThanHalfOfTheDigits) {
   const at::Tensor ones = torch::ones({70'000}, torch::kHalf);
   expect_loss(kOutput, ones, {.target = ones, .mask = ones}, 1);

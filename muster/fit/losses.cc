@@ -61,7 +61,7 @@ Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outpu
             const OutputAndTarget both = alike(name, output, target);
             return function(both.output, both.target);
           },
-          {.outputs = outputs, .means_last = true}};
+          {.outputs = outputs, .means_last = true, .of_examples = true}};
 }
 
 // Keras takes 0 and 1 as well as -1 and 1.
@@ -137,11 +137,13 @@ const Loss kl_divergence{"kl_divergence",
                            const at::Tensor logs = (wanted / both.output.clamp(kEpsilon, 1)).log();
                            return (wanted * logs).sum(-1);
                          },
-                         Outputs::kProbabilities};
-const Loss cosine_similarity{"cosine_similarity", [](const at::Tensor& output, const at::Tensor& target) {
+                         {.outputs = Outputs::kProbabilities, .of_examples = true}};
+const Loss cosine_similarity{"cosine_similarity",
+                             [](const at::Tensor& output, const at::Tensor& target) {
                                const OutputAndTarget both = alike("cosine_similarity", output, target);
                                return -(unit(both.output) * unit(both.target)).sum(-1);
-                             }};
+                             },
+                             {.of_examples = true}};
 const Loss categorical_cross_entropy = make_categorical_cross_entropy({});
 const Loss sparse_categorical_cross_entropy = make_sparse_categorical_cross_entropy({});
 
@@ -151,7 +153,7 @@ Loss huber(double delta) {
             const OutputAndTarget both = alike("huber", output, target);
             return at::huber_loss(both.output, both.target, at::Reduction::None, delta);
           },
-          {.means_last = true}};
+          {.means_last = true, .of_examples = true}};
 }
 
 Loss make_binary_cross_entropy(const BinaryLossOptions& options) {
@@ -166,7 +168,9 @@ Loss make_binary_cross_entropy(const BinaryLossOptions& options) {
             }
             return at::binary_cross_entropy(both.output.clamp(kEpsilon, 1 - kEpsilon), wanted, {}, at::Reduction::None);
           },
-          {.outputs = options.from_logits ? Outputs::kLogits : Outputs::kProbabilities, .means_last = true}};
+          {.outputs = options.from_logits ? Outputs::kLogits : Outputs::kProbabilities,
+           .means_last = true,
+           .of_examples = true}};
 }
 
 Loss make_binary_focal_cross_entropy(const FocalOptions& options) {
@@ -182,7 +186,7 @@ Loss make_binary_focal_cross_entropy(const FocalOptions& options) {
             const at::Tensor focal = missed.pow(options.gamma) * entropy.elements(both.output, wanted);
             return options.alpha ? focal * (wanted * *options.alpha + (1 - wanted) * (1 - *options.alpha)) : focal;
           },
-          {.outputs = entropy.outputs(), .means_last = true}};
+          {.outputs = entropy.outputs(), .means_last = true, .of_examples = true}};
 }
 
 Loss binary_focal_cross_entropy(double gamma, std::optional<double> alpha) {
@@ -202,7 +206,7 @@ Loss make_categorical_cross_entropy(const ClassLossOptions& options) {
             const at::Tensor wanted = smoothed(both.target, options.label_smoothing, both.target.size(-1));
             return -(wanted * log_probabilities(both.output, options.from_logits)).sum(-1);
           },
-          options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities};
+          {.outputs = options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities, .of_examples = true}};
 }
 
 Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
@@ -229,7 +233,8 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
             return ignored.defined() ? each.masked_fill(ignored, 0) : each;
           },
           {.outputs = options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities,
-           .ignored_class = options.ignore_class}};
+           .ignored_class = options.ignore_class,
+           .of_examples = true}};
 }
 
 Loss make_categorical_focal_cross_entropy(const CategoricalFocalOptions& options) {
@@ -249,7 +254,7 @@ Loss make_categorical_focal_cross_entropy(const CategoricalFocalOptions& options
             const at::Tensor alpha = at::tensor(options.alpha, at::kDouble).to(logs.options().requires_grad(false));
             return -(wanted * logs * (1 - logs.exp()).clamp_min(0).pow(options.gamma) * alpha).sum(-1);
           },
-          options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities};
+          {.outputs = options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities, .of_examples = true}};
 }
 
 Loss triplet(double margin) {

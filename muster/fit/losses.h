@@ -32,6 +32,8 @@ struct LossOptions {
   // The last dimension of several has the values of one thing: their mean is what kSum adds up.
   bool means_last = false;
   std::optional<int64_t> ignored_class{};  // targets of this number do not count, as if a mask said so
+  // A row of the target is of an example: one number, which is none of a batch, is an error. Else it may be anything.
+  bool of_examples = false;
 };
 
 // A function of the outputs of a model and of what they should be. It gives a number for each example, or for each
