@@ -102,7 +102,7 @@ class LoopInStep : public StepLoop {
       const int64_t taken = steps.next(left(sure, pass.steps));
       at::Tensor sums;
       try {
-        sums = steps.of(taken)(*iterator_);
+        sums = steps.of(taken).run({.profile = steps.profile(taken)}, *iterator_);
       } catch (const Error& error) {
         if (!is_sequence_end(error.status())) throw;
         pass.ended = true;
@@ -160,6 +160,8 @@ class LoopOnWorkers : public StepLoop {
     data_.reset();
     return all;
   }
+
+  bool always_one_by_one(std::optional<int64_t> count) const override { return !count || lanes_[0].worker; }
 
  private:
   // Of data that is handed out in parts: those that are evaluated together, from their position on; or all data.

@@ -18,11 +18,13 @@ using StepFunction = Function<std::function<at::Tensor(Iterator&)>>;
 struct Steps {
   StepFunction one, several;
   int64_t count = 1;  // of the latter
+  // Where the next program, of so many steps, is to be profiled; null: it is not. Of steps that this process takes.
+  std::function<Profile*(int64_t steps)> profile = [](int64_t) { return nullptr; };
 
   // How many are taken next: several only if it is known that so many are left, since data that ends among them takes
   // those before with it.
   int64_t next(std::optional<int64_t> left) const { return count > 1 && left && *left >= count ? count : 1; }
-  Steps one_by_one() const { return {one, one, 1}; }
+  Steps one_by_one() const { return {.one = one, .several = one}; }
   const StepFunction& of(int64_t steps) const { return steps == 1 ? one : several; }
 };
 
@@ -35,6 +37,9 @@ class StepLoop {
   virtual ~StepLoop() = default;
   // Opens the data for the next run(), which does it otherwise.
   void begin(std::optional<int64_t> count);
+  // Whether the steps of the next run(), which has begun, are programs of one each, and will be in all later ones:
+  // nobody knows where the data of a worker ends.
+  virtual bool always_one_by_one(std::optional<int64_t>) const { return false; }
   // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.
   int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each);

@@ -192,6 +192,25 @@ TEST_F(StepLoopOnWorkers, TakesEachElementOnceOfDataThatCannotBeHandedOut) {
   }
 }
 
+TEST_F(StepLoopOnWorkers, KnowThatTheyTakeStepsOneByOneWhereNobodyKnowsAnEnd) {
+  const Dataset numbers = Dataset::range(6), kept = numbers.cache();
+  for (const auto& [data, count, one_by_one] : {std::tuple(numbers, std::optional<int64_t>(), true),
+                                                {numbers, 6, false},
+                                                {kept, 6, true},
+                                                {kept.repeat(), 6, false}}) {
+    const auto loop = make_step_loop(strategy_, data);
+    loop->begin(count);
+    EXPECT_EQ(loop->always_one_by_one(count), one_by_one);
+
+    const Steps steps = counting(3);
+    loop->run(steps, count, Taken().each);
+    EXPECT_EQ(steps.several.last_program().has_value(), !one_by_one);
+  }
+  const auto alone = make_step_loop(Strategy(), numbers);
+  alone->begin({});
+  EXPECT_FALSE(alone->always_one_by_one({})) << "it is known after an epoch";
+}
+
 TEST_F(StepLoopOnWorkers, TakeAllOnceEachTime) {
   const auto loop = make_step_loop(strategy_, Dataset::range(20));
 
