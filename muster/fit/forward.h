@@ -20,6 +20,12 @@ namespace muster {
 // What a model gives for its inputs: one tensor or several, with their names.
 using Forward = std::function<Features(const Features& inputs)>;
 
+// What forward() of a model takes: so many tensors by their places, or Features, of any number.
+struct InputsTaken {
+  size_t count = 1;  // 1 by name
+  bool by_name = false;
+};
+
 // What tensors are called that have no names: "output", or "output_0", "output_1" and so on.
 std::vector<std::string> names_by_place(const char* word, size_t count);
 
@@ -121,13 +127,13 @@ auto& module_in(Module& module) {
   }
 }
 
-// Tensors that it takes by place; 1 if it takes them by name.
 template <class Module>
-consteval size_t input_count() {
+consteval InputsTaken inputs_taken() {
   if constexpr (kHasOneForward<Module>) {
-    return std::tuple_size_v<typename Signature<decltype(&Module::forward)>::Types>;
+    using Types = typename Signature<decltype(&Module::forward)>::Types;
+    return {.count = std::tuple_size_v<Types>, .by_name = std::is_same_v<Types, std::tuple<Features>>};
   } else {
-    return 1;
+    return {};
   }
 }
 
@@ -149,8 +155,8 @@ std::vector<std::string> output_names_of(Module& module) {
 }
 
 template <TorchModule Module>
-size_t input_count_of(Module& module) {
-  return forward_internal::input_count<std::remove_reference_t<decltype(forward_internal::module_in(module))>>();
+InputsTaken inputs_taken_by(Module& module) {
+  return forward_internal::inputs_taken<std::remove_reference_t<decltype(forward_internal::module_in(module))>>();
 }
 
 }  // namespace muster

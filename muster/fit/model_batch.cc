@@ -60,16 +60,21 @@ std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Crite
 
 }  // namespace
 
-ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, size_t input_count) {
+ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled,
+                       const InputsTaken& taken) {
   if (it.names.empty()) {
-    const auto end = tensors.begin() + static_cast<ptrdiff_t>(std::min(input_count, tensors.size()));
+    const auto end = tensors.begin() + static_cast<ptrdiff_t>(std::min(taken.count, tensors.size()));
     inputs = Features(std::vector<std::string>(static_cast<size_t>(end - tensors.begin())), {tensors.begin(), end});
     targets = Features({}, {end, tensors.end()});
     return;
   }
-  // The last column is the target, unless label() has named others.
+  // The last column is the target, unless label() has named others. Of data to predict it is, too, if it is one more
+  // than forward() takes: what a model was trained with can be predicted.
   const size_t count = tensors.size();
-  const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, labelled ? 1 : 0));
+  const auto plain =
+      static_cast<size_t>(std::ranges::count_if(it.names, [](const std::string& name) { return !output_of(name); }));
+  const bool has_target = labelled || (!taken.by_name && plain == taken.count + 1);
+  const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, has_target ? 1 : 0));
   if (count <= labels) {
     throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
                            absl::StrJoin(it.names, ", "));

@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "muster/fit/criteria.h"
+#include "muster/fit/forward.h"
 #include "muster/trace/iterator.h"
 
 namespace muster {
 
 struct ModelBatch {
-  // `labelled`: it has a target. Of tensors without names the first `input_count` are inputs. Throws
-  // Error{kInvalidArgument} if they cannot be.
-  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, size_t input_count);
+  // `labelled`: it has a target; else it may have one, which is found if it has names, or more tensors than the model
+  // takes. Of tensors without names the first ones are inputs. Throws Error{kInvalidArgument} if they cannot be.
+  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, const InputsTaken& taken);
 
   // A target for each criterion, by the names of the outputs or in their order, and weights and masks: those of the
   // output, or else those of all. Throws Error{kInvalidArgument} for others.

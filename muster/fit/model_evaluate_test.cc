@@ -65,6 +65,30 @@ TEST(Predict, TakesTheFirstSteps) {
   EXPECT_EQ(model.predict(Dataset::tensors({x}).batch(2).repeat(), {.steps = 4}).size(0), 8);
 }
 
+TEST(Predict, PassesOverTheTargetOfNamedData) {
+  Model model = model_of(Strategy());
+  const Numbers numbers(6);
+  const at::Tensor said = model.predict(numbers.x), weights = torch::ones({6});
+
+  for (const Dataset& data : {numbers.data().named({"x", "y"}),
+                              Dataset::tensors({numbers.x, weights, numbers.y}).named({"x", "sample_weight", "y"}),
+                              Dataset::tensors({numbers.x, weights}).named({"x", "sample_weight"})}) {
+    EXPECT_TRUE(model.predict(data.batch(2)).equal(said));
+  }
+  EXPECT_NO_THROW(model.fit(numbers.data().named({"x", "y"}).batch(2), {.verbose = kQuiet}));
+}
+
+TEST(Predict, TakesAllColumnsOfDataForAModelThatKnowsThemByName) {
+  struct ByName : torch::nn::Module {
+    at::Tensor forward(const Features& features) { return row->forward(features["b"]) - features["a"]; }
+    torch::nn::Linear row{register_module("row", torch::nn::Linear(1, 1))};
+  };
+  Model model = compile(std::make_shared<ByName>(), {.loss = Loss(kTarget)});
+  const at::Tensor x = Numbers(6).x;
+
+  EXPECT_EQ(model.predict(Dataset::tensors({x, x}).named({"a", "b"}).batch(2)).size(0), 6);
+}
+
 TEST(Validation, TakesTheFirstStepsAfterEachEpoch) {
   for (const int64_t steps_per_execution : {1, 2}) {
     Model model = model_of(Strategy(), steps_per_execution);

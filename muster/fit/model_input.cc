@@ -11,6 +11,11 @@ ModelInput::ModelInput(const Features& inputs, const Features& targets)
   all.names.insert(all.names.end(), targets.names().begin(), targets.names().end());
 }
 
+ModelInput::Make ModelInput::checked(Make make) {
+  if (make) return make;
+  throw invalid_argument("a model's input: an empty function, expected one that makes a dataset for its InputContext");
+}
+
 Dataset ModelInput::Tensors::named(const Dataset& dataset) const {
   if (names.empty()) return dataset;
   return labels.empty() ? dataset.named(names) : dataset.named(names).labels(labels);

@@ -32,7 +32,12 @@ class ModelInput {
   ModelInput(const Features& inputs, const Features& targets);  // tensors with names
   template <class F>
     requires std::is_invocable_r_v<Dataset, F&, InputContext>
-  ModelInput(F make) : what_(Make(std::move(make))) {}  // NOLINT
+  ModelInput(F make) : what_(checked(std::move(make))) {}  // NOLINT; throws Error{kInvalidArgument} for an empty one
+  template <class F>
+    requires(std::is_invocable_v<F&, InputContext> && !std::is_invocable_r_v<Dataset, F&, InputContext>)
+  ModelInput(F) : what_(Make()) {  // NOLINT
+    static_assert(sizeof(F) == 0, "a function that fit() is given makes a muster::Dataset for its InputContext");
+  }
 
   // With tensors in batches, in another order each time if they are shuffled.
   std::variant<Dataset, Make> batched(int64_t batch_size, bool shuffle) const;
@@ -49,6 +54,8 @@ class ModelInput {
 
     Dataset named(const Dataset& dataset) const;
   };
+
+  static Make checked(Make make);
 
   std::variant<Dataset, Make, Tensors> what_;
 };

@@ -24,9 +24,7 @@ TEST(ModelMessages, NameTheLossWhoseLabelIsNoClass) {
   for (const bool from_logits : {true, false}) {
     Model model =
         compile(torch::nn::Linear(3, 3), {.loss = make_sparse_categorical_cross_entropy({.from_logits = from_logits})});
-    EXPECT_THAT(message_of([&] {
-                  model.fit({x, three}, {.verbose = 0});
-                }),
+    EXPECT_THAT(message_of([&] { model.fit({x, three}, {.verbose = 0}); }),
                 expected("has 3, expected at least 0 and below 3"));
     EXPECT_THAT(message_of([&] { model.evaluate({x, -three}); }), expected("has -3, expected at least 0 and below 3"));
     EXPECT_THAT(message_of([&] { model.train_on_batch({x, three}); }), expected("has 3, expected"));
@@ -40,9 +38,7 @@ TEST(ModelMessages, NameTheTableOfAnIdThatIsTooLarge) {
   };
   Model model = compile(std::make_shared<WordsNet>(), {.loss = mean_squared_error});
 
-  EXPECT_THAT(message_of([&] {
-                model.fit({torch::full({4}, 10), torch::ones({4, 1})}, {.verbose = 0});
-              }),
+  EXPECT_THAT(message_of([&] { model.fit({torch::full({4}, 10), torch::ones({4, 1})}, {.verbose = 0}); }),
               HasSubstr("indices has 10, expected at least 0 and below 10 (weight[0]); of variable \"words.weight\""));
 }
 
@@ -71,14 +67,27 @@ TEST(ModelMessages, RefuseTargetsThatAreNoWholeNumbersForClasses) {
 TEST(ModelMessages, SayThatSingleExamplesAreToBeBatchedWithoutAnyMetric) {
   const at::Tensor x = torch::ones({4, 3});
   const auto fitted = [&](int64_t outputs, const Loss& loss, const at::Tensor& y) {
-    return message_of([&] {
-      compile(torch::nn::Linear(3, outputs), {.loss = loss}).fit(Dataset::tensors({x, y}), {.verbose = 0});
-    });
+    return message_of(
+        [&] { compile(torch::nn::Linear(3, outputs), {.loss = loss}).fit(Dataset::tensors({x, y}), {.verbose = 0}); });
   };
 
-  EXPECT_THAT(fitted(1, mean_squared_error, torch::ones({4})), HasSubstr("of one example: batch() the dataset"));
+  EXPECT_THAT(fitted(1, mean_squared_error, torch::ones({4})),
+              HasSubstr("loss mean_squared_error: the target is float32[], which is of one example: batch() the "
+                        "dataset, or unsqueeze(0)"));
   EXPECT_THAT(fitted(3, sparse_categorical_cross_entropy, torch::zeros({4}, torch::kLong)),
               HasSubstr("of one example: batch() the dataset"));
+}
+
+TEST(ModelMessages, LeaveANumberForAWholeBatchToALossThatKnowsWhatItIs) {
+  // Of a batch of pictures and nothing that they should be.
+  const Dataset batches = Dataset::tensors({torch::ones({6, 4, 3}), torch::full({6}, 2.F)});
+  Model model =
+      compile(torch::nn::Linear(3, 1),
+              {.optimizer = Sgd({.learning_rate = 0}),
+               .loss = [](const at::Tensor& output, const at::Tensor& target) { return output.mean() * 0 + target; }});
+
+  EXPECT_EQ(model.fit(batches, {.verbose = 0})["loss"][0], 2);
+  EXPECT_EQ(model.train_on_batch(torch::ones({4, 3}), torch::full({}, 3.F)).at("loss"), 3);
 }
 
 TEST(ModelMessages, SayThatOneExampleIsABatchOfOne) {
@@ -88,14 +97,58 @@ TEST(ModelMessages, SayThatOneExampleIsABatchOfOne) {
               AllOf(HasSubstr("float32[3] for a batch of 4 examples"), HasSubstr("unsqueeze")));
 }
 
-TEST(ModelMessages, RefuseWeightsOfClassesThatTheModelDoesNotHave) {
-  Model model = compile(torch::nn::Linear(2, 3), {.loss = sparse_categorical_cross_entropy});
+TEST(ModelMessages, LetAModelGiveSomethingOfAWholeBatchOfNumbers) {
+  struct TokensImpl : torch::nn::Module {
+    std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& ids) {
+      return {book->forward(ids), book->weight.sum(1)};
+    }
+    torch::nn::Embedding book{register_module("book", torch::nn::Embedding(7, 2))};
+  };
+  struct MeanImpl : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& ids) { return book->forward(ids).mean(0, /*keepdim=*/true); }
+    torch::nn::Embedding book{register_module("book", torch::nn::Embedding(7, 2))};
+  };
+  const at::Tensor ids = torch::arange(4);
+  Model tokens = compile(std::make_shared<TokensImpl>(), {.loss = {mean_squared_error, Loss()}});
+  Model mean = compile(std::make_shared<MeanImpl>(), {.loss = mean_squared_error});
+  Model series = compile(torch::nn::Linear(4, 3), {.loss = mean_squared_error});
 
-  EXPECT_THAT(
-      message_of([&] {
-        model.fit({torch::ones({4, 2}), torch::ones({4}, torch::kLong)}, {.class_weight = {{7, 2.0}}, .verbose = 0});
-      }),
-      HasSubstr("class_weight: of class 7, but the model gives scores of 3 classes"));
+  EXPECT_EQ(tokens.predict_all(ids).tensors()[1].sizes(), at::IntArrayRef({7}));
+  EXPECT_EQ(mean.predict(torch::arange(5)).sizes(), at::IntArrayRef({1, 2}));
+  EXPECT_EQ(series.predict(Dataset::from_tensors({torch::rand({4})})).sizes(), at::IntArrayRef({3}));
+}
+
+TEST(ModelMessages, SayWhatAFunctionThatMakesDataLacks) {
+  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  // Taken, so that it is refused in words where it is used.
+  const auto makes_a_number = [](const InputContext&) { return 3; };
+  static_assert(std::is_constructible_v<ModelInput, decltype(makes_a_number)>);
+
+  for (const ModelInput::Make& make : {ModelInput::Make(), ModelInput::Make(nullptr)}) {
+    EXPECT_THAT(message_of([&] { model.fit(make); }),
+                HasSubstr("an empty function, expected one that makes a dataset"));
+  }
+}
+
+TEST(ModelMessages, RefuseWeightsOfClassesThatTheModelDoesNotHave) {
+  const auto fitted = [](int64_t outputs, const Loss& loss, const at::Tensor& y,
+                         const std::map<int64_t, double>& class_weight) {
+    return message_of([&] {
+      const at::Tensor x = torch::ones({4, 2});
+      torch::nn::Sequential net(torch::nn::Linear(2, outputs), torch::nn::Sigmoid());
+      compile(net, {.loss = loss}).fit({x, y}, {.class_weight = class_weight, .verbose = 0});
+    });
+  };
+  const at::Tensor ones = torch::ones({4}, torch::kLong);
+  const Loss ignores = make_sparse_categorical_cross_entropy({.ignore_class = 255});
+
+  for (const bool from_logits : {true, false}) {
+    EXPECT_THAT(fitted(3, make_sparse_categorical_cross_entropy({.from_logits = from_logits}), ones, {{7, 2.0}}),
+                HasSubstr("class_weight: of class 7, but the model gives scores of 3 classes"));
+  }
+  EXPECT_THAT(fitted(3, ignores, ones, {{254, 0.0}}), HasSubstr("of class 254"));
+  EXPECT_EQ(fitted(3, ignores, ones, {{1, 2.0}, {255, 0.0}}), "") << "what does not count anyway";
+  EXPECT_EQ(fitted(1, binary_cross_entropy, ones.view({4, 1}), {{0, 1.0}, {1, 2.0}}), "") << "of two classes";
 }
 
 TEST(ModelMessages, RefuseToTrainWhileAFunctionIsTraced) {
@@ -121,9 +174,7 @@ TEST(ModelMessages, SayHowAParameterIsFrozen) {
   Model model = compile(net, {.loss = mean_squared_error});
   net->weight.requires_grad_(false);
 
-  EXPECT_THAT(message_of([&] {
-                model.fit({torch::ones({4, 2}), torch::ones({4, 1})}, {.verbose = 0});
-              }),
+  EXPECT_THAT(message_of([&] { model.fit({torch::ones({4, 2}), torch::ones({4, 1})}, {.verbose = 0}); }),
               HasSubstr("a module is frozen, by requires_grad_(false), before it is compiled"));
 }
 

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 
+#include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/test_coordinator.h"
@@ -163,6 +165,72 @@ TEST(FitOfUnevenBatches, CountsEachReplicaAlikeAndOneWithoutRowsAsNothing) {
   }
 }
 
+TEST_P(FitUnderAnyStrategy, ReadsWhatAFunctionMakesForEachOfItsPipelines) {
+  std::atomic<int64_t> rows{0};  // that it was asked for, of 8
+  const auto make = [&, all = Dataset::tensors({x_, y_})](const InputContext& input) {
+    rows = input.per_replica_batch_size(8);
+    return all.shard(input).batch(rows);
+  };
+  Model model =
+      compile(made<torch::nn::Linear>(2, 1), {.optimizer = Sgd({.learning_rate = 0}), .loss = mean_squared_error});
+  int64_t steps = 0;
+  const LambdaCallback count({.on_epoch_end = [&](Training& training, const Logs&) { steps = training.steps; }});
+
+  const History history = model.fit(make, {.validation_data = make, .callbacks = {count}, .verbose = kQuiet});
+
+  const double loss = model.evaluate(data_).at("loss");
+  EXPECT_EQ(rows, GetParam() == "mirrored" ? 4 : 8);
+  EXPECT_EQ(steps, 4);
+  EXPECT_NEAR(history["loss"][0], loss, 1e-5);
+  EXPECT_NEAR(history["val_loss"][0], loss, 1e-5);
+  EXPECT_NEAR(model.evaluate(make).at("loss"), loss, 1e-5);
+  EXPECT_TRUE(model.predict(make).allclose(model.predict(x_), 1e-4, 1e-5));
+}
+
+struct TypedNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = layer(x);
+    type() = y.scalar_type();
+    return y;
+  }
+  static std::atomic<at::ScalarType>& type() {
+    static std::atomic<at::ScalarType> of_last{at::kFloat};
+    return of_last;
+  }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(2, 1))};
+};
+TORCH_MODULE(TypedNet);
+
+TEST_P(FitUnderAnyStrategy, TrainsWithHalfOfTheDigitsAndKeepsTheVariables) {
+  std::map<at::ScalarType, double> losses;
+  for (const bool mixed : {false, true}) {
+    Model model =
+        compile(made<TypedNet>(),
+                {.optimizer = Sgd({.learning_rate = 0.05}), .loss = mean_squared_error, .mixed_precision = mixed});
+    const History history = model.fit(data_, {.epochs = 3, .verbose = kQuiet});
+
+    EXPECT_LT(history["loss"].back(), history["loss"].front());
+    EXPECT_EQ(weight_of(model).scalar_type(), at::kFloat);
+    losses[TypedNetImpl::type()] = history["loss"].front();
+  }
+  ASSERT_TRUE(losses.contains(at::kBFloat16) && losses.contains(at::kFloat));
+  EXPECT_NEAR(losses[at::kBFloat16] / losses[at::kFloat], 1, 0.1);
+}
+
+TEST_P(FitUnderAnyStrategy, WeighsClassesAsOneProcessDoes) {
+  const at::Tensor classes = torch::arange(32) % 3;
+  const auto loss_of = [&](const torch::nn::Linear& net) {
+    Model model = compile(net, {.optimizer = Sgd({.learning_rate = 0}), .loss = sparse_categorical_cross_entropy});
+    return model.fit(Dataset::tensors({x_, classes}).batch(8),
+                     {.class_weight = {{0, 3.0}, {2, 0.5}}, .verbose = kQuiet})["loss"][0];
+  };
+  const torch::nn::Linear net = made<torch::nn::Linear>(2, 3);
+  torch::manual_seed(1);
+  const torch::nn::Linear alone(2, 3);
+
+  EXPECT_NEAR(loss_of(net), loss_of(alone), 1e-5);
+}
+
 TEST(Summary, SaysWhichRowsOfATableAreWhere) {
   const InProcessCluster cluster({.workers = 1, .ps = 2, .transport = Transport::kLocal});
   const Strategy strategy =
@@ -235,6 +303,21 @@ TEST_F(FitBesideWatchers, TakesTheStepsOfTheNextEpochMeanwhile) {
   EXPECT_THAT(history.epochs(), ElementsAre(0, 1));
   EXPECT_THAT(
       seen, ElementsAre("begin 0", "end 0 after 4: 1", "over 0", "begin 1", "end 1 after 8: 1", "over 1", "all over"));
+}
+
+TEST_F(FitBesideWatchers, SaysOnceThatSeveralStepsAreNoProgramThere) {
+  Model model =
+      compile(strategy_.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error, .steps_per_execution = 2});
+  const auto said = [&](const FitOptions& options) {
+    const LogCapture log;
+    model.fit(data_.repeat(options.steps_per_epoch ? std::nullopt : std::optional<int64_t>(1)), options);
+    return std::ranges::count_if(log.lines(), [](const LogLine& line) {
+      return line.text.find("steps_per_execution 2 has no effect") != std::string::npos;
+    });
+  };
+
+  EXPECT_EQ(said({.epochs = 3, .verbose = kQuiet}), 1);
+  EXPECT_EQ(said({.epochs = 3, .steps_per_epoch = 4, .verbose = kQuiet}), 0);
 }
 
 TEST_F(FitBesideWatchers, EndsWithWhatAWatcherThrows) {
