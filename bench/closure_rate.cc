@@ -7,7 +7,7 @@
 #include "bench/workloads.h"
 #include "muster/base/status.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 
 namespace muster::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizers.h"
 

@@ -11,8 +11,8 @@
 #include "muster/data/dataset.h"
 #include "muster/data/files/example_builder.h"
 #include "muster/data/files/tfrecord_writer.h"
-#include "muster/data/source.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/data/sources/source.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::bench {
 namespace {

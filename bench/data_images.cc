@@ -8,8 +8,8 @@
 
 #include "bench/workloads.h"
 #include "muster/data/dataset.h"
-#include "muster/data/source.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/data/sources/source.h"
+#include "muster/runtime/worker/local_worker.h"
 
 #ifdef MUSTER_HAS_IMAGES
 #include <jpeglib.h>

@@ -9,8 +9,8 @@
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/data/dataset.h"
-#include "muster/data/source.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/data/sources/source.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include "bench/server_processes.h"
 #include "bench/workloads.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/distribute/parameter_server_strategy.h"
-#include "muster/fit/callbacks.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster::bench {

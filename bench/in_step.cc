@@ -12,9 +12,9 @@
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/data/dataset.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
-#include "muster/fit/summary_writer.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/profile.h"
+#include "muster/fit/tensorboard/summary_writer.h"
+#include "muster/runtime/executor/profile.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/train/optimizers.h"
 

@@ -2,7 +2,7 @@
 #include "bench/training.h"
 #include "bench/workloads.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/train/optimizers.h"
 

@@ -7,7 +7,7 @@
 #include "bench/workloads.h"
 #include "muster/base/status.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 
 namespace muster::bench {
 namespace {

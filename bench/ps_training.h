@@ -6,7 +6,7 @@
 
 #include "bench/models.h"
 #include "bench/server_processes.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/train/optimizers.h"
 
 namespace muster::bench {

@@ -9,8 +9,8 @@
 #include "bench/workloads.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/runtime/run_times.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/runtime/executor/run_times.h"
 
 namespace muster::bench {
 namespace {

@@ -12,8 +12,8 @@
 #include "bench/server_processes.h"
 #include "muster/base/status.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/runtime/run_times.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/runtime/executor/run_times.h"
 
 namespace muster::bench {
 namespace {

@@ -14,7 +14,7 @@
 #include "muster/base/status.h"
 #include "muster/rpc/remote_worker.h"
 #include "muster/rpc/rpc_channel.h"
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/ops/op_catalog.h"
 
 namespace muster::bench {
 namespace {

@@ -26,7 +26,7 @@ from server_process import PATIENCE, ServerProcess, cluster_json, wait_until
 
 MUSTER, COUNT = sys.argv[1:3]
 INSIDE = "MUSTER_HOSTS_TEST_INSIDE"
-KEEPALIVE = 5  # seconds, in muster/rpc/channel_arguments.cc: so long without a word until it asks, so long for the answer
+KEEPALIVE = 5  # seconds, in muster/rpc/credentials/channel_arguments.cc: so long without a word until it asks, so long for the answer
 HOSTS = {"client": "10.77.0.1", "ps": "10.77.0.2", "worker0": "10.77.0.3", "worker1": "10.77.0.4"}
 TASKS = {"ps": "/job:ps/replica:0/task:0", "worker0": "/job:worker/replica:0/task:0", "worker1": "/job:worker/replica:0/task:1"}
 # A cut that is to be noticed lasts at least so long; a soak sets 60.

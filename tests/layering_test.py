@@ -12,15 +12,15 @@ def complaints(path: str, text: str) -> str:
 
 class Layering(unittest.TestCase):
     def test_lets_a_folder_include_what_its_row_names(self):
-        self.assertEqual(complaints("muster/runtime/executor.cc", '#include "muster/graph/program.h"\n'), "")
+        self.assertEqual(complaints("muster/runtime/executor/executor.cc", '#include "muster/graph/program.h"\n'), "")
 
     def test_refuses_an_include_from_below_to_above(self):
         self.assertIn("graph may include base graph",
-                      complaints("muster/graph/program.cc", '#include "muster/runtime/executor.h"\n'))
+                      complaints("muster/graph/program.cc", '#include "muster/runtime/executor/executor.h"\n'))
 
     def test_refuses_torch_in_base_and_graph(self):
         self.assertIn("knows nothing of torch", complaints("muster/base/log.cc", "#include <c10/core/Device.h>\n"))
-        self.assertEqual(complaints("muster/runtime/executor.cc", "#include <ATen/core/Tensor.h>\n"), "")
+        self.assertEqual(complaints("muster/runtime/executor/executor.cc", "#include <ATen/core/Tensor.h>\n"), "")
 
     def test_refuses_grpc_outside_rpc(self):
         self.assertIn("only rpc knows gRPC", complaints("muster/session/session.cc", "#include <grpcpp/grpcpp.h>\n"))

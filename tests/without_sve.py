@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """without_sve.py LIBTORCH_CPU LIBMUSTER: on arm64, every template that libtorch exports with SVE code in it must have a
-copy without it in our library (see muster/runtime/without_sve.cc)."""
+copy without it in our library (see muster/runtime/ops/without_sve.cc)."""
 import array
 import pathlib
 import struct

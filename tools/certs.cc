@@ -1,4 +1,4 @@
-#include "muster/rpc/certificates.h"
+#include "muster/rpc/credentials/certificates.h"
 
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/fit/event_reader.h"
+#include "muster/fit/tensorboard/event_reader.h"
 
 namespace muster::tools {
 

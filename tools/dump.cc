@@ -14,10 +14,10 @@
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/passes/passes.h"
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
 #include "muster/graph/serialize.h"
-#include "muster/runtime/evaluate.h"
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/ops/evaluate.h"
+#include "muster/runtime/ops/op_catalog.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

@@ -1,8 +1,8 @@
 #include <iostream>
 #include <memory>
 
-#include "muster/fit/export_checkpoint.h"
-#include "muster/fit/loaded_model.h"
+#include "muster/fit/exported/export_checkpoint.h"
+#include "muster/fit/exported/loaded_model.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "muster/base/status.h"
-#include "muster/fit/event_reader.h"
+#include "muster/fit/tensorboard/event_reader.h"
 #include "tools/chart.h"
 #include "tools/subcommands.h"
 

@@ -22,8 +22,8 @@
 #include "muster/base/status.h"
 #include "muster/data/files/numpy_file.h"
 #include "muster/data/files/numpy_writer.h"
-#include "muster/fit/loaded_model.h"
-#include "muster/runtime/tensors.h"
+#include "muster/fit/exported/loaded_model.h"
+#include "muster/runtime/memory/tensors.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {

@@ -14,7 +14,7 @@
 
 #include "examples/demo/click_log.h"
 #include "examples/demo/processes.h"
-#include "muster/fit/event_reader.h"
+#include "muster/fit/tensorboard/event_reader.h"
 #include "tools/chart.h"
 
 namespace {

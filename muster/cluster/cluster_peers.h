@@ -9,7 +9,7 @@
 
 #include "muster/cluster/cluster_spec.h"
 #include "muster/rpc/rpc_channel.h"
-#include "muster/runtime/worker.h"
+#include "muster/runtime/worker/worker.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/runtime/core_share.h"
+#include "muster/runtime/executor/core_share.h"
 
 namespace muster {
 namespace {

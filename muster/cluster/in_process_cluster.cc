@@ -5,8 +5,8 @@
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/core_shares.h"
-#include "muster/data/sources.h"
-#include "muster/rpc/channel_arguments.h"
+#include "muster/data/sources/sources.h"
+#include "muster/rpc/credentials/channel_arguments.h"
 #include "muster/session/local_master.h"
 
 namespace muster {

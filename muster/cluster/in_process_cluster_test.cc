@@ -10,7 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/rpc/rpc_faults.h"
-#include "muster/runtime/restart.h"
+#include "muster/runtime/worker/restart.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 

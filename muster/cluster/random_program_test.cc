@@ -9,7 +9,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/graph/serialize.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable.h"
 

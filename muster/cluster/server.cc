@@ -15,12 +15,12 @@
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/core_shares.h"
-#include "muster/data/sources.h"
+#include "muster/data/sources/sources.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/worker_service.h"
-#include "muster/runtime/lost_device.h"
-#include "muster/runtime/master.h"
+#include "muster/runtime/worker/lost_device.h"
+#include "muster/runtime/worker/master.h"
 #include "muster/session/local_master.h"
 
 namespace muster {

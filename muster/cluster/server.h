@@ -7,8 +7,8 @@
 
 #include "muster/cluster/cluster_spec.h"
 #include "muster/cluster/resolvers/cluster_resolver.h"
-#include "muster/rpc/credentials.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/rpc/credentials/credentials.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 

@@ -9,14 +9,14 @@
 #include <set>
 
 #include "muster/cluster/test_environment.h"
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
+#include "muster/graph/placement/split.h"
 #include "muster/graph/serialize.h"
-#include "muster/graph/split.h"
 #include "muster/graph/test_program.h"
+#include "muster/rpc/calls/request_numbers.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/remote_master.h"
 #include "muster/rpc/remote_worker.h"
-#include "muster/rpc/request_numbers.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/service_names.h"

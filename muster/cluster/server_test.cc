@@ -17,7 +17,7 @@
 #include "muster/rpc/remote_worker.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/service_names.h"
-#include "muster/runtime/restart.h"
+#include "muster/runtime/worker/restart.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "muster/collective/all_reduce_sizes.h"
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

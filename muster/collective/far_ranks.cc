@@ -11,7 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/collective/rows_of_all.h"
 #include "muster/lines/tcp_socket.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

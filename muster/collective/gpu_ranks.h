@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

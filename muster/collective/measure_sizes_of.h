@@ -3,7 +3,7 @@
 #include <string>
 
 #include "muster/collective/all_reduce_sizes.h"
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

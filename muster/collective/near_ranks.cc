@@ -10,7 +10,7 @@
 
 #include "muster/collective/rows_of_all.h"
 #include "muster/near/near_socket.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "muster/near/near_post.h"
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

@@ -14,8 +14,8 @@
 #include "muster/collective/all_reduce_sizes.h"
 #include "muster/collective/far_ranks.h"
 #include "muster/collective/gpu_ranks.h"
-#include "muster/runtime/collectives.h"
-#include "muster/runtime/worker.h"
+#include "muster/runtime/worker/collectives.h"
+#include "muster/runtime/worker/worker.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "muster/collective/task_group.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::testing_support {
 

@@ -16,7 +16,7 @@
 #include <span>
 
 #include "muster/near/near_socket.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

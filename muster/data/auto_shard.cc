@@ -7,8 +7,8 @@
 
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
-#include "muster/data/source.h"
-#include "muster/runtime/run_options.h"
+#include "muster/data/sources/source.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 #include <absl/strings/str_join.h>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 

@@ -17,7 +17,7 @@
 #include "muster/data/preprocessing/preprocessing.h"
 #include "muster/data/registered.h"
 #include "muster/graph/program.h"
-#include "muster/runtime/element_source.h"
+#include "muster/runtime/worker/element_source.h"
 #include "muster/trace/iterator.h"
 
 namespace muster {

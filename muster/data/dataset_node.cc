@@ -6,11 +6,11 @@
 #include <atomic>
 
 #include "muster/base/status.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 #include "muster/data/stage_times.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
-#include "muster/trace/dispatcher_hook.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
+#include "muster/trace/tracer/dispatcher_hook.h"
 
 namespace muster {
 namespace {

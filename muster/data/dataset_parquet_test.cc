@@ -10,11 +10,11 @@
 #include "muster/data/dataset.h"
 #include "muster/data/dataset_node.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
-#include "muster/data/source.h"
-#include "muster/data/sources.h"
+#include "muster/data/sources/source.h"
+#include "muster/data/sources/sources.h"
 #include "muster/data/test_elements.h"
 #include "muster/io/test_files.h"
-#include "muster/runtime/shared_source.h"
+#include "muster/runtime/worker/shared_source.h"
 
 namespace muster::dataset_parquet_test {
 namespace {

@@ -4,10 +4,10 @@
 #include <torch/torch.h>
 
 #include "muster/data/dataset.h"
-#include "muster/data/sources.h"
+#include "muster/data/sources/sources.h"
 #include "muster/data/test_elements.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/shared_source.h"
+#include "muster/runtime/worker/local_worker.h"
+#include "muster/runtime/worker/shared_source.h"
 
 namespace muster::dataset_position_test {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/runtime/element_source.h"
+#include "muster/runtime/worker/element_source.h"
 #include "muster/trace/function.h"
 
 namespace muster {

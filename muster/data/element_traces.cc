@@ -14,8 +14,8 @@
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/graph/serialize.h"
-#include "muster/runtime/tensors.h"
-#include "muster/trace/dispatcher_hook.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/trace/tracer/dispatcher_hook.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "muster/data/element_function.h"
 #include "muster/graph/program.h"
-#include "muster/runtime/element_source.h"
+#include "muster/runtime/worker/element_source.h"
 
 namespace muster {
 

@@ -6,9 +6,9 @@
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/data/files/parquet_reader.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 #include "muster/data/user_code.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 namespace {

@@ -16,8 +16,8 @@
 #include "muster/data/files/parquet_reader.h"
 #include "muster/data/files/record_reader.h"
 #include "muster/data/images/image_decoder.h"
-#include "muster/data/sources.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/data/sources/sources.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::testing_support {
 

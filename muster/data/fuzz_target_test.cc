@@ -18,7 +18,7 @@
 #include "muster/data/files/parquet_reader.h"
 #include "muster/data/files/tfrecord_writer.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 
 namespace muster {
 namespace {

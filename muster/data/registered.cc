@@ -11,9 +11,9 @@
 #include "muster/data/dataset.pb.h"
 #include "muster/data/serialize_columns.h"
 #include "muster/data/serialize_files.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 #include "muster/data/user_code.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

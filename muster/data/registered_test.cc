@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "muster/data/dataset.pb.h"
-#include "muster/data/sources.h"
+#include "muster/data/sources/sources.h"
 #include "muster/data/test_elements.h"
 
 namespace muster::registered_test {

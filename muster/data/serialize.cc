@@ -10,7 +10,7 @@
 #include "muster/graph/checker.h"
 #include "muster/graph/serialize.h"
 #include "muster/io/crc32c.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 

@@ -1,7 +1,7 @@
 #include "muster/data/serialize_files.h"
 
 #include "muster/base/status.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 
 namespace muster {
 namespace {

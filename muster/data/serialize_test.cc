@@ -3,7 +3,7 @@
 #include "muster/base/log.h"
 #include "muster/data/dataset.pb.h"
 #include "muster/data/dataset_node.h"
-#include "muster/data/sources.h"
+#include "muster/data/sources/sources.h"
 #include "muster/data/test_elements.h"
 
 namespace muster {

@@ -8,7 +8,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/data/dataset_node.h"
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 
 namespace muster {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/runtime/input_timing.h"
+#include "muster/runtime/executor/input_timing.h"
 
 namespace muster {
 

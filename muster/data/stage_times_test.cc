@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "muster/data/source.h"
+#include "muster/data/sources/source.h"
 #include "muster/data/test_elements.h"
 
 namespace muster::stage_times_test {

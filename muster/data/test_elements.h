@@ -9,7 +9,7 @@
 
 #include "muster/base/test_errors.h"
 #include "muster/data/dataset.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::testing_support {
 

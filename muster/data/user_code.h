@@ -4,7 +4,7 @@
 #include <string>
 
 #include "muster/base/status.h"
-#include "muster/runtime/op_failure.h"
+#include "muster/runtime/ops/op_failure.h"
 
 namespace muster {
 

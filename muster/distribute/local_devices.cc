@@ -6,7 +6,7 @@
 
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/replica_ops.h"
-#include "muster/distribute/test_coordinator.h"
 #include "muster/graph/dump.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/rows.h"

@@ -12,8 +12,8 @@
 #include "muster/collective/task_group.h"
 #include "muster/distribute/local_devices.h"
 #include "muster/distribute/mirrored_variables.h"
-#include "muster/runtime/core_share.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/executor/core_share.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 namespace {

@@ -15,10 +15,10 @@
 #include "muster/cluster/roles.h"
 #include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/replica_ops.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/profile.h"
+#include "muster/runtime/executor/profile.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/rows.h"
 

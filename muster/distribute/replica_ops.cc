@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

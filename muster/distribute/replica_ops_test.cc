@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
 #include "muster/graph/dump.h"
 #include "muster/trace/control_flow.h"
 

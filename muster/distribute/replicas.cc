@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/trace/replica_context.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster::replicas_internal {
 namespace {

@@ -11,7 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/base/strings.h"
 #include "muster/trace/across_workers.h"
-#include "muster/trace/leaves.h"
+#include "muster/trace/tracer/leaves.h"
 
 namespace muster {
 

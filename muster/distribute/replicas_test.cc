@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/log.h"
-#include "muster/distribute/test_coordinator.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/trace/read_cache.h"
 
 namespace muster {

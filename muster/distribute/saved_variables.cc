@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "muster/base/log.h"
-#include "muster/distribute/delayed_restore.h"
+#include "muster/distribute/servers/delayed_restore.h"
 #include "muster/graph/device_spec.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/variable.h"
 #include "muster/trace/variable_scope.h"
 

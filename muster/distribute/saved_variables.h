@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
-#include "muster/runtime/variable_files.h"
+#include "muster/runtime/variables/variable_files.h"
 
 namespace muster {
 

@@ -13,7 +13,7 @@
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/worker_share.h"
 #include "muster/graph/elements.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 namespace {

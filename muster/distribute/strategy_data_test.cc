@@ -8,11 +8,11 @@
 #include <thread>
 
 #include "muster/data/auto_shard.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/strategy.h"
-#include "muster/distribute/test_coordinator.h"
 #include "muster/distribute/worker_share.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::strategy_data_test {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "muster/base/status.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "muster/graph/elements.h"
-#include "muster/runtime/element_source.h"
+#include "muster/runtime/worker/element_source.h"
 #include "muster/trace/across_workers.h"
 
 namespace muster {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "muster/base/progress.h"
-#include "muster/fit/callback.h"
+#include "muster/fit/callbacks/callback.h"
 
 namespace muster {
 

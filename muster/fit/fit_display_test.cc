@@ -9,7 +9,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster::fit_display_test {

@@ -12,8 +12,8 @@
 
 #include "muster/base/status.h"
 #include "muster/trace/iterator.h"
-#include "muster/trace/leaves.h"
 #include "muster/trace/module_variables.h"
+#include "muster/trace/tracer/leaves.h"
 
 namespace muster {
 

@@ -12,8 +12,8 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/cluster/test_environment.h"
-#include "muster/fit/exported_model.h"
-#include "muster/fit/loaded_model.h"
+#include "muster/fit/exported/exported_model.h"
+#include "muster/fit/exported/loaded_model.h"
 
 namespace muster::testing_support {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "muster/fit/export_model.h"
+#include "muster/fit/exported/export_model.h"
 #include "muster/graph/serialize.h"
 #include "muster/io/safetensors.h"
 

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "muster/distribute/strategy.h"
-#include "muster/fit/callback.h"
+#include "muster/fit/callbacks/callback.h"
+#include "muster/fit/criteria/losses.h"
+#include "muster/fit/criteria/metric.h"
+#include "muster/fit/criteria/per_output.h"
 #include "muster/fit/forward.h"
 #include "muster/fit/history.h"
-#include "muster/fit/losses.h"
-#include "muster/fit/metric.h"
 #include "muster/fit/model_input.h"
-#include "muster/fit/per_output.h"
 #include "muster/train/optimizers.h"
 
 namespace muster {

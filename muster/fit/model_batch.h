@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/fit/criteria.h"
+#include "muster/fit/criteria/criteria.h"
 #include "muster/fit/forward.h"
 #include "muster/trace/iterator.h"
 

@@ -7,8 +7,8 @@
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/fit/callbacks.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster::model_evaluate_test {

@@ -2,9 +2,9 @@
 #include <torch/torch.h>
 
 #include "muster/base/test_errors.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/io/disk.h"
 #include "muster/train/checkpoints.h"

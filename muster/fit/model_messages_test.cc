@@ -55,9 +55,7 @@ TEST(ModelMessages, RefuseTargetsThatAreNoWholeNumbersForClasses) {
     Model model =
         compile(torch::nn::Linear(3, 3), {.loss = make_sparse_categorical_cross_entropy({.from_logits = from_logits})});
 
-    EXPECT_THAT(message_of([&] {
-                  model.fit({x, torch::full({4}, 0.83)}, {.verbose = 0});
-                }),
+    EXPECT_THAT(message_of([&] { model.fit({x, torch::full({4}, 0.83)}, {.verbose = 0}); }),
                 AllOf(HasSubstr("has a number that is no whole one, expected at least 0 and below 3"),
                       HasSubstr("is the number of a class, a whole one from 0 on")));
     EXPECT_NO_THROW(model.fit({x, torch::full({4}, 2.0)}, {.verbose = 0}));

@@ -3,8 +3,8 @@
 #include <torch/torch.h>
 
 #include "muster/cluster/test_environment.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
 #include "muster/fit/model.h"
 #include "muster/fit/test_metric_tasks.h"
 

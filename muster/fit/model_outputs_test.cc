@@ -3,12 +3,12 @@
 
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/fit/callbacks.h"
-#include "muster/fit/criteria.h"
-#include "muster/fit/export_model.h"
-#include "muster/fit/loaded_model.h"
+#include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/criteria/criteria.h"
+#include "muster/fit/exported/export_model.h"
+#include "muster/fit/exported/loaded_model.h"
 #include "muster/fit/model.h"
 
 namespace muster::model_outputs_test {

@@ -7,11 +7,11 @@
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/callbacks/rate_callbacks.h"
 #include "muster/fit/model.h"
-#include "muster/fit/rate_callbacks.h"
 #include "muster/train/embedding.h"
 
 namespace muster::model_strategies_test {
@@ -360,7 +360,8 @@ TEST_F(FitBesideWatchers, GoesOnAfterAnEpochInWhichNoWorkerHadEnoughBatchesForAS
   int epochs = 0;
   const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
   const auto data = [&](int short_one) {
-    return ModelInput::Make([&, short_one](const InputContext&) { return epochs == short_one ? data_.take(3) : data_; });
+    return ModelInput::Make(
+        [&, short_one](const InputContext&) { return epochs == short_one ? data_.take(3) : data_; });
   };
   LogCapture log;
 

@@ -9,9 +9,9 @@
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/test_events.h"
 
 namespace muster {

@@ -12,7 +12,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/fit/summary_writer.h"
+#include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/train/checkpoints.h"
 
 namespace muster {

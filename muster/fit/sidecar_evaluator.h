@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster {

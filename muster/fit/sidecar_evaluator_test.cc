@@ -10,8 +10,8 @@
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
-#include "muster/fit/callbacks.h"
-#include "muster/fit/event_reader.h"
+#include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/tensorboard/event_reader.h"
 #include "muster/train/checkpoints.h"
 
 namespace muster::sidecar_evaluator_test {

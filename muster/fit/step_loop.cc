@@ -9,9 +9,9 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/distribute/part_dealer.h"
-#include "muster/runtime/next_element.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/distribute/coordinator/part_dealer.h"
+#include "muster/runtime/executor/next_element.h"
 
 namespace muster {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "muster/distribute/strategy.h"
+#include "muster/fit/criteria/totals.h"
 #include "muster/fit/model_input.h"
-#include "muster/fit/totals.h"
 #include "muster/trace/function.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "muster/base/test_errors.h"
-#include "muster/distribute/test_coordinator.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/trace/control_flow.h"
 
 namespace muster::step_loop_test {

@@ -8,7 +8,7 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/test_environment.h"
-#include "muster/fit/callbacks.h"
+#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster::testing_support {

@@ -4,7 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
 
 namespace muster {
 namespace {

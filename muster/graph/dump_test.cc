@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/log.h"
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
 #include "muster/graph/test_program.h"
 
 namespace muster {

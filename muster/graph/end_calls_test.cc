@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "muster/graph/checker.h"
-#include "muster/graph/placer.h"
-#include "muster/graph/split.h"
+#include "muster/graph/placement/placer.h"
+#include "muster/graph/placement/split.h"
 #include "muster/graph/test_program.h"
 
 namespace muster::end_calls_test {

@@ -10,7 +10,7 @@
 #include "muster/graph/dump.h"
 #include "muster/graph/op_traits.h"
 #include "muster/graph/passes/passes.h"
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
 #include "muster/graph/serialize.h"
 #include "muster/graph/test_program.h"
 

@@ -141,7 +141,8 @@ struct Program {
 //   remote         has another task run a part of the program. Begins at once; whoever uses a result waits for it.
 //   send, receive  between parts: `send` leaves a value with its own task under a number, `receive` fetches it there,
 //                  in the WireForm of that number.
-//   collective     makes the values of all tasks of a group one, together with them (runtime/collectives.h). Begins at
+//   collective     makes the values of all tasks of a group one, together with them (runtime/worker/collectives.h).
+//   Begins at
 //                  once, one after the other; whoever uses a result waits for it.
 struct ControlOp {
   const char* name;

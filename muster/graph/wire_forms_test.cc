@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "muster/graph/placement/split.h"
 #include "muster/graph/serialize.h"
-#include "muster/graph/split.h"
 #include "muster/graph/test_program.h"
 
 namespace muster::wire_forms_test {

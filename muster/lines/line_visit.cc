@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 
 #include "muster/base/log.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

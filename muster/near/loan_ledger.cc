@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 

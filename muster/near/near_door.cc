@@ -8,7 +8,7 @@
 #include <array>
 
 #include "muster/near/near_socket.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "muster/graph/dtype.h"
 #include "muster/near/near_socket.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 

@@ -11,7 +11,7 @@
 
 #include "muster/near/near_socket.h"
 #include "muster/near/test_process.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

@@ -11,8 +11,8 @@
 #include "muster/graph/dtype.h"
 #include "muster/graph/program.h"
 #include "muster/rpc/packed_tensor.h"
-#include "muster/runtime/memory_pool.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/memory_pool.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

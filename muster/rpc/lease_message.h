@@ -2,7 +2,7 @@
 #pragma once
 
 #include "muster/rpc/frame.h"
-#include "muster/runtime/owner.h"
+#include "muster/runtime/worker/owner.h"
 
 namespace muster {
 

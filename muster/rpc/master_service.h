@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "muster/rpc/rpc_server.h"
-#include "muster/runtime/master.h"
+#include "muster/runtime/worker/master.h"
 
 namespace muster {
 

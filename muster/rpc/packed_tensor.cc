@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "muster/base/status.h"
-#include "muster/runtime/memory_pool.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/memory_pool.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

@@ -8,7 +8,7 @@
 #include "muster/rpc/remote_worker.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/worker_service.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster::packed_tensor_test {
 namespace {

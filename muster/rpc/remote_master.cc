@@ -1,8 +1,8 @@
 #include "muster/rpc/remote_master.h"
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/calls/repeatable.h"
 #include "muster/rpc/lease_message.h"
-#include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
 
 namespace muster {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "muster/rpc/rpc_channel.h"
-#include "muster/runtime/master.h"
+#include "muster/runtime/worker/master.h"
 
 namespace muster {
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "muster/graph/serialize.h"
+#include "muster/rpc/calls/repeatable.h"
 #include "muster/rpc/lease_message.h"
-#include "muster/rpc/repeatable.h"
 #include "muster/rpc/service_names.h"
-#include "muster/runtime/restart.h"
+#include "muster/runtime/worker/restart.h"
 
 namespace muster {
 namespace {

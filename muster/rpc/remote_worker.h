@@ -12,7 +12,7 @@
 
 #include "muster/graph/wire_forms.h"
 #include "muster/rpc/rpc_channel.h"
-#include "muster/runtime/worker.h"
+#include "muster/runtime/worker/worker.h"
 
 namespace muster {
 

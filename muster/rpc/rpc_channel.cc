@@ -5,7 +5,7 @@
 
 #include "muster/base/blocking.h"
 #include "muster/base/log.h"
-#include "muster/rpc/nobody_listens.h"
+#include "muster/rpc/calls/nobody_listens.h"
 #include "muster/rpc/rpc_channel_core.h"
 #include "muster/rpc/service_names.h"
 

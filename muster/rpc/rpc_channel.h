@@ -8,7 +8,7 @@
 #include <string>
 
 #include "muster/base/cancellation.h"
-#include "muster/rpc/credentials.h"
+#include "muster/rpc/credentials/credentials.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/rpc_faults.h"
 

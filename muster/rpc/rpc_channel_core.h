@@ -13,12 +13,12 @@
 
 #include "muster/lines/line_visit.h"
 #include "muster/near/near_visit.h"
-#include "muster/rpc/answer_threads.h"
-#include "muster/rpc/near_wire.h"
-#include "muster/rpc/outgoing_call.h"
-#include "muster/rpc/request_numbers.h"
+#include "muster/rpc/calls/answer_threads.h"
+#include "muster/rpc/calls/outgoing_call.h"
+#include "muster/rpc/calls/request_numbers.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/task_wire.h"
+#include "muster/rpc/wires/near_wire.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/base/test_wait.h"
-#include "muster/rpc/certificates.h"
+#include "muster/rpc/credentials/certificates.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/test_relay.h"

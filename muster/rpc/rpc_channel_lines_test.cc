@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "muster/base/test_wait.h"
-#include "muster/rpc/certificates.h"
+#include "muster/rpc/credentials/certificates.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/rpc_server.h"
 #include "muster/rpc/test_relay.h"

@@ -12,12 +12,12 @@
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/lines/tcp_socket.h"
-#include "muster/rpc/channel_arguments.h"
-#include "muster/rpc/handshake_watch.h"
-#include "muster/rpc/incoming_call.h"
-#include "muster/rpc/once_calls.h"
+#include "muster/rpc/calls/incoming_call.h"
+#include "muster/rpc/calls/once_calls.h"
+#include "muster/rpc/credentials/channel_arguments.h"
+#include "muster/rpc/credentials/handshake_watch.h"
 #include "muster/rpc/service_names.h"
-#include "muster/runtime/restart.h"
+#include "muster/runtime/worker/restart.h"
 
 namespace muster {
 namespace {

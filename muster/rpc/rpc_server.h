@@ -15,7 +15,7 @@
 #include "muster/base/cancellation.h"
 #include "muster/lines/line_door.h"
 #include "muster/near/near_door.h"
-#include "muster/rpc/credentials.h"
+#include "muster/rpc/credentials/credentials.h"
 #include "muster/rpc/frame.h"
 
 namespace muster {

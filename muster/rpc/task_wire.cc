@@ -2,9 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "muster/rpc/channel_arguments.h"
-#include "muster/rpc/credentials_probe.h"
-#include "muster/rpc/nobody_listens.h"
+#include "muster/rpc/calls/nobody_listens.h"
+#include "muster/rpc/credentials/channel_arguments.h"
+#include "muster/rpc/credentials/credentials_probe.h"
 
 namespace muster {
 

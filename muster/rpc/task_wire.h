@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/rpc/current_credentials.h"
+#include "muster/rpc/credentials/current_credentials.h"
 
 namespace muster {
 

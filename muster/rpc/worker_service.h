@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "muster/rpc/rpc_server.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 

@@ -10,8 +10,8 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/serialize.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::testing_support {
 

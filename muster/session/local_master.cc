@@ -12,7 +12,7 @@
 #include "muster/base/log.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/device_spec.h"
-#include "muster/graph/split.h"
+#include "muster/graph/placement/split.h"
 #include "muster/session/step_program.h"
 
 namespace muster {

@@ -14,9 +14,9 @@
 
 #include "muster/base/deadline_timer.h"
 #include "muster/base/elastic_pool.h"
-#include "muster/runtime/lease_holder.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/master.h"
+#include "muster/runtime/worker/lease_holder.h"
+#include "muster/runtime/worker/local_worker.h"
+#include "muster/runtime/worker/master.h"
 
 namespace muster {
 

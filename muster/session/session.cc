@@ -5,9 +5,9 @@
 
 #include "muster/base/log.h"
 #include "muster/rpc/remote_master.h"
-#include "muster/runtime/lease_holder.h"
-#include "muster/runtime/master.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/lease_holder.h"
+#include "muster/runtime/worker/master.h"
 #include "muster/session/local_master.h"
 #include "muster/trace/variable_programs.h"
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/rpc/credentials.h"
-#include "muster/runtime/run_options.h"
-#include "muster/runtime/worker.h"
+#include "muster/rpc/credentials/credentials.h"
+#include "muster/runtime/worker/run_options.h"
+#include "muster/runtime/worker/worker.h"
 #include "muster/trace/function.h"
 #include "muster/trace/variable.h"
 

@@ -6,9 +6,9 @@
 #include "muster/graph/device_spec.h"
 #include "muster/graph/passes/passes.h"
 #include "muster/graph/passes/rotate_loops.h"
-#include "muster/graph/split.h"
-#include "muster/runtime/op_catalog.h"
-#include "muster/runtime/worker.h"
+#include "muster/graph/placement/split.h"
+#include "muster/runtime/ops/op_catalog.h"
+#include "muster/runtime/worker/worker.h"
 
 namespace muster {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "muster/graph/placer.h"
+#include "muster/graph/placement/placer.h"
 #include "muster/graph/program.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/graph/checker.h"
-#include "muster/runtime/step_ops.h"
+#include "muster/runtime/executor/step_ops.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"

@@ -2,10 +2,10 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
-#include "muster/trace/dispatcher_hook.h"
-#include "muster/trace/tracer.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
+#include "muster/trace/tracer/dispatcher_hook.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/runtime/collectives.h"
+#include "muster/runtime/worker/collectives.h"
 
 namespace muster {
 

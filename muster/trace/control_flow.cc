@@ -11,12 +11,12 @@
 
 #include "muster/base/status.h"
 #include "muster/graph/aliases.h"
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_catalog.h"
 #include "muster/runtime/rows/row_ops.h"
-#include "muster/runtime/tensors.h"
-#include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/replica_context.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/dispatcher_hook.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster::control_flow_internal {
 namespace {

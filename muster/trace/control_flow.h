@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "muster/trace/leaves.h"
+#include "muster/trace/tracer/leaves.h"
 
 namespace muster {
 

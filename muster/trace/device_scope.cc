@@ -2,7 +2,7 @@
 
 #include "muster/graph/device_spec.h"
 #include "muster/trace/thread_state.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 namespace {

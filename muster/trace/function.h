@@ -9,8 +9,8 @@
 #include <typeinfo>
 #include <vector>
 
-#include "muster/trace/leaves.h"
 #include "muster/trace/traced_function.h"
+#include "muster/trace/tracer/leaves.h"
 
 namespace muster {
 

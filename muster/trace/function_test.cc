@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "muster/base/status.h"
-#include "muster/runtime/run_options.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

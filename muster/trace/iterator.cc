@@ -11,14 +11,14 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/graph/elements.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/next_element.h"
-#include "muster/runtime/run_options.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/executor/next_element.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
+#include "muster/runtime/worker/run_options.h"
 #include "muster/trace/device_scope.h"
-#include "muster/trace/dispatcher_hook.h"
 #include "muster/trace/replica_context.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/dispatcher_hook.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/trace/leaves.h"
+#include "muster/trace/tracer/leaves.h"
 
 namespace muster {
 

@@ -8,8 +8,8 @@
 
 #include "muster/base/log.h"
 #include "muster/graph/elements.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {

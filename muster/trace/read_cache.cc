@@ -2,7 +2,7 @@
 
 #include "muster/base/status.h"
 #include "muster/trace/thread_state.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 

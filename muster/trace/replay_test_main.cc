@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/replay_test.h"
 
 int main(int argc, char** argv) {

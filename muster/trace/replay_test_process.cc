@@ -11,12 +11,12 @@
 
 #include "muster/graph/dump.h"
 #include "muster/graph/serialize.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/function.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/replay_test.h"
-#include "muster/trace/trace.h"
+#include "muster/trace/tracer/trace.h"
 
 extern char** environ;
 

@@ -11,7 +11,7 @@
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_turns.h"
 #include "muster/trace/thread_state.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 namespace {

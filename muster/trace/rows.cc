@@ -12,11 +12,11 @@
 #include <tuple>
 
 #include "muster/base/status.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/row_ops.h"
-#include "muster/runtime/tensors.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_context.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/trace/device_scope.h"
 
 namespace muster {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "muster/graph/elements.h"
-#include "muster/trace/leaves.h"
-#include "muster/trace/shared_memory.h"
+#include "muster/trace/tracer/leaves.h"
+#include "muster/trace/tracer/shared_memory.h"
 
 namespace muster {
 

@@ -8,9 +8,9 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/op_failure.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_failure.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/caller.h"
 #include "muster/trace/thread_state.h"
 

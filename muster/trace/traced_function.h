@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/runtime/worker.h"
+#include "muster/runtime/worker/worker.h"
 #include "muster/trace/signature.h"
-#include "muster/trace/trace.h"
+#include "muster/trace/tracer/trace.h"
 
 namespace muster {
 

@@ -11,14 +11,14 @@
 #include "muster/base/status.h"
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/row_table.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/read_cache.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/thread_state.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 #include "muster/trace/variable_scope.h"
 
 namespace muster {

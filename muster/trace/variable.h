@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "muster/graph/program.h"
-#include "muster/runtime/variable_store.h"
+#include "muster/runtime/variables/variable_store.h"
 #include "muster/trace/initial_value.h"
 
 namespace muster {

@@ -1,8 +1,8 @@
 #include "muster/trace/variable_programs.h"
 
 #include "muster/base/status.h"
-#include "muster/runtime/op_catalog.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_catalog.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 #include <latch>
 #include <thread>
 
-#include "muster/runtime/local_worker.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"

@@ -6,7 +6,7 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 
-#include "muster/runtime/step_ops.h"
+#include "muster/runtime/executor/step_ops.h"
 #include "muster/train/rule_options.h"
 
 namespace muster {

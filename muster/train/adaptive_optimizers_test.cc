@@ -7,7 +7,7 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/trace/function.h"
 
 namespace muster::adaptive_optimizers_test {

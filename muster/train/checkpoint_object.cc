@@ -11,7 +11,7 @@
 #include "muster/base/check.h"
 #include "muster/base/status.h"
 #include "muster/graph/program.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/optimizers.h"

@@ -9,10 +9,10 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/distribute/delayed_restore.h"
+#include "muster/distribute/servers/delayed_restore.h"
 #include "muster/io/checkpoint_differences.h"
-#include "muster/runtime/owner.h"
-#include "muster/runtime/variable_files.h"
+#include "muster/runtime/variables/variable_files.h"
+#include "muster/runtime/worker/owner.h"
 
 namespace muster {
 namespace {

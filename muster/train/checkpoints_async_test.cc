@@ -15,11 +15,11 @@
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/io/disk.h"
-#include "muster/runtime/memory_pool.h"
+#include "muster/runtime/memory/memory_pool.h"
 #include "muster/trace/rows.h"
 #include "muster/train/checkpoints.h"
 

@@ -17,7 +17,7 @@
 #include "muster/base/test_errors.h"
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/io/disk.h"
 #include "muster/train/checkpoints.h"
 

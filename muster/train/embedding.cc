@@ -1,7 +1,7 @@
 #include "muster/train/embedding.h"
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/train/optimizers.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/trace/variable.h"
 #include "muster/train/weights_file.h"
 

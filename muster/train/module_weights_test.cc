@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "muster/base/test_errors.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/test_coordinator.h"
 #include "muster/train/embedding.h"
 #include "muster/train/weights_file.h"
 

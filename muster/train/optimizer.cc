@@ -18,11 +18,11 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/runtime/executor/step_ops.h"
 #include "muster/runtime/rows/row_ops.h"
-#include "muster/runtime/step_ops.h"
 #include "muster/trace/device_scope.h"
 #include "muster/trace/replica_context.h"
-#include "muster/trace/tracer.h"
+#include "muster/trace/tracer/tracer.h"
 #include "muster/trace/variable_scope.h"
 #include "muster/train/clipping.h"
 #include "muster/train/rule_options.h"

@@ -238,8 +238,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, RowsBesidePyTorch, ::testing::ValuesIn(rules_wit
                          [](const auto& info) { return info.param.name; });
 
 // Changes the rows that were looked up by their gradient, and what the rule remembers of those rows.
-using RowFormula = std::function<void(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& slots,
-                                      int step)>;
+using RowFormula =
+    std::function<void(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& slots, int step)>;
 
 // Takes steps with other rows each, and compares the whole table: with rows that were looked up in each step, in some,
 // and in none (the last).
@@ -251,9 +251,8 @@ void expect_rows_follow(const std::function<std::shared_ptr<Optimizer>(const Var
   for (size_t i = 0; i < slots; ++i) remembered.push_back(torch::zeros({7, 3}));
   Variable table(expected.clone());
   const std::shared_ptr<Optimizer> optimizer = make({table});
-  auto step = function([&](at::Tensor ids, at::Tensor target) {
-    optimizer->minimize((lookup(table, ids) - target).square().sum());
-  });
+  auto step = function(
+      [&](at::Tensor ids, at::Tensor target) { optimizer->minimize((lookup(table, ids) - target).square().sum()); });
 
   for (int i = 1; i <= 6; ++i) {
     const at::Tensor ids = torch::tensor({i % 6, (i * 2) % 5}), target = torch::randn({2, 3});
@@ -265,10 +264,9 @@ void expect_rows_follow(const std::function<std::shared_ptr<Optimizer>(const Var
     formula(values, 2 * (values - target), rows, i);
     expected.index_copy_(0, ids, values);
     for (size_t k = 0; k < slots; ++k) remembered[k].index_copy_(0, ids, rows[k]);
-    ASSERT_TRUE(torch::allclose(table.value(), expected, 1e-4, 1e-5))
-        << "after step " << i << ":\n"
-        << table.value() << "\ninstead of\n"
-        << expected;
+    ASSERT_TRUE(torch::allclose(table.value(), expected, 1e-4, 1e-5)) << "after step " << i << ":\n"
+                                                                      << table.value() << "\ninstead of\n"
+                                                                      << expected;
   }
 }
 

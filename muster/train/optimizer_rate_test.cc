@@ -5,9 +5,9 @@
 
 #include "muster/base/log.h"
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/train/optimizers.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/graph/aliases.h"
 #include "muster/graph/program.h"
 #include "muster/session/step_program.h"
@@ -39,8 +39,7 @@ std::vector<Rule> rules() {
       rule<Adagrad>("Adagrad", AdagradOptions{.learning_rate = 0.1}),
       rule<Adam>("Adam", AdamOptions{.learning_rate = 0.1}),
       rule<Adam>("AdamWithAmsgrad", AdamOptions{.learning_rate = 0.1, .weight_decay = 0.1, .amsgrad = true}),
-      rule<Adam>("AdamWithASchedule",
-                 AdamOptions{.learning_rate = exponential_decay(0.1, 10, 0.9)}),
+      rule<Adam>("AdamWithASchedule", AdamOptions{.learning_rate = exponential_decay(0.1, 10, 0.9)}),
       rule<Adam>("AdamWithGroupsAndAverages", AdamOptions{.learning_rate = 0.1, .all = all}),
       rule<AdamW>("AdamW", AdamWOptions{.learning_rate = 0.1, .weight_decay = 0.1}),
       rule<RmsProp>("RmsProp", RmsPropOptions{.learning_rate = 0.1}),
@@ -124,9 +123,8 @@ TEST_P(RuleOnParameterServers, LosesNothingOfWhatWorkersDoAtTheSameTime) {
 
   EXPECT_EQ(optimizer_there->iterations(), kSteps);
   EXPECT_TRUE(torch::allclose(w_there.value(), w.value(), 1e-4, 1e-5)) << w_there.value() << "\nnot\n" << w.value();
-  EXPECT_TRUE(torch::allclose(table_there.value(), table.value(), 1e-4, 1e-5))
-      << table_there.value() << "\nnot\n"
-      << table.value();
+  EXPECT_TRUE(torch::allclose(table_there.value(), table.value(), 1e-4, 1e-5)) << table_there.value() << "\nnot\n"
+                                                                               << table.value();
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 #include <set>
 
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/distribute/parameter_server_strategy.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/device_scope.h"
 #include "muster/train/embedding.h"

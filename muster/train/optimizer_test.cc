@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "muster/cluster/in_process_cluster.h"
-#include "muster/distribute/cluster_coordinator.h"
-#include "muster/distribute/parameter_server_strategy.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/train/embedding.h"

@@ -4,8 +4,8 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
 
+#include "muster/runtime/executor/step_ops.h"
 #include "muster/runtime/rows/row_ops.h"
-#include "muster/runtime/step_ops.h"
 #include "muster/train/rule_options.h"
 
 namespace muster {

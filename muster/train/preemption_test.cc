@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

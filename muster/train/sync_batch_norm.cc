@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "muster/distribute/replica_ops.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 

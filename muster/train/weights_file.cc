@@ -14,7 +14,7 @@
 #include "muster/base/status.h"
 #include "muster/io/crc32c.h"
 #include "muster/io/output_file.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

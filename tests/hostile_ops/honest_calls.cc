@@ -9,7 +9,7 @@
 #include <functional>
 #include <iostream>
 
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/ops/op_catalog.h"
 
 namespace muster::testing_support {
 namespace {

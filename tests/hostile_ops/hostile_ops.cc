@@ -18,9 +18,9 @@
 
 #include "fence_allocator.h"
 #include "honest_calls.h"
-#include "muster/runtime/op_catalog.h"
-#include "muster/runtime/op_guards.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_catalog.h"
+#include "muster/runtime/ops/op_guards.h"
 #include "operands.h"
 #include "worker_calls.h"
 

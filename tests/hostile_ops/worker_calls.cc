@@ -9,10 +9,10 @@
 
 #include "muster/graph/op_table.h"
 #include "muster/graph/program.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/op_catalog.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_catalog.h"
 #include "muster/runtime/tuning/autotuner.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "operands.h"
 
 namespace muster::testing_support {

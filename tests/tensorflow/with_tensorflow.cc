@@ -21,10 +21,10 @@
 #include "muster/data/files/example_builder.h"
 #include "muster/data/files/tfrecord_writer.h"
 #include "muster/data/preprocessing/preprocessing_layers.h"
-#include "muster/data/source.h"
-#include "muster/fit/event_reader.h"
-#include "muster/fit/summary_writer.h"
-#include "muster/runtime/local_worker.h"
+#include "muster/data/sources/source.h"
+#include "muster/fit/tensorboard/event_reader.h"
+#include "muster/fit/tensorboard/summary_writer.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "muster/base/status.h"
 #include "muster/data/files/example_bytes.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace example_internal {  // with a name: a member of Batch has such a type

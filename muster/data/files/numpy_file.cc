@@ -21,7 +21,7 @@
 
 #include "muster/base/status.h"
 #include "muster/io/input_file.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "muster/base/status.h"
-#include "muster/runtime/memory_pool.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/memory_pool.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

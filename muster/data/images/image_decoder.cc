@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 #ifdef MUSTER_HAS_IMAGES
 #include <jpeglib.h>

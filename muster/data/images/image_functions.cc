@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

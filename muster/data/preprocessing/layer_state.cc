@@ -9,7 +9,7 @@
 
 #include "muster/base/status.h"
 #include "muster/data/preprocessing/layer_values.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {

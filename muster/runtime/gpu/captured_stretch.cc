@@ -2,8 +2,8 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/runtime/lost_device.h"
-#include "muster/runtime/op_failure.h"
+#include "muster/runtime/ops/op_failure.h"
+#include "muster/runtime/worker/lost_device.h"
 
 namespace muster {
 namespace {

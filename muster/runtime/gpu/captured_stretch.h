@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "muster/runtime/executor/plan.h"
 #include "muster/runtime/gpu/device_flags.h"
 #include "muster/runtime/gpu/gpu_graph.h"
-#include "muster/runtime/plan.h"
 
 namespace muster {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "muster/runtime/plan.h"
+#include "muster/runtime/executor/plan.h"
 
 namespace muster {
 

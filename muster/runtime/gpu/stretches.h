@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "muster/graph/aliases.h"
-#include "muster/runtime/plan.h"
+#include "muster/runtime/executor/plan.h"
 
 namespace muster {
 

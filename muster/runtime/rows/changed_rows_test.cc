@@ -6,7 +6,7 @@
 
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/rows/row_table.h"
-#include "muster/runtime/variable_store.h"
+#include "muster/runtime/variables/variable_store.h"
 
 namespace muster::changed_rows_test {
 namespace {

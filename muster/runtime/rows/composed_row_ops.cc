@@ -12,7 +12,7 @@
 #include <torch/library.h>
 
 #include "muster/base/status.h"
-#include "muster/runtime/integer_range.h"
+#include "muster/runtime/ops/integer_range.h"
 #include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/rows/row_table.h"

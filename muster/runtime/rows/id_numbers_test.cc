@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "muster/runtime/memory_pool.h"
+#include "muster/runtime/memory/memory_pool.h"
 
 namespace muster::rows {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "muster/base/status.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/row_table.h"
-#include "muster/runtime/tensors.h"
 
 namespace muster::rows {
 

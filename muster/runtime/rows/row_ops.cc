@@ -19,12 +19,12 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/composed_row_ops.h"
 #include "muster/runtime/rows/id_numbers.h"
 #include "muster/runtime/rows/row_checks.h"
 #include "muster/runtime/rows/row_table.h"
-#include "muster/runtime/tensors.h"
 
 namespace muster::rows {
 namespace kernels {

@@ -7,7 +7,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/rows/row_ops.h"
 #include "muster/runtime/rows/test_huge_table.h"
-#include "muster/runtime/variable_store.h"
+#include "muster/runtime/variables/variable_store.h"
 
 namespace muster {
 namespace {

@@ -11,8 +11,8 @@
 #include "muster/base/test_errors.h"
 #include "muster/graph/test_program.h"
 #include "muster/io/test_files.h"
-#include "muster/runtime/local_worker.h"
 #include "muster/runtime/tuning/machine_name.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster::autotuner_test {
 

@@ -5,7 +5,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
 
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/ops/op_catalog.h"
 
 namespace muster {
 namespace {

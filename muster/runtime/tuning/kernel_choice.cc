@@ -8,7 +8,7 @@
 
 #include <sstream>
 
-#include "muster/runtime/op_catalog.h"
+#include "muster/runtime/ops/op_catalog.h"
 #include "muster/runtime/tuning/cudnn.h"
 #include "muster/runtime/winograd/convolution.h"
 

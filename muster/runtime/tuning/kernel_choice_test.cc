@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "muster/graph/checker.h"
-#include "muster/graph/placer.h"
-#include "muster/runtime/executor.h"
-#include "muster/runtime/tensors.h"
+#include "muster/graph/placement/placer.h"
+#include "muster/runtime/executor/executor.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/tuning/cudnn.h"
 
 namespace muster {

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <sstream>
 
-#include "muster/runtime/matrix_product.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/matrix_product.h"
 
 namespace muster {
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/runtime/plan.h"
+#include "muster/runtime/executor/plan.h"
 #include "muster/runtime/tuning/autotuner.h"
-#include "muster/runtime/variable_store.h"
+#include "muster/runtime/variables/variable_store.h"
 
 namespace muster {
 

@@ -9,9 +9,9 @@
 #include "muster/graph/test_program.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/test_files.h"
-#include "muster/runtime/local_worker.h"
-#include "muster/runtime/matrix_product.h"
-#include "muster/runtime/tensors.h"
+#include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/matrix_product.h"
+#include "muster/runtime/worker/local_worker.h"
 
 namespace muster {
 namespace {

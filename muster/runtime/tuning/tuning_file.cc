@@ -15,7 +15,7 @@
 #include "muster/io/file_error.h"
 #include "muster/io/input_file.h"
 #include "muster/io/output_file.h"
-#include "muster/runtime/run_options.h"
+#include "muster/runtime/worker/run_options.h"
 
 namespace muster {
 namespace {

@@ -1,0 +1,117 @@
+#include "muster/distribute/servers/delayed_restore.h"
+
+#include <utility>
+
+#include "muster/base/log.h"
+
+namespace muster {
+namespace {
+
+std::string in_quotes(const std::set<std::string>& names) {
+  constexpr size_t kMost = 10;
+  std::string text;
+  size_t count = 0;
+  for (const std::string& name : names) {
+    if (++count > kMost) return str_cat(text, " and ", names.size() - kMost, " more");
+    str_append(text, count == 1 ? "\"" : ", \"", name, "\"");
+  }
+  return text;
+}
+
+Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
+                   const std::set<std::string>& unused) {
+  return not_found("checkpoint ", checkpoint, " has no values for ", in_quotes(missing),
+                   unused.empty() ? "" : str_cat(", but for ", in_quotes(unused), ", which nobody has asked for"),
+                   "; RestoreOptions::allow_missing lets variables begin anew");
+}
+
+Error unused_of(const std::string& checkpoint, const std::set<std::string>& unused) {
+  return not_found("checkpoint ", checkpoint, " has values for ", in_quotes(unused),
+                   ", which nobody has asked for; RestoreOptions::allow_unused leaves them out, and then later "
+                   "checkpoints lack them");
+}
+
+}  // namespace
+
+std::set<std::string> unused_after_match(const SavedVariables::Source& source, const std::set<std::string>& names) {
+  std::set<std::string> missing, unused = source.variables;
+  for (const std::string& name : names) {
+    unused.erase(name);
+    if (!source.variables.contains(name)) missing.insert(name);
+  }
+  if (!missing.empty()) {
+    if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
+    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << in_quotes(missing)
+                        << ", which stay as they are";
+  }
+  if (unused.empty()) return unused;
+  if (source.only && !source.allow_unused) throw unused_of(source.checkpoint, unused);
+  MUSTER_LOG(info) << "checkpoint " << source.checkpoint << " also has values for " << in_quotes(unused)
+                   << (source.only ? ", which are left out" : ", which are not made yet");
+  return unused;
+}
+
+bool ChosenVariables::take(StoredVariable& variable) {
+  if (!only_) return true;
+  const auto chosen = only_->find(variable.whole);
+  if (chosen == only_->end()) return false;
+  taken_.insert(variable.whole);
+  variable.whole = chosen->second;
+  return true;
+}
+
+void ChosenVariables::check_all_taken() const {
+  if (!only_) return;
+  std::set<std::string> others;
+  for (const auto& [name, in_checkpoint] : *only_) {
+    if (!taken_.contains(name)) others.insert(name);
+  }
+  if (others.empty()) return;
+  throw invalid_argument("Checkpoints: the objects have variables that are not of this strategy: ", in_quotes(others));
+}
+
+void DelayedRestore::begin(SavedVariables::Source source, std::set<std::string> unused) {
+  absl::MutexLock lock(&mu_);
+  source_ = std::move(source);
+  unused_ = std::move(unused);
+}
+
+std::optional<std::string> DelayedRestore::checkpoint_for(const std::string& variable) const {
+  absl::MutexLock lock(&mu_);
+  if (!source_) return std::nullopt;
+  if (source_->variables.contains(variable)) return source_->checkpoint;
+  if (!source_->allow_missing) throw missing_from(source_->checkpoint, {variable}, unused_);
+  MUSTER_LOG(warning) << "checkpoint " << source_->checkpoint << " has no value for \"" << variable
+                      << "\", which begins anew";
+  return std::nullopt;
+}
+
+void DelayedRestore::filled(const std::string& variable) {
+  absl::MutexLock lock(&mu_);
+  unused_.erase(variable);
+}
+
+void DelayedRestore::check_all_used() const {
+  absl::MutexLock lock(&mu_);
+  if (source_ && !unused_.empty() && !source_->allow_unused) throw unused_of(source_->checkpoint, unused_);
+}
+
+bool DelayedRestore::is_from(const void* restorer) const {
+  absl::MutexLock lock(&mu_);
+  return source_ && source_->restorer == restorer;
+}
+
+void DelayedRestore::end() {
+  std::optional<SavedVariables::Source> source;
+  std::set<std::string> unused;
+  {
+    absl::MutexLock lock(&mu_);
+    std::swap(source, source_);
+    std::swap(unused, unused_);
+  }
+  if (unused.empty()) return;
+  MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has values for " << in_quotes(unused)
+                      << ", for which no variable was made: later checkpoints lack them";
+}
+
+}  // namespace muster

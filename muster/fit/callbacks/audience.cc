@@ -1,0 +1,151 @@
+#include "muster/fit/callbacks/audience.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "muster/base/status.h"
+
+namespace muster {
+
+Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Training& training) : training_(training) {
+  const bool on_servers = strategy.servers() != nullptr;
+  // Of several processes each sees steps of its own.
+  const bool alone = !on_servers && strategy.across().alone();
+  for (const Callbacks::Any& callback : callbacks) {
+    if (on_servers && callback->wants_steps()) {
+      throw invalid_argument(
+          "fit: Batch-level `Callback`s are not supported with ParameterServerStrategy, whose workers do not wait for "
+          "each other; expected callbacks of epochs");
+    }
+    if (on_servers && callback->profiled_step()) {
+      throw invalid_argument(
+          "fit: a callback would profile step ", *callback->profiled_step(),
+          " (TensorBoard's profile_step), but under ParameterServerStrategy workers run the steps, whose processes "
+          "have no callbacks; expected none, or a strategy whose processes train in step");
+    }
+    wants_steps_ = wants_steps_ || callback->wants_steps() || (alone && callback->uses_steps());
+    listeners_.push_back({callback, on_servers && callback->only_watches()});
+  }
+  if (on_servers) watchers_.emplace();
+  training_.memories = [this] { return memories(); };
+}
+
+Audience::~Audience() {
+  watchers_.reset();
+  if (!begun_) return;
+  for (const Listener& listener : listeners_) listener.callback->on_train_left();
+}
+
+bool Audience::wants_learning_rate() const {
+  return std::ranges::any_of(listeners_, [](const Listener& each) { return each.callback->wants_learning_rate(); });
+}
+
+std::optional<std::vector<std::string>> Audience::numbers(std::vector<std::string> names) const {
+  for (const Listener& listener : listeners_) {
+    const std::optional<std::vector<std::string>> added = listener.callback.added_names();
+    if (!added) return std::nullopt;
+    names.insert(names.end(), added->begin(), added->end());
+  }
+  return names;
+}
+
+std::vector<std::string> Audience::memories() const {
+  std::vector<std::string> memories;
+  for (const Listener& listener : listeners_) {
+    memories.push_back(listener.beside ? "" : listener.callback->memory());
+  }
+  return memories;
+}
+
+void Audience::tell_here(const Told& what) {
+  for (const Listener& listener : listeners_) {
+    if (!listener.beside) what(*listener.callback, training_);
+  }
+}
+
+void Audience::tell(const Told& what) {
+  for (const Listener& listener : listeners_) {
+    if (!listener.beside) {
+      what(*listener.callback, training_);
+      continue;
+    }
+    Training now = training_;
+    now.memories = [] { return std::vector<std::string>(); };  // of callbacks that are at work meanwhile
+    watchers_->add([what, callback = listener.callback, now = std::move(now)]() mutable { what(*callback, now); });
+  }
+}
+
+void Audience::train_begin() {
+  begun_ = true;
+  for (const Listener& listener : listeners_) listener.callback->on_train_begin(training_);
+  auto remembered = training_.remembered.begin();
+  for (const Listener& listener : listeners_) {
+    if (remembered != training_.remembered.end()) listener.callback->remember(*remembered++);
+  }
+}
+
+void Audience::check() {
+  if (watchers_) watchers_->check();
+}
+
+void Audience::epoch_begin() {
+  tell([](Callback& callback, Training& training) { callback.on_epoch_begin(training); });
+}
+
+bool Audience::wants_profile(int64_t count) const {
+  return std::ranges::any_of(listeners_, [&](const Listener& each) {
+    const std::optional<int64_t> step = each.callback->profiled_step();
+    return step && training_.steps < *step && *step <= training_.steps + count;
+  });
+}
+
+void Audience::profile(const Profile& profile, int64_t count) {
+  tell_here([&](Callback& callback, Training& training) {
+    const std::optional<int64_t> step = callback.profiled_step();
+    if (step && training.steps - count < *step && *step <= training.steps) callback.on_profile(training, profile);
+  });
+}
+
+void Audience::steps(const Logs& so_far) {
+  tell_here([&](Callback& callback, Training& training) { callback.on_steps(training, so_far); });
+}
+
+void Audience::validation(const std::function<void()>& evaluate) {
+  tell_here([](Callback& callback, Training& training) { callback.before_validation(training); });
+  std::vector<Callback*> begun;
+  std::exception_ptr error;
+  try {
+    tell_here([&](Callback& callback, Training& training) {
+      callback.on_validation_begin(training);
+      begun.push_back(&callback);
+    });
+    evaluate();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (Callback* const callback : begun) {
+    try {
+      callback->on_validation_end(training_);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Audience::add_logs(Logs& logs) {
+  tell_here([&](Callback& callback, Training& training) { callback.add_logs(training, logs); });
+}
+
+void Audience::epoch_end(const Logs& logs) {
+  tell([logs](Callback& callback, Training& training) { callback.on_epoch_end(training, logs); });
+  tell([](Callback& callback, Training& training) { callback.on_epoch_over(training); });
+}
+
+void Audience::train_end(const Logs& logs) {
+  if (watchers_) watchers_->wait();
+  for (const Listener& listener : listeners_) listener.callback->on_train_end(training_, logs);
+}
+
+}  // namespace muster

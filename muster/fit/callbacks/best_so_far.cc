@@ -1,0 +1,104 @@
+#include "muster/fit/callbacks/best_so_far.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "muster/base/status.h"
+
+namespace muster {
+namespace {
+
+// "iou" at the end of a word, as in mean_iou and miou, but not as in previous; "top_5", "top5" and "top_k".
+bool says_iou_or_top(const std::string& monitor) {
+  const std::vector<std::string> words = absl::StrSplit(monitor, '_');
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i].ends_with("iou")) return true;
+    if (!words[i].starts_with("top")) continue;
+    const std::string how_many = words[i] != "top" ? words[i].substr(3) : i + 1 < words.size() ? words[i + 1] : "";
+    int64_t number = 0;
+    if (how_many == "k" || absl::SimpleAtoi(how_many, &number)) return true;
+  }
+  return false;
+}
+
+bool larger_is_better(const std::string& monitor, Better better) {
+  if (better != Better::kAuto) return better == Better::kLarger;
+  if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
+  for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
+    if (monitor.find(word) != std::string::npos) return true;
+  }
+  return says_iou_or_top(monitor);
+}
+
+}  // namespace
+
+double value_of(const Logs& logs, const std::string& name, const char* callback) {
+  const auto found = logs.find(name);
+  if (found != logs.end()) return found->second;
+  std::vector<std::string> there;
+  bool validated = false;
+  for (const auto& [each, value] : logs) {
+    there.push_back(each);
+    validated = validated || each.starts_with("val_");
+  }
+  std::vector<std::string> possible = there;
+  for (size_t i = 0; i < there.size() && !validated; ++i) possible.push_back("val_" + there[i]);
+  const std::string meant = nearest_name(name, possible);
+  const bool of_validation = !validated && meant.starts_with("val_");
+  throw not_found(callback, " asks for \"", name, "\", but an epoch has ", absl::StrJoin(there, ", "),
+                  meant.empty()   ? ""
+                  : meant == name ? "; validation_data gives it"
+                                  : str_cat("; did you mean \"", meant, "\"",
+                                            of_validation ? ", which validation_data gives?" : "?"));
+}
+
+std::string in_all_digits(double value) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
+}
+
+BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
+    : monitor_(std::move(monitor)), larger_(larger_is_better(monitor_, better)), min_delta_(min_delta) {}
+
+std::string BestSoFar::memory(const std::string& whose, const std::vector<int64_t>& more) const {
+  return absl::StrJoin({whose + " " + monitor_, best_ ? in_all_digits(*best_) : "none", absl::StrJoin(more, "\n")},
+                       "\n");
+}
+
+std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::string& memory, size_t count) {
+  const std::vector<std::string> lines = absl::StrSplit(memory, '\n');
+  if (lines.size() != count + 2 || lines[0] != whose + " " + monitor_) return {};
+  std::vector<int64_t> more(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!absl::SimpleAtoi(lines[i + 2], &more[i])) return {};
+  }
+  double best = 0;
+  best_ = absl::SimpleAtod(lines[1], &best) ? std::optional(best) : std::nullopt;
+  return more;
+}
+
+void BestSoFar::expect_in(const Training& training, const char* whose) const {
+  if (!training.numbers) return;
+  Logs there;
+  for (const std::string& name : *training.numbers) there.set(name, 0);
+  value_of(there, monitor_, whose);
+}
+
+bool BestSoFar::improves(const Logs& logs, const char* whose) {
+  const double value = value_of(logs, monitor_, whose);
+  if (std::isnan(value)) return false;
+  if (best_ && !better(value, *best_)) return false;
+  best_ = value;
+  return true;
+}
+
+bool BestSoFar::better(double value, double than) const {
+  return larger_ ? value > than + min_delta_ : value < than - min_delta_;
+}
+
+}  // namespace muster

@@ -1,0 +1,429 @@
+#include "muster/fit/callbacks/callbacks.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/fit/exported/export_model.h"
+#include "muster/fit/model.h"
+#include "muster/fit/tensorboard/summary_writer.h"
+#include "muster/runtime/executor/profile.h"
+#include "muster/train/checkpoints.h"
+#include "muster/train/preemption.h"
+
+namespace muster {
+namespace {
+
+// In a backup: how many have ended, and what the callback of a number remembers.
+constexpr const char* kEpochs = "fit.epochs";
+constexpr const char* kSteps = "fit.steps";
+constexpr const char* kStopped = "fit.stopped";  // there, if the training had come to its end
+constexpr const char* kMemory = "fit.callback.";
+constexpr const char* kBest = "fit.best.";  // in a checkpoint: the best of this number so far
+
+// Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
+void remove_backups(const std::string& directory) {
+  try {
+    CheckpointDirectory backups(directory);
+    for (const Checkpoint& each : backups.all()) {
+      if (backups.index(each.step).metadata.contains(kEpochs)) backups.remove(each.step);
+    }
+  } catch (const Error& error) {
+    MUSTER_LOG(warning) << "BackupAndRestore: the backup in " << directory << " stays: " << error.what();
+  }
+  std::error_code not_empty;
+  std::filesystem::remove(directory, not_empty);
+}
+
+// Now, so that one that cannot be is an error before the first epoch. Servers make theirs.
+void make_directory(const char* who, const std::string& directory, const Strategy& strategy) {
+  if (strategy.servers() || !strategy.is_chief()) return;
+  try {
+    CheckpointDirectory(directory).make();
+  } catch (const Error& error) {
+    throw unavailable(who, ": the directory \"", directory, "\" cannot be made: ", error.status().message());
+  }
+}
+
+// Takes the lines of epochs from this one on out of a file of CsvLogger.
+void forget_epochs(const std::string& path, int first) {
+  std::ifstream in(path);
+  std::string kept, line;
+  bool forgot = false;
+  while (std::getline(in, line)) {
+    int epoch = 0;
+    const bool again = absl::SimpleAtoi(line.substr(0, line.find(',')), &epoch) && epoch >= first;
+    forgot = forgot || again;
+    if (!again) str_append(kept, line, "\n");
+  }
+  if (!forgot) return;
+  const std::string beside = path + ".tmp";  // whoever is killed now has not lost what it has
+  std::ofstream out(beside, std::ios::trunc);
+  out << kept << std::flush;
+  std::error_code refused;
+  if (out) std::filesystem::rename(beside, path, refused);
+  if (!out || refused) throw unavailable("CsvLogger: \"", path, "\" cannot be written");
+}
+
+// Those of the model and, where the optimizer keeps averages, what these have more: so averages are restored, too.
+std::vector<Variable> weights_of(const Model& model) {
+  std::vector<Variable> all = model.variables().all();
+  const std::vector<Variable> more = model.optimizer().averages_less_values();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Whoever reads one as a whole has all its rows made where it lives, and they stay.
+bool has_rows_on_demand(const Variable& variable) {
+  const auto on_demand = [](const Variable& one) { return one.state()->on_demand; };
+  return on_demand(variable) || std::ranges::any_of(variable.copies(), on_demand);
+}
+
+// The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.
+double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
+  double best = std::numeric_limits<double>::quiet_NaN();
+  try {
+    if (const std::optional<Checkpoint> latest = directory.latest()) {
+      const CheckpointIndex index = directory.index(latest->step);
+      const auto known = index.metadata.find(kBest + monitor);
+      if (known != index.metadata.end() && absl::SimpleAtod(known->second, &best)) return best;
+    }
+  } catch (const Error& error) {
+    MUSTER_LOG(warning) << "ModelCheckpoint: what was the best is not known: " << error.what();
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
+    : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
+
+void EarlyStopping::on_train_begin(Training& training) {
+  *this = EarlyStopping(options_);
+  best_.expect_in(training, "EarlyStopping");
+  if (!options_.restore_best_weights) return;
+  for (const Variable& variable : weights_of(training.model)) {
+    if (!has_rows_on_demand(variable)) continue;
+    throw invalid_argument("EarlyStopping: restore_best_weights would make all rows of \"", variable.name(),
+                           "\", which are made on demand; expected ModelCheckpoint with .monitor = \"",
+                           options_.monitor, "\" beside it, and Checkpoints::restore() after the training");
+  }
+}
+
+void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
+  if (training.epoch < options_.start_from_epoch) return;
+  const bool improves = best_.improves(logs, "EarlyStopping");
+  if (improves && options_.restore_best_weights) {
+    best_weights_.clear();
+    for (const Variable& variable : weights_of(training.model)) {
+      best_weights_.push_back(variable.value().detach().clone());
+    }
+  }
+  if (improves && (!options_.baseline || best_.better(*best_.best(), *options_.baseline))) {
+    waited_ = 0;
+  } else if (++waited_ >= options_.patience) {
+    training.stop = true;
+    if (!training.model.strategy().is_chief()) return;
+    MUSTER_LOG(info) << "fit ends with epoch " << training.epoch + 1 << ": " << best_.monitor() << " is no better for "
+                     << waited_ << (waited_ == 1 ? " epoch" : " epochs");
+  }
+}
+
+void EarlyStopping::on_train_end(Training& training, const Logs&) {
+  std::vector<Variable> variables = weights_of(training.model);
+  for (size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
+  best_weights_.clear();
+}
+
+std::string EarlyStopping::memory() const { return best_.memory("EarlyStopping", {waited_}); }
+
+void EarlyStopping::remember(const std::string& memory) {
+  const std::vector<int64_t> waited = best_.remember("EarlyStopping", memory, 1);
+  if (!waited.empty()) waited_ = static_cast<int>(waited[0]);
+}
+
+ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
+  if (options_.directory.empty()) throw invalid_argument("ModelCheckpoint: no directory");
+  if (!options_.monitor.empty()) best_.emplace(options_.monitor, options_.better);
+}
+
+void ModelCheckpoint::on_train_begin(Training& training) {
+  if (best_) best_->expect_in(training, "ModelCheckpoint");
+  checkpoints_ = std::make_shared<Checkpoints>(
+      training.model.strategy(),
+      CheckpointsOptions{.directory = options_.directory, .keep = options_.keep, .incremental = options_.incremental});
+  if (!options_.example_inputs.empty()) {
+    metadata_[kExportedModelKey] =
+        exported_text(training.model, options_.example_inputs, {.inputs = options_.input_names});
+  }
+  make_directory("ModelCheckpoint", options_.directory, training.model.strategy());
+  checkpoints_->check_directory();
+  went_on_ = false;
+  // A job that goes on in a directory counts on, as the one who writes sees it.
+  const CheckpointDirectory directory(options_.directory);
+  const std::vector<Checkpoint> present = directory.present();
+  const at::Tensor last = at::scalar_tensor(present.empty() ? 0 : present.back().step, at::kLong);
+  at::Tensor best = at::scalar_tensor(std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  if (best_ && training.model.strategy().is_chief()) best.fill_(best_in(directory, best_->monitor()));
+  const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "ModelCheckpoint"};
+  const std::vector<at::Tensor> agreed = training.model.strategy().across().make_one(as_chief, {last, best});
+  first_step_ = agreed[0].item<int64_t>();
+  best_before_ = agreed[1].item<double>();
+}
+
+void ModelCheckpoint::on_epoch_begin(Training& training) {
+  if (best_ && !best_->best() && training.epoch > 0 && !std::isnan(best_before_)) best_->set_best(best_before_);
+}
+
+void ModelCheckpoint::before_validation(Training& training) {
+  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
+}
+
+void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
+  if (best_ && !best_->improves(logs, "ModelCheckpoint")) return;
+  const int64_t step = first_step_ + training.steps;
+  // What a job has saved that was lost before its backup is saved again.
+  if (went_on_ && training.model.strategy().is_chief()) {
+    CheckpointDirectory directory(options_.directory);
+    for (const Checkpoint& each : directory.present()) {
+      if (each.step == step) directory.remove(step);
+    }
+  }
+  if (best_) metadata_[kBest + best_->monitor()] = best_->best() ? in_all_digits(*best_->best()) : "none";
+  options_.while_training ? checkpoints_->save_async(step, metadata_)
+                          : checkpoints_->save_between_steps(step, metadata_);
+}
+
+std::string ModelCheckpoint::memory() const {
+  return best_.value_or(BestSoFar("", Better::kAuto)).memory("ModelCheckpoint", {first_step_});
+}
+
+void ModelCheckpoint::remember(const std::string& memory) {
+  BestSoFar best = best_.value_or(BestSoFar("", Better::kAuto));
+  const std::vector<int64_t> first_step = best.remember("ModelCheckpoint", memory, 1);
+  if (first_step.empty()) return;
+  if (best_) best_ = best;
+  first_step_ = first_step[0];
+  went_on_ = true;
+}
+
+void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
+
+void BackupAndRestore::on_train_begin(Training& training) {
+  checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
+                                               CheckpointsOptions{.directory = options_.directory, .keep = 1});
+  make_directory("BackupAndRestore", options_.directory, training.model.strategy());
+  checkpoints_->check_directory();
+  if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
+  if (!checkpoints_->restore()) return;
+  checkpoints_->finish_restore();
+  if (!absl::SimpleAtoi(checkpoints_->metadata(kEpochs), &training.epoch) || training.epoch < 0) {
+    throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
+                              " is no backup of fit(); expected a directory of its own");
+  }
+  training.stop = !checkpoints_->metadata(kStopped).empty();
+  int64_t steps = 0;
+  if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
+  for (size_t i = 0; i < training.memories().size(); ++i) {
+    training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
+  }
+  if (!training.model.strategy().is_chief()) return;
+  if (training.stop || training.epoch >= training.epochs) {
+    MUSTER_LOG(info) << "fit had ended with epoch " << training.epoch << " of " << training.epochs;
+  } else {
+    MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
+  }
+}
+
+void BackupAndRestore::before_validation(Training& training) {
+  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
+}
+
+void BackupAndRestore::on_epoch_over(Training& training) {
+  const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
+  const bool last = told_to_end || training.stop || training.epoch + 1 >= training.epochs;
+  // The workers do not wait for a disk that is slower than they are: the next one takes the place of this.
+  if (!last && checkpoints_->save_is_under_way()) return;
+  std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
+                                              {kSteps, std::to_string(training.steps)}};
+  if (training.stop) metadata[kStopped] = "yes";
+  const std::vector<std::string> memories = training.memories();
+  for (size_t i = 0; i < memories.size(); ++i) {
+    if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
+  }
+  checkpoints_->save_between_steps(training.epoch + 1, metadata);
+  if (!told_to_end) return;
+  training.preempted = training.epoch + 1 < training.epochs;
+  training.stop = true;
+}
+
+void BackupAndRestore::on_train_end(Training& training, const Logs&) {
+  checkpoints_->wait();
+  if (training.preempted) return;
+  training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
+  if (training.model.strategy().is_chief()) remove_backups(options_.directory);
+}
+
+void BackupAndRestore::on_train_left() { preemption_.reset(); }
+
+void CsvLogger::on_train_begin(Training& training) {
+  begun_ = false;
+  if (!training.model.strategy().is_chief()) return;
+  const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
+  std::error_code refused;
+  if (!directory.empty()) std::filesystem::create_directories(directory, refused);
+  if (!std::ofstream(path_, std::ios::app)) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
+}
+
+void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
+  if (!training.model.strategy().is_chief()) return;
+  // A training that goes on after a backup adds to what it had written before.
+  std::error_code none;
+  if (!begun_ && training.epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) {
+    forget_epochs(path_, training.epoch);
+    begun_ = true;
+  }
+  std::ofstream out(path_, begun_ ? std::ios::app : std::ios::trunc);
+  if (!begun_) {
+    out << "epoch";
+    for (const auto& [name, value] : logs) out << "," << name;
+    out << "\n";
+  }
+  begun_ = true;
+  out << training.epoch;
+  for (const auto& [name, value] : logs) out << "," << in_all_digits(value);
+  out << "\n" << std::flush;
+  if (!out) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
+}
+
+TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(options)) {
+  if (options_.histogram_freq < 0) {
+    throw invalid_argument("TensorBoard: histogram_freq ", options_.histogram_freq, ", expected a number of epochs");
+  }
+  if (options_.profile_step && *options_.profile_step < 1) {
+    throw invalid_argument("TensorBoard: profile_step ", *options_.profile_step, ", expected a step, from 1 on");
+  }
+}
+
+void TensorBoard::on_train_begin(Training& training) {
+  if (!training.model.strategy().is_chief()) return;
+  train();  // what cannot be written is an error now, and not after an epoch
+  for (const Variable& variable : training.model.variables().all()) {
+    if (options_.histogram_freq == 0 || !has_rows_on_demand(variable)) continue;
+    MUSTER_LOG(info) << "TensorBoard: there is no histogram of \"" << variable.name()
+                     << "\", whose rows are made on demand: it would make all of them";
+  }
+  if (options_.hparams.empty()) return;
+  session_ = std::make_shared<SummaryWriter>(options_.directory);
+  session_->begin_session(options_.hparams);
+  session_->flush();
+}
+
+SummaryWriter& TensorBoard::train() {
+  if (!train_) train_ = std::make_shared<SummaryWriter>(options_.directory + "/train");
+  return *train_;
+}
+
+void TensorBoard::on_profile(Training& training, const Profile& profile) {
+  const std::string directory = options_.directory + "/profile";
+  const std::string path = str_cat(directory, "/worker-", training.model.strategy().across().rank, ".json");
+  std::error_code refused;  // said by the file, which cannot be made then
+  std::filesystem::create_directories(directory, refused);
+  std::ofstream out(path, std::ios::trunc);
+  out << profile.chrome_trace() << "\n" << std::flush;
+  if (!out) throw unavailable("TensorBoard: the profile of a step \"", path, "\" cannot be written");
+}
+
+void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {
+  if (!training.model.strategy().is_chief()) return;
+  std::map<std::string, double> of_training, of_validation;
+  for (const auto& [name, value] : logs) {
+    const bool validation = name.starts_with("val_");
+    (validation ? of_validation : of_training)["epoch_" + (validation ? name.substr(4) : name)] = value;
+  }
+  if (training.learning_rate) of_training.emplace("epoch_learning_rate", *training.learning_rate);
+  train().scalars(of_training, training.epoch);
+  if (options_.write_graph && !graph_written_) {
+    if (const std::optional<Program> program = training.program()) train().graph(*program);
+    graph_written_ = true;
+  }
+  if (options_.histogram_freq > 0 && training.epoch % options_.histogram_freq == 0) {
+    for (const Variable& variable : training.model.variables().all()) {
+      if (has_rows_on_demand(variable)) continue;
+      train().histogram("weights/" + variable.name(), variable.value(), training.epoch);
+    }
+  }
+  train().flush();
+  if (of_validation.empty()) return;
+  if (!validation_) validation_ = std::make_shared<SummaryWriter>(options_.directory + "/validation");
+  validation_->scalars(of_validation, training.epoch);
+  validation_->flush();
+}
+
+void TensorBoard::on_train_end(Training& training, const Logs&) {
+  if (training.model.strategy().is_chief() && options_.profile_step.value_or(0) > training.steps) {
+    MUSTER_LOG(warning) << "TensorBoard: there is no profile of step " << *options_.profile_step
+                        << ", since there were " << training.steps << " steps";
+  }
+  if (!session_) return;
+  session_->end_session();
+  session_->flush();
+}
+
+void TerminateOnNaN::on_steps(Training& training, const Logs& logs) {
+  const double loss = value_of(logs, "loss", "TerminateOnNaN");
+  if (std::isfinite(loss)) return;
+  training.stop = true;
+  if (!training.model.strategy().is_chief()) return;
+  MUSTER_LOG(warning) << "fit: the loss is " << loss << " after step " << training.steps << ", so it ends";
+}
+
+void TerminateOnNaN::on_epoch_end(Training& training, const Logs& logs) {
+  const double loss = value_of(logs, "loss", "TerminateOnNaN");
+  if (training.stop || std::isfinite(loss)) return;
+  training.stop = true;
+  if (!training.model.strategy().is_chief()) return;
+  MUSTER_LOG(warning) << "fit: the loss of epoch " << training.epoch + 1 << " is " << loss << ", so it ends";
+}
+
+LambdaCallback::LambdaCallback(LambdaCallbackOptions options) : options_(std::move(options)) {
+  if (options_.only_watches && options_.add_logs) {
+    throw invalid_argument("LambdaCallback: add_logs of one that only_watches; expected none, or one that does more");
+  }
+}
+
+void LambdaCallback::on_train_begin(Training& training) {
+  if (options_.on_train_begin) options_.on_train_begin(training);
+}
+void LambdaCallback::on_epoch_begin(Training& training) {
+  if (options_.on_epoch_begin) options_.on_epoch_begin(training);
+}
+void LambdaCallback::on_steps(Training& training, const Logs& logs) {
+  if (options_.on_steps) options_.on_steps(training, logs);
+}
+void LambdaCallback::add_logs(Training& training, Logs& logs) {
+  if (options_.add_logs) options_.add_logs(training, logs);
+}
+std::optional<std::vector<std::string>> LambdaCallback::added_names() const {
+  return options_.add_logs ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place);
+}
+void LambdaCallback::on_epoch_end(Training& training, const Logs& logs) {
+  if (options_.on_epoch_end) options_.on_epoch_end(training, logs);
+}
+void LambdaCallback::on_epoch_over(Training& training) {
+  if (options_.on_epoch_over) options_.on_epoch_over(training);
+}
+void LambdaCallback::on_train_end(Training& training, const Logs& logs) {
+  if (options_.on_train_end) options_.on_train_end(training, logs);
+}
+
+}  // namespace muster

@@ -1,0 +1,174 @@
+// BackupAndRestore: a job that was lost goes on where it was.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <filesystem>
+#include <vector>
+
+#include "muster/base/log.h"
+#include "muster/base/test_errors.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
+#include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/model.h"
+#include "muster/fit/test_callbacks.h"
+#include "muster/train/checkpoints.h"
+
+namespace muster::callbacks_backup_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+using testing_support::dies_in;
+
+class FitWithBackup : public testing_support::CallbacksTest {};
+
+TEST_F(FitWithBackup, GoesOnWhereAJobWasLost) {
+  const std::string backup = in("backup");
+  double whole = 0;
+  {
+    Model trained = model();
+    trained.fit(data_, {.epochs = 4, .verbose = 0});
+    whole = weight_of(trained);
+  }
+  {
+    Model trained = model();
+    EXPECT_THROW(trained.fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup}), dies_in(2)}, .verbose = 0}),
+                 Error);
+    EXPECT_TRUE(std::filesystem::exists(backup));
+  }
+  Model trained = model();
+  LogCapture log;
+
+  const History history = trained.fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup})}, .verbose = 0});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
+  EXPECT_NEAR(weight_of(trained), whole, 1e-6);
+  EXPECT_FALSE(std::filesystem::exists(backup));
+  EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitWithBackup, GivesTheSignalBackWhenATrainingFails) {
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGTERM, nullptr, &before);
+  const auto backup = std::make_shared<BackupAndRestore>(BackupAndRestoreOptions{in("backup"), /*preemption=*/true});
+
+  EXPECT_THROW(model().fit(data_, {.epochs = 4, .callbacks = {backup, dies_in(2)}, .verbose = 0}), Error);
+
+  ::sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
+}
+
+TEST_F(FitWithBackup, LetsCallbacksKnowWhatTheyKnewBefore) {
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{.epochs = 9,
+                      .callbacks = {BackupAndRestore({in("backup")}),
+                                    ModelCheckpoint({.directory = in("best"), .keep = 9, .monitor = "loss"}),
+                                    EarlyStopping({.monitor = "loss", .patience = 5}), also},
+                      .verbose = 0};
+  };
+  {
+    Model lost = model(/*learning_rate=*/0);
+    EXPECT_THROW(lost.fit(data_, options(dies_in(3))), Error);
+  }
+  std::vector<int64_t> steps;
+  const LambdaCallback look(
+      {.on_epoch_end = [&](Training& training, const Logs&) { steps.push_back(training.steps); }});
+  Model trained = model(/*learning_rate=*/0);
+
+  const History history = trained.fit(data_, options(look));
+
+  EXPECT_THAT(history.epochs(), ElementsAre(3, 4, 5)) << "two of five epochs without a better loss were before";
+  EXPECT_THAT(CheckpointDirectory(in("best")).all(), SizeIs(1)) << "none was better than that of the first";
+  EXPECT_THAT(steps, ElementsAre(16, 20, 24));
+}
+
+TEST_F(FitWithBackup, EndsAgainWhereAJobHadEndedThatWasLostBeforeItsBackupWasTakenAway) {
+  const LambdaCallback dies_at_its_end({.on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{
+        .epochs = 9,
+        .callbacks = {EarlyStopping({.monitor = "loss", .patience = 2}), also, BackupAndRestore({in("backup")})},
+        .verbose = 0};
+  };
+  {
+    Model lost = model(/*learning_rate=*/0);
+    EXPECT_THROW(lost.fit(data_, options(dies_at_its_end)), Error);
+  }
+  Model trained = model(/*learning_rate=*/0);
+  LogCapture log;
+
+  const History history = trained.fit(data_, options(LambdaCallback({})));
+
+  EXPECT_THAT(history.epochs(), SizeIs(0));
+  EXPECT_TRUE(log.contains("fit had ended with epoch 3 of 9"));
+  EXPECT_FALSE(std::filesystem::exists(in("backup")));
+}
+
+TEST_F(FitWithBackup, RefusesACheckpointThatCountsNoEpochs) {
+  for (const char* epochs : {"many", "-1", "99999999999", ""}) {
+    Model trained = model();
+    std::filesystem::remove_all(in("backup"));
+    Checkpoints(Strategy(), {.directory = in("backup")}).save(0, {{"fit.epochs", epochs}});
+
+    const Status status = testing_support::caught(
+        [&] { trained.fit(data_, {.callbacks = {BackupAndRestore({in("backup")})}, .verbose = 0}); });
+
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+  }
+}
+
+TEST_F(FitWithBackup, HasModelCheckpointSaveAgainWhatALostJobHasSavedAfterIt) {
+  const auto options = [&](const LambdaCallback& also) {
+    return FitOptions{
+        .epochs = 3,
+        .callbacks = {ModelCheckpoint({.directory = in("all"), .keep = 9}), also, BackupAndRestore({in("backup")})},
+        .verbose = 0};
+  };
+  const LambdaCallback dies_before_its_backup({.on_epoch_end = [](Training& training, const Logs&) {
+    if (training.epoch == 1) throw aborted("lost");
+  }});
+  {
+    Model lost = model();
+    EXPECT_THROW(lost.fit(data_, options(dies_before_its_backup)), Error);
+  }
+  Model trained = model();
+
+  trained.fit(data_, options(LambdaCallback({})));
+
+  std::vector<int64_t> steps;
+  for (const Checkpoint& each : CheckpointDirectory(in("all")).all()) steps.push_back(each.step);
+  EXPECT_THAT(steps, ElementsAre(4, 8, 12));
+}
+
+TEST_F(FitWithBackup, TakesAwayNothingButItsBackup) {
+  std::filesystem::create_directories(in("shared/notes"));
+  Checkpoints(Strategy(), {.directory = in("shared")}).save(0);
+
+  Model trained = model();
+  EXPECT_THROW(trained.fit(data_, {.callbacks = {BackupAndRestore({in("shared")})}, .verbose = 0}), Error)
+      << "the checkpoint is no backup";
+  std::filesystem::remove_all(in("shared/ckpt-0"));
+  trained.fit(data_, {.callbacks = {BackupAndRestore({in("shared")})}, .verbose = 0});
+
+  EXPECT_TRUE(std::filesystem::exists(in("shared/notes")));
+  EXPECT_THAT(CheckpointDirectory(in("shared")).present(), SizeIs(0));
+}
+
+TEST_F(FitWithBackup, LetsVariablesBeginAnewThatAreMadeAfterItWasTakenAway) {
+  const InProcessCluster cluster(
+      {.workers = 1, .ps = 1, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}});
+  const Strategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  Model trained = compile(strategy.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
+  EXPECT_THROW(
+      trained.fit(data_, {.epochs = 2, .callbacks = {BackupAndRestore({in("backup")}), dies_in(1)}, .verbose = 0}),
+      Error);
+
+  trained.fit(data_, {.epochs = 1, .callbacks = {BackupAndRestore({in("backup")})}, .verbose = 0});  // nothing is left
+
+  EXPECT_NO_THROW(strategy.make<torch::nn::Linear>(2, 1));
+}
+
+}  // namespace
+}  // namespace muster::callbacks_backup_test

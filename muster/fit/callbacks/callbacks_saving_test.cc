@@ -1,0 +1,220 @@
+// Callbacks that save, under every strategy: jobs that are lost, and disks that are slow or full.
+#include <absl/synchronization/notification.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/base/test_errors.h"
+#include "muster/cluster/test_environment.h"
+#include "muster/distribute/coordinator/test_coordinator.h"
+#include "muster/distribute/local_strategies.h"
+#include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/model.h"
+#include "muster/io/checkpoint_directory.h"
+#include "muster/io/disk.h"
+
+namespace muster::callbacks_saving_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+// The processes of a job and what they train. They end with it.
+struct Job {
+  std::unique_ptr<InProcessCluster> cluster{};
+  Strategy strategy{};
+  std::optional<Model> model{};
+
+  // Variables, and what the optimizer keeps.
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> all;
+    for (const Variable& variable : model->variables().all()) all.push_back(variable.value().clone());
+    for (const Variable& slot : model->optimizer().slots()) all.push_back(slot.value().clone());
+    return all;
+  }
+};
+
+bool is_write_of_data(std::string_view call, const std::string& path) {
+  return call == "write" && path.ends_with(".safetensors");
+}
+
+std::vector<int64_t> steps_in(const std::string& directory) {
+  std::vector<int64_t> steps;
+  for (const Checkpoint& each : CheckpointDirectory(directory).present()) steps.push_back(each.step);
+  return steps;
+}
+
+void wait_for_a_checkpoint_in(const std::string& directory) {
+  while (steps_in(directory).empty()) std::this_thread::yield();
+}
+
+class WithDirectory {
+ protected:
+  std::string in(const std::string& name) const { return directory_.path() + "/" + name; }
+  Job job(const std::string& strategy) const {
+    Job made;
+    if (strategy == "mirrored") made.strategy = MirroredStrategy({"/device:CPU:0", "/device:CPU:1"});
+    if (strategy == "parameter_servers") {
+      made.cluster = std::make_unique<InProcessCluster>(InProcessClusterOptions{
+          .workers = 2, .ps = 2, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}});
+      made.strategy = testing_support::strategy_of(*made.cluster, Transport::kLocal);
+    }
+    made.model = compile(made.strategy.make<torch::nn::Linear>(2, 1),
+                         {.optimizer = Adam({.learning_rate = 0.1}), .loss = mean_squared_error});
+    return made;
+  }
+
+  const testing_support::ScopedDirectory directory_;
+  const at::Tensor x_ = (torch::manual_seed(2), torch::randn({32, 2}));
+  const Dataset data_ = Dataset::tensors({x_, x_.sum(1, true)}).batch(8);
+};
+
+class FitThatSaves : public WithDirectory, public ::testing::TestWithParam<std::string> {
+ protected:
+  Job job() const { return WithDirectory::job(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(All, FitThatSaves, ::testing::Values("alone", "mirrored", "parameter_servers"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(FitThatSaves, GoesOnWhereAJobWasLost) {
+  const LambdaCallback dies_at_its_end({.on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+  std::vector<at::Tensor> saved, found;
+  {
+    Job lost = job();
+    EXPECT_THROW(
+        lost.model->fit(data_,
+                        {.epochs = 2, .callbacks = {dies_at_its_end, BackupAndRestore({in("backup")})}, .verbose = 0}),
+        Error);
+    saved = lost.values();
+  }
+  Job next = job();
+  int64_t steps = 0;  // of both jobs: workers may share a batch, and then there is one more
+  const LambdaCallback look({.on_train_begin =
+                                 [&](Training& training) {
+                                   found = next.values();
+                                   EXPECT_EQ(training.model.optimizer().iterations(), training.steps);
+                                 },
+                             .on_train_end = [&](Training& training, const Logs&) { steps = training.steps; }});
+
+  const History history =
+      next.model->fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({in("backup")}), look}, .verbose = 0});
+
+  EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
+  ASSERT_THAT(found, SizeIs(saved.size()));
+  for (size_t i = 0; i < saved.size(); ++i) EXPECT_TRUE(found[i].equal(saved[i])) << i;
+  EXPECT_EQ(next.model->optimizer().iterations(), steps);
+  EXPECT_GE(steps, 16);
+  EXPECT_FALSE(std::filesystem::exists(in("backup")));
+}
+
+TEST_P(FitThatSaves, EndsWithADiskThatIsFullAndKeepsWhatItHasSavedBefore) {
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGTERM, nullptr, &before);
+
+  for (const bool backs_up : {false, true}) {
+    SCOPED_TRACE(backs_up ? "BackupAndRestore" : "ModelCheckpoint");
+    const std::string directory = in(backs_up ? "backup" : "checkpoints");
+    std::atomic<bool> full = false;
+    const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+      return full && is_write_of_data(call, path) ? ENOSPC : 0;
+    });
+    const LambdaCallback fills({.on_epoch_begin = [&](Training& training) {
+      if (training.epoch != 1) return;
+      wait_for_a_checkpoint_in(directory);
+      full = true;
+    }});
+    const Job lost = job();
+
+    const Status status = testing_support::caught([&] {
+      Callbacks callbacks{fills};
+      if (backs_up) callbacks.add(BackupAndRestore({.directory = directory, .preemption = true}));
+      if (!backs_up) callbacks.add(ModelCheckpoint({.directory = directory}));
+      Model(*lost.model).fit(data_, {.epochs = 1'000, .callbacks = callbacks, .verbose = 0});
+    });
+
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(CheckpointDirectory(directory).all(), SizeIs(1));
+    ::sigaction(SIGTERM, nullptr, &after);
+    EXPECT_EQ(after.sa_handler, before.sa_handler);
+  }
+}
+
+class FitThatSavesOnServers : public WithDirectory, public ::testing::Test {};
+
+TEST_F(FitThatSavesOnServers, SaysAnEpochLaterThatADiskIsFull) {
+  std::vector<int> begun;
+  const LambdaCallback count({.on_epoch_begin = [&](Training& training) { begun.push_back(training.epoch); }});
+  const disk::ScopedFaults faults(
+      [](std::string_view call, const std::string& path) { return is_write_of_data(call, path) ? ENOSPC : 0; });
+  for (const int epochs : {1, 9}) {
+    Job lost = job("parameter_servers");
+    begun.clear();
+
+    const Status status = testing_support::caught([&] {
+      lost.model->fit(
+          data_,
+          {.epochs = epochs, .callbacks = {count, ModelCheckpoint({.directory = in("checkpoints")})}, .verbose = 0});
+    });
+
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(begun.size(), epochs == 1 ? 1 : 2) << "one of one is told at the end";
+  }
+}
+
+TEST_F(FitThatSavesOnServers, TakesTheStepsOfTheNextEpochWhileTheDiskTakesItsTime) {
+  absl::Notification next_epoch_taken;
+  std::vector<int64_t> steps;
+  const LambdaCallback steers({.on_epoch_end = [&](Training& training, const Logs&) {
+    steps.push_back(training.steps);
+    if (training.epoch == 1) next_epoch_taken.Notify();
+  }});
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    if (is_write_of_data(call, path)) next_epoch_taken.WaitForNotification();
+    return 0;
+  });
+  Job trained = job("parameter_servers");
+
+  trained.model->fit(
+      data_,
+      {.epochs = 3, .callbacks = {steers, ModelCheckpoint({.directory = in("checkpoints"), .keep = 9})}, .verbose = 0});
+
+  EXPECT_THAT(steps_in(in("checkpoints")), steps) << "none is left out";
+}
+
+TEST_F(FitThatSavesOnServers, LeavesBackupsOutWhileOneIsBeingSavedButNotTheLast) {
+  absl::Notification disk_goes_on;
+  std::vector<int64_t> there;
+  const LambdaCallback lets_it_go_on({.on_epoch_begin =
+                                          [&](Training& training) {
+                                            if (training.epoch != 3) return;
+                                            disk_goes_on.Notify();
+                                            wait_for_a_checkpoint_in(in("backup"));
+                                            there = steps_in(in("backup"));
+                                          },
+                                      .on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    if (is_write_of_data(call, path)) disk_goes_on.WaitForNotification();
+    return 0;
+  });
+  Job lost = job("parameter_servers");
+
+  EXPECT_THROW(lost.model->fit(
+                   data_, {.epochs = 5, .callbacks = {lets_it_go_on, BackupAndRestore({in("backup")})}, .verbose = 0}),
+               Error);
+
+  EXPECT_THAT(there, ElementsAre(1)) << "after epochs 2 and 3 that of the first was still being saved";
+  EXPECT_THAT(steps_in(in("backup")), ElementsAre(5));
+}
+
+}  // namespace
+}  // namespace muster::callbacks_saving_test

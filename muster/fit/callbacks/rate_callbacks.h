@@ -1,0 +1,66 @@
+// Callbacks for what an optimizer keeps: they change the learning rate, without a new trace, or put averages in.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/fit/callbacks/callbacks.h"
+
+namespace muster {
+
+// Sets the rate of each epoch (from 0) to what a function makes of the number and the rate so far. For rates that
+// change from step to step an optimizer takes a Schedule; one that has one is refused when the training begins.
+class LearningRateScheduler : public Callback {
+ public:
+  using Rule = std::function<double(int epoch, double rate)>;
+  // Throws Error{kInvalidArgument} for no function.
+  explicit LearningRateScheduler(Rule rule);
+  void on_train_begin(Training& training) override;
+  void on_epoch_begin(Training& training) override;
+  void add_logs(Training& training, Logs& logs) override;
+  std::optional<std::vector<std::string>> added_names() const override { return {{"learning_rate"}}; }
+
+ private:
+  Rule rule_;
+};
+
+// An epoch is in the cooldown if it ends in it, as in PyTorch; Keras counts the one that the rate was reduced in.
+struct ReduceLrOnPlateauOptions {
+  std::string monitor = "val_loss";
+  Better better = Better::kAuto;
+  double factor = 0.1;      // that the rate is multiplied with
+  int patience = 10;        // epochs that may be no better before it is
+  double min_delta = 1e-4;  // less is no better
+  int cooldown = 0;         // epochs after it was that do not count
+  double min_rate = 0;
+};
+class ReduceLrOnPlateau : public Callback {
+ public:
+  // Throws Error{kInvalidArgument} for a factor that reduces nothing.
+  explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
+  void on_train_begin(Training& training) override;
+  void add_logs(Training& training, Logs& logs) override;
+  std::optional<std::vector<std::string>> added_names() const override { return {{"learning_rate"}}; }
+  void on_epoch_end(Training& training, const Logs& logs) override;
+  std::string memory() const override;
+  void remember(const std::string& memory) override;
+
+ private:
+  ReduceLrOnPlateauOptions options_;
+  BestSoFar best_;
+  int waited_ = 0, cooling_ = 0;
+};
+
+// Keras' SwapEMAWeights: validation data is evaluated with the averages of the variables (UpdateOptions::average), and
+// training goes on with the values. What is kept after the training are these, too, unless take_averages() is called.
+class SwapAverages : public Callback {
+ public:
+  // Throws Error{kInvalidArgument} if the optimizer keeps no averages.
+  void on_train_begin(Training& training) override;
+  void on_validation_begin(Training& training) override;
+  void on_validation_end(Training& training) override;
+};
+
+}  // namespace muster

@@ -1,0 +1,397 @@
+#include "muster/fit/criteria/metric.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/status.h"
+#include "muster/fit/criteria/one_shape.h"
+#include "muster/fit/criteria/weighted.h"
+#include "muster/runtime/memory/tensors.h"
+
+namespace muster {
+namespace {
+
+double ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
+
+std::string metric_named(const std::string& name) { return str_cat("metric ", name); }
+
+struct Both {
+  at::Tensor output, target, weights;
+};
+
+// Of one shape, as float64, with a weight for each value.
+Both weighed(const std::string& name, const at::Tensor& given, const at::Tensor& wanted, const at::Tensor& weights) {
+  const auto [output, target] = in_one_shape(metric_named(name), given, wanted);
+  return {output.to(at::kDouble), target.to(at::kDouble),
+          weights_for(metric_named(name), weights, output).to(at::kDouble)};
+}
+
+Both flat(const std::string& name, const at::Tensor& given, const at::Tensor& wanted, const at::Tensor& weights) {
+  const auto [output, target, each] = weighed(name, given, wanted, weights);
+  return {output.flatten(), target.flatten(), each.flatten()};
+}
+
+bool are_distributions(const at::Tensor& target, const at::Tensor& output) {
+  return output.dim() > 0 && output.sizes() == target.sizes() && output.size(-1) > 1;
+}
+
+// The numbers of the classes that targets say: as they are, or of distributions over the last dimension of `output`.
+at::Tensor classes_of(const std::string& name, const at::Tensor& output, const at::Tensor& target) {
+  return are_distributions(target, output) ? target.argmax(-1) : class_of_each_row(metric_named(name), output, target);
+}
+
+bool has_scores(const at::Tensor& output, const at::Tensor& target) {
+  if (output.dim() < 2 || output.size(-1) == 1) return false;
+  return output.dim() == target.dim() + 1 || (output.sizes() == target.sizes()) ||
+         (output.dim() == target.dim() && target.size(-1) == 1);
+}
+
+// Of values for each example, for each position that has a weight, or one for the batch.
+at::Tensor mean_sums(const std::string& name, const at::Tensor& values, const at::Tensor& weights) {
+  const at::Tensor own = mean_beyond(values, weights.dim()).to(at::kDouble);
+  const at::Tensor w = weights.to(at::kDouble);
+  if (own.dim() == 0) return at::stack({(own * w).sum(), w.sum()});
+  if (own.sizes() != w.sizes()) check_weights(str_cat(metric_named(name), ", its weights"), w, own);
+  return at::stack({own.dim() == 1 ? own.dot(w) : (own * w).sum(), w.sum()});
+}
+double mean_result(const std::vector<double>& sums) { return ratio(sums[0], sums[1]); }
+
+at::Tensor sums_of_loss(const std::string& name, const Loss& loss, const at::Tensor& output, const at::Tensor& target,
+                        const at::Tensor& weights) {
+  const at::Tensor each = loss.elements(output, target);
+  const at::Tensor counted = loss.counted(each, target);
+  return mean_sums(name, each, counted.defined() ? weights_for(metric_named(name), weights, each) * counted : weights);
+}
+
+Metric mean_of_loss(const std::string& name, const Loss& loss) {
+  if (loss.outputs() == Outputs::kLogits || loss.outputs() == Outputs::kClassLogits) {
+    return {name, 2,
+            [name, loss](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind) {
+              return sums_of_loss(name, loss, outputs_as(loss.outputs(), output, kind), target, weights);
+            },
+            mean_result};
+  }
+  return {name, 2,
+          [name, loss](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            return sums_of_loss(name, loss, output, target, weights);
+          },
+          mean_result};
+}
+
+// The mean of one loss where outputs are its logits, else of the other one, which takes probabilities.
+Metric cross_entropy(const std::string& name, const Loss& of_logits, const Loss& of_probabilities) {
+  return {name, 2,
+          [=](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind) {
+            if (kind == of_logits.outputs()) return sums_of_loss(name, of_logits, output, target, weights);
+            return sums_of_loss(name, of_probabilities, probabilities_of(output, kind), target, weights);
+          },
+          mean_result};
+}
+
+// True positives, false positives, false negatives.
+Metric::Sums confusion(std::string name, double threshold) {
+  return [name = std::move(name), threshold](const at::Tensor& output, const at::Tensor& target,
+                                             const at::Tensor& weights) {
+    const auto [p, y, w] = flat(name, output, target, weights);
+    const at::Tensor said = (p > threshold).to(at::kDouble);
+    return at::stack({(said * y * w).sum(), (said * (1 - y) * w).sum(), ((1 - said) * y * w).sum()});
+  };
+}
+
+// The same for each class, [classes], after each other.
+at::Tensor confusion_of_classes(const F1Options& options, const at::Tensor& output, const at::Tensor& target,
+                                const at::Tensor& weights) {
+  if (output.dim() < 2 || output.size(-1) != options.classes) {
+    throw invalid_argument(metric_named(options.name), ": the output is ", spec_of(output).to_string(), ", expected ",
+                           options.classes, " classes in its last dimension");
+  }
+  at::Tensor wanted = target;
+  if (output.sizes() != target.sizes()) {
+    const at::Tensor classes = class_of_each_row(metric_named(options.name), output, target);
+    wanted = classes.unsqueeze(-1).eq(at::arange(options.classes, classes.options()));
+  }
+  const auto [scores, y, w] = weighed(options.name, output, wanted, weights);
+  // As in Keras: all that are highest, unless it is 0.
+  const at::Tensor said =
+      (options.threshold ? scores > *options.threshold
+                         : scores.eq(scores.amax({-1}, /*keepdim=*/true)).logical_and(scores.abs() > 1e-9))
+          .to(at::kDouble);
+  auto of_classes = [&](const at::Tensor& values) { return (values * w).flatten(0, -2).sum(0); };
+  return at::cat({of_classes(said * y), of_classes(said * (1 - y)), of_classes((1 - said) * y)});
+}
+
+double f1_of(double right, double wrong, double missed) { return ratio(2 * right, 2 * right + wrong + missed); }
+
+double average_f1(const F1Options& options, const std::vector<double>& sums) {
+  const auto classes = static_cast<size_t>(options.classes);
+  double total = 0, weight = 0, right = 0, wrong = 0, missed = 0;
+  for (size_t i = 0; i < classes; ++i) {
+    const double tp = sums[i], fp = sums[classes + i], fn = sums[2 * classes + i];
+    const double own = options.average == F1Options::Average::kWeighted ? tp + fn : 1;
+    total += own * f1_of(tp, fp, fn);
+    weight += own;
+    right += tp;
+    wrong += fp;
+    missed += fn;
+  }
+  return options.average == F1Options::Average::kMicro ? f1_of(right, wrong, missed) : ratio(total, weight);
+}
+
+// The area under the curve of points from the lowest threshold to the highest.
+double roc_area(const std::vector<double>& above_true, const std::vector<double>& above_false) {
+  double area = 0;
+  for (size_t i = 0; i + 1 < above_true.size(); ++i) {
+    const double high = ratio(above_true[i], above_true[0]), low = ratio(above_true[i + 1], above_true[0]);
+    const double width = ratio(above_false[i], above_false[0]) - ratio(above_false[i + 1], above_false[0]);
+    area += width * (high + low) / 2;
+  }
+  return area;
+}
+
+// As Keras does: true positives are interpolated between thresholds, not precision itself (Davis and Goadrich, 2006).
+double precision_recall_area(const std::vector<double>& above_true, const std::vector<double>& above_false) {
+  double area = 0;
+  for (size_t i = 0; i + 1 < above_true.size(); ++i) {
+    const double tp = above_true[i], next_tp = above_true[i + 1];
+    const double p = tp + above_false[i], next_p = next_tp + above_false[i + 1];
+    const double slope = ratio(tp - next_tp, std::max(p - next_p, 0.0));
+    const double intercept = next_tp - slope * next_p;
+    const double safe_ratio = p > 0 && next_p > 0 ? p / next_p : 1;
+    area += ratio(slope * ((tp - next_tp) + intercept * std::log(safe_ratio)), above_true[0]);
+  }
+  return area;
+}
+
+}  // namespace
+
+MeanOf::MeanOf(std::string name, PerExample value)
+    : Metric(
+          name, 2,
+          [name, value = std::move(value)](const at::Tensor& output, const at::Tensor& target,
+                                           const at::Tensor& weights) {
+            return mean_sums(name, value(output, target), weights);
+          },
+          mean_result) {}
+
+Metric MeanOf::of_loss(std::string name, const Loss& loss) { return mean_of_loss(name, loss); }
+
+Accuracy::Accuracy(std::string name, double threshold)
+    : Metric(
+          name, 2,
+          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            if (has_scores(output, target)) {
+              return mean_sums(name, output.argmax(-1).eq(classes_of(name, output, target)).to(at::kDouble), weights);
+            }
+            const auto [p, y, w] = flat(name, output, target, weights);
+            return at::stack({((p > threshold).eq(y > threshold).to(at::kDouble) * w).sum(), w.sum()});
+          },
+          mean_result, Reads::kRanks) {}
+
+BinaryAccuracy::BinaryAccuracy(double threshold, std::string name)
+    : Metric(
+          name, 2,
+          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            const auto [said, wanted] = in_one_shape(metric_named(name), output, target);
+            return mean_sums(name, (said > threshold).to(at::kDouble).eq(wanted).to(at::kDouble), weights);
+          },
+          mean_result) {}
+
+CategoricalAccuracy::CategoricalAccuracy(std::string name)
+    : Metric(
+          name, 2,
+          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            if (!are_distributions(target, output)) {
+              throw invalid_argument(metric_named(name), ": the output is ", spec_of(output).to_string(),
+                                     " and the target ", spec_of(target).to_string(),
+                                     ", expected a score and a share for each class");
+            }
+            return mean_sums(name, output.argmax(-1).eq(target.argmax(-1)).to(at::kDouble), weights);
+          },
+          mean_result, Reads::kRanks) {}
+
+SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::optional<int64_t> ignore_class, std::string name)
+    : Metric(
+          name, 2,
+          [name, ignore_class](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            const at::Tensor classes = class_of_each_row(metric_named(name), output, target);
+            const at::Tensor right = output.argmax(-1).eq(classes).to(at::kDouble);
+            if (!ignore_class) return mean_sums(name, right, weights);
+            return mean_sums(name, right, weights_for(metric_named(name), weights, right) * classes.ne(*ignore_class));
+          },
+          mean_result, Reads::kRanks) {}
+
+TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
+    : Metric(
+          name, 2,
+          [name, k](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            // Fewer than k classes are above it, so that classes of equal scores are all in or all out, as in Keras; a
+            // score that is no number is above all others. What is no class is never right.
+            const at::Tensor classes = classes_of(name, output, target).unsqueeze(-1);
+            const at::Tensor is_class = classes.ge(0).logical_and(classes.lt(output.size(-1)));
+            const at::Tensor score = output.gather(-1, classes.clamp(0, output.size(-1) - 1));
+            const at::Tensor above = output.le(score).logical_not().sum(-1, /*keepdim=*/true);
+            return mean_sums(name, above.lt(k).logical_and(is_class).squeeze(-1).to(at::kDouble), weights);
+          },
+          mean_result, Reads::kRanks) {}
+
+BinaryCrossEntropy::BinaryCrossEntropy(std::string name, double label_smoothing)
+    : Metric(cross_entropy(name, make_binary_cross_entropy({.label_smoothing = label_smoothing}),
+                           make_binary_cross_entropy({.from_logits = false, .label_smoothing = label_smoothing}))) {}
+
+CategoricalCrossEntropy::CategoricalCrossEntropy(std::string name, double label_smoothing)
+    : Metric(
+          cross_entropy(name, make_categorical_cross_entropy({.label_smoothing = label_smoothing}),
+                        make_categorical_cross_entropy({.from_logits = false, .label_smoothing = label_smoothing}))) {}
+
+SparseCategoricalCrossEntropy::SparseCategoricalCrossEntropy(std::optional<int64_t> ignore_class, std::string name)
+    : Metric(
+          cross_entropy(name, make_sparse_categorical_cross_entropy({.ignore_class = ignore_class}),
+                        make_sparse_categorical_cross_entropy({.from_logits = false, .ignore_class = ignore_class}))) {}
+
+Precision::Precision(double threshold, std::string name)
+    : Metric(name, 3, confusion(name, threshold),
+             [](const std::vector<double>& sums) { return ratio(sums[0], sums[0] + sums[1]); }) {}
+
+Recall::Recall(double threshold, std::string name)
+    : Metric(name, 3, confusion(name, threshold),
+             [](const std::vector<double>& sums) { return ratio(sums[0], sums[0] + sums[2]); }) {}
+
+F1::F1(double threshold, std::string name)
+    : Metric(name, 3, confusion(name, threshold),
+             [](const std::vector<double>& sums) { return f1_of(sums[0], sums[1], sums[2]); }) {}
+
+F1::F1(const F1Options& options)
+    : Metric(
+          options.name, 3 * options.classes,
+          [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            return confusion_of_classes(options, output, target, weights);
+          },
+          [options](const std::vector<double>& sums) { return average_f1(options, sums); }) {
+  if (options.classes < 2 && (options.classes < 1 || !options.threshold)) {
+    throw invalid_argument("F1: ", options.classes,
+                           " classes, of which the highest counts; expected at least 2, or one with a threshold");
+  }
+}
+
+Auc::Auc(const AucOptions& options)
+    : Metric(
+          options.name, 2 * options.thresholds,
+          [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            const auto [p, y, w] = flat(options.name, output, target, weights);
+            // Between 0 and 1 in equal steps; the lowest is below all, the highest above. An example counts for all
+            // thresholds below it, which are added up in the end.
+            const auto last = static_cast<double>(options.thresholds - 1);
+            const at::Tensor bucket = (p * last).ceil().clamp(1, last).to(at::kLong) - 1;
+            const at::Tensor none = at::zeros({options.thresholds}, w.options());
+            return at::cat({none.index_add(0, bucket, w * y), none.index_add(0, bucket, w * (1 - y))});
+          },
+          [options](const std::vector<double>& sums) {
+            const auto half = static_cast<ptrdiff_t>(options.thresholds);
+            std::vector<double> yes(sums.begin(), sums.begin() + half), no(sums.begin() + half, sums.end());
+            for (size_t i = yes.size() - 1; i-- > 0;) {
+              yes[i] += yes[i + 1];
+              no[i] += no[i + 1];
+            }
+            return options.precision_recall ? precision_recall_area(yes, no) : roc_area(yes, no);
+          }) {
+  if (options.thresholds < 2) throw invalid_argument("Auc: ", options.thresholds, " thresholds, expected at least 2");
+}
+
+MeanSquaredError::MeanSquaredError(std::string name) : MeanOf(std::move(name), mean_squared_error) {}
+MeanAbsoluteError::MeanAbsoluteError(std::string name) : MeanOf(std::move(name), mean_absolute_error) {}
+
+RootMeanSquaredError::RootMeanSquaredError(std::string name)
+    : Metric(
+          name, 2,
+          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            return sums_of_loss(name, mean_squared_error, output, target, weights);
+          },
+          [](const std::vector<double>& sums) { return std::sqrt(mean_result(sums)); }) {}
+
+R2Score::R2Score(std::string name) : R2Score(R2Options{.name = std::move(name)}) {}
+
+R2Score::R2Score(const R2Options& options)
+    : Metric(
+          options.name, 4 * options.outputs,
+          [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            const auto [said, y, w] = weighed(options.name, output, target, weights);
+            const int64_t values = y.dim() > 1 ? y.size(-1) : 1;
+            if (values != options.outputs) {
+              throw invalid_argument(metric_named(options.name), ": the output is ", spec_of(output).to_string(),
+                                     ", expected ", options.outputs, " values in its last dimension; ",
+                                     "R2Score({.outputs = ", values, "}) is the mean of those of each");
+            }
+            auto of_each = [&](const at::Tensor& x) { return x.reshape({-1, options.outputs}).sum(0); };
+            return at::cat({of_each(w * (said - y).square()), of_each(w * y), of_each(w * y.square()), of_each(w)});
+          },
+          [options](const std::vector<double>& sums) {
+            const auto outputs = static_cast<size_t>(options.outputs);
+            double scores = 0, all_errors = 0, all_spread = 0;
+            auto score = [](double errors, double spread) {
+              return spread == 0 ? (errors == 0 ? 1.0 : 0.0) : 1 - errors / spread;
+            };
+            for (size_t i = 0; i < outputs; ++i) {
+              const double errors = sums[i], sum = sums[outputs + i];
+              const double spread = sums[2 * outputs + i] - ratio(sum * sum, sums[3 * outputs + i]);
+              scores += score(errors, spread);
+              all_errors += errors;
+              all_spread += spread;
+            }
+            return options.average == R2Options::Average::kUniform ? scores / static_cast<double>(outputs)
+                                                                   : score(all_errors, all_spread);
+          }) {
+  if (options.outputs < 1) throw invalid_argument("R2Score: ", options.outputs, " outputs, expected at least 1");
+}
+
+MeanIoU::MeanIoU(int64_t classes, std::string name)
+    : MeanIoU(MeanIoUOptions{.classes = classes, .name = std::move(name)}) {}
+
+MeanIoU::MeanIoU(const MeanIoUOptions& options)
+    : Metric(
+          options.name, options.classes * options.classes,
+          [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+            const int64_t classes = options.classes;
+            // Numbers of classes may have the shape of scores, which are of as many.
+            const bool scores =
+                has_scores(output, target) && (output.sizes() != target.sizes() || output.size(-1) == classes);
+            if (scores && output.size(-1) != classes) {
+              throw invalid_argument(metric_named(options.name), ": the output is ", spec_of(output).to_string(),
+                                     ", expected scores of ", classes, " classes");
+            }
+            auto numbers = [&] { return in_one_shape(metric_named(options.name), output, target); };
+            const auto [said, wanted] =
+                scores ? OutputAndTarget{output.argmax(-1), classes_of(options.name, output, target)} : numbers();
+            const at::Tensor column = said.to(at::kLong), row = wanted.to(at::kLong);
+            at::Tensor counts = column.ge(0).logical_and(column.lt(classes));
+            counts = counts.logical_and(row.ge(0)).logical_and(row.lt(classes));
+            if (options.ignore_class) counts = counts.logical_and(row.ne(*options.ignore_class));
+            const at::Tensor cell = (row * classes + column).masked_fill(counts.logical_not(), 0).flatten();
+            const at::Tensor each = weights_for(metric_named(options.name), weights, column).to(at::kDouble) * counts;
+            return at::zeros({classes * classes}, each.options()).index_add(0, cell, each.flatten());
+          },
+          [classes = options.classes](const std::vector<double>& sums) {
+            const auto count = static_cast<size_t>(classes);
+            double total = 0, occur = 0;
+            for (size_t i = 0; i < count; ++i) {
+              double row = 0, column = 0;
+              for (size_t j = 0; j < count; ++j) {
+                row += sums[i * count + j];
+                column += sums[j * count + i];
+              }
+              const double either = row + column - sums[i * count + i];
+              if (either == 0) continue;
+              total += sums[i * count + i] / either;
+              ++occur;
+            }
+            return ratio(total, occur);
+          }) {
+  if (options.classes < 1) throw invalid_argument("MeanIoU: ", options.classes, " classes, expected at least 1");
+}
+
+}  // namespace muster
