@@ -58,7 +58,7 @@ TEST(StepProgram, DoesWhatWaitsForAValueInThePartThatIsGivenIt) {
 
     ASSERT_EQ(program.parts.size(), 2U);
     EXPECT_EQ(program.parts[0].variables.size(), waits ? 1U : 2U);
-    EXPECT_EQ(program.parts[0].instructions.size(), waits ? 1U : 3U) << "a copy of the weight";
+    EXPECT_EQ(program.parts[0].instructions.size(), waits ? 2U : 4U) << "copies of the weight";
     EXPECT_EQ(program.parts[1].instructions.size(), waits ? 3U : 1U);
   }
 }

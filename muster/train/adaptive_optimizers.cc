@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
@@ -115,7 +116,7 @@ void Lamb::update(Update step) const {
   at::Tensor direction = mean.div(one_minus_power(options_.beta1, count)).div_(divisor);
   if (step.weight_decay != 0) direction = direction.add(step.value, step.weight_decay);
   const at::Tensor weight = step.value.square().sum().sqrt(), length = direction.square().sum().sqrt();
-  const at::Tensor trust = at::where(weight.gt(0).logical_and(length.gt(0)), weight / length, 1.0);
+  const at::Tensor trust = at::where(weight.gt(0).logical_and(length.gt(0)), weight / length, at::ones_like(weight));
   descend_(step.value, direction, step.rate.mul(trust));
 }
 

@@ -425,6 +425,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
       if (elsewhere) {
         std::vector<at::Tensor> memory{step.value};
         memory.insert(memory.end(), step.slots.begin(), step.slots.end());
+        if (mine.lag) memory.push_back(place_of(*mine.lag, p).memory());
         wait_for_(memory, gradient);
       }
       const at::Tensor ids = rows != nullptr ? rows->ids[part] : at::Tensor();
@@ -441,7 +442,7 @@ void Optimizer::apply_here(std::vector<Gradients> for_places) const {
   for (size_t p = 0; p < places_of(*iterations_); ++p) {
     const Variable steps = place_of(*iterations_, p);
     DeviceScope there(steps.device());
-    steps.memory().add_(at::ones({1}, at::kLong));
+    steps.memory().add_(1);
   }
 }
 
