@@ -185,11 +185,12 @@ void NetworkReaders::wake_or_add() {
 }
 
 void NetworkReaders::pass_stuck_turns() {
-  for (const auto& reader : readers_) {
-    const uint64_t moves = reader->moves.load(std::memory_order_relaxed);
-    const bool stuck = moves % 2 == 1 && moves == reader->seen_moves;
-    reader->seen_moves = moves;
-    if (stuck) pass_turn(*reader);
+  for (size_t i = 0; i < readers_.size(); ++i) {  // which may become more
+    Reader& reader = *readers_[i];
+    const uint64_t moves = reader.moves.load(std::memory_order_relaxed);
+    const bool stuck = moves % 2 == 1 && moves == reader.seen_moves;
+    reader.seen_moves = moves;
+    if (stuck) pass_turn(reader);
   }
 }
 

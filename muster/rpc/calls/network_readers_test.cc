@@ -211,6 +211,7 @@ TEST_F(NetworkReadersTest, LookForWhoeverWantsToBeCalledNowAndThenAndDoNotRest) 
   start({.look = [&] { ++looks; }, .look_every = absl::Milliseconds(1)});
   EXPECT_TRUE(eventually([&] { return looks > 40; }));
   EXPECT_FALSE(readers_->resting());
+  stop();  // it looks until then
 }
 
 TEST_F(NetworkReadersTest, EmptyTheQueueBeforeTheyGo) {
