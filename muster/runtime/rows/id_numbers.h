@@ -53,10 +53,12 @@ class IdNumbers {
   }
 
   // Where an id has its place in a table of 2^(64 - shift) entries, if nobody else has it. The upper bits of a product
-  // depend on all bits below them, and the lower half of the id knows of the upper one.
+  // depend on all bits below them; the second one is for ids of which only the upper bits differ.
   static size_t slot_of(int64_t id, int shift) {
-    const auto bits = static_cast<uint64_t>(id);
-    return static_cast<size_t>(((bits ^ bits >> 32) * 0x9E3779B97F4A7C15ULL) >> shift);
+    constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;
+    uint64_t bits = static_cast<uint64_t>(id) * kOdd;
+    bits = (bits ^ bits >> 32) * kOdd;
+    return static_cast<size_t>(bits >> shift);
   }
 
   static size_t kept_here() { return kept().entries.size(); }  // entries, by this thread
