@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "muster/base/elastic_pool.h"
-#include "muster/base/semaphore.h"
 #include "muster/rpc/calls/network_readers.h"
+#include "muster/rpc/calls/semaphore.h"
 
 namespace muster {
 

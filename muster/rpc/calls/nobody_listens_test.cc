@@ -29,7 +29,9 @@ TEST_F(NobodyListens, WhereAPortIsNoProcesssAnyMore) {
 }
 
 TEST_F(NobodyListens, WhereThoseAddressesRefuseThatCanBeTried) {
-  sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port_)), .sin_addr = {}};
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(static_cast<uint16_t>(port_));
   there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   addrinfo can{};
   can.ai_family = AF_INET;

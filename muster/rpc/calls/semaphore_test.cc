@@ -1,4 +1,4 @@
-#include "muster/base/semaphore.h"
+#include "muster/rpc/calls/semaphore.h"
 
 #include <gtest/gtest.h>
 
