@@ -147,7 +147,7 @@ class Dataset {
   // element, before prefetch; a pipeline that would have none is Error{kInvalidArgument}. kAuto: kFile if there are as
   // many files as pipelines, else kData. kHint: where shard_hint() stands. kDynamic, for the workers of a
   // ClusterCoordinator: it hands out file by file, or range by range, to whoever has read what it had. What a worker
-  // that is lost had not used goes to others: every one is used at least once a round, and once if no task is lost.
+  // that is lost had not used goes to others: every element is used once a round, or more if a task is lost.
   Dataset shard(const InputContext& context, ShardPolicy policy) const;
   Dataset shard_hint() const;
   bool handed_out() const;  // kDynamic

@@ -18,7 +18,7 @@ using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-std::vector<int64_t> numbers_of(const at::Tensor& tensor) {
+std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
   at::Tensor flat = tensor.to(torch::kLong).flatten().contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
@@ -91,9 +91,9 @@ TEST_P(PerWorkerData, MayBeMadeByCppThatTheWorkersKnowByName) {
   });
   auto step = function(take_);
 
-  EXPECT_THAT(numbers_of(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(10, 12));
-  EXPECT_THAT(numbers_of(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(14, 16));
-  EXPECT_THAT(numbers_of(coordinator_.schedule_on(1, step, numbers).fetch()), ElementsAre(10, 12));
+  EXPECT_THAT(numbers_in(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(10, 12));
+  EXPECT_THAT(numbers_in(coordinator_.schedule_on(0, step, numbers).fetch()), ElementsAre(14, 16));
+  EXPECT_THAT(numbers_in(coordinator_.schedule_on(1, step, numbers).fetch()), ElementsAre(10, 12));
 }
 
 TEST_P(PerWorkerData, MayEndWithASmallerBatchBehindAFunction) {
@@ -151,7 +151,7 @@ TEST_P(PerWorkerData, HasItsFunctionTracedOnce) {
 TEST_P(PerWorkerData, MayBeADatasetThatIsThereAlready) {
   auto batches = coordinator_.create_per_worker_dataset(Dataset::range(1, 11).batch(4, true));
 
-  EXPECT_THAT(numbers_of(coordinator_.schedule(function(take_), batches).fetch()), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(numbers_in(coordinator_.schedule(function(take_), batches).fetch()), ElementsAre(1, 2, 3, 4));
 }
 
 TEST_P(PerWorkerData, MayBeAnotherOneForEachWorker) {
@@ -160,7 +160,7 @@ TEST_P(PerWorkerData, MayBeAnotherOneForEachWorker) {
   auto step = function(take_);
 
   std::vector<std::vector<int64_t>> seen;
-  for (int worker : {0, 1}) seen.push_back(numbers_of(coordinator_.schedule_on(worker, step, shards).fetch()));
+  for (int worker : {0, 1}) seen.push_back(numbers_in(coordinator_.schedule_on(worker, step, shards).fetch()));
 
   EXPECT_THAT(seen, ElementsAre(ElementsAre(0, 2, 4, 6, 8), ElementsAre(1, 3, 5, 7, 9)));
 }
@@ -245,8 +245,8 @@ TEST_P(PerWorkerData, IsShuffledDifferentlyAtEachWorker) {
   auto shuffled = coordinator_.create_per_worker_dataset([] { return Dataset::range(100).shuffle(100).batch(100); });
   auto step = function(take_);
 
-  auto first = numbers_of(coordinator_.schedule_on(0, step, shuffled).fetch());
-  auto second = numbers_of(coordinator_.schedule_on(1, step, shuffled).fetch());
+  auto first = numbers_in(coordinator_.schedule_on(0, step, shuffled).fetch());
+  auto second = numbers_in(coordinator_.schedule_on(1, step, shuffled).fetch());
 
   EXPECT_NE(first, second);
   std::sort(first.begin(), first.end());
@@ -408,7 +408,7 @@ TEST_F(PerWorkerFiles, AreReadByTheWorkersAndTheirColumnsHaveNames) {
   std::vector<int64_t> labels;
   for (int worker = 0; worker < 2; ++worker) {
     for (int row = 0; row < 10; ++row) {
-      const std::vector<int64_t> got = numbers_of(coordinator.schedule_on(worker, take, parts).fetch());
+      const std::vector<int64_t> got = numbers_in(coordinator.schedule_on(worker, take, parts).fetch());
       EXPECT_EQ(got[0], 1 + got[1] % 10 % 2);
       labels.push_back(got[1]);
     }

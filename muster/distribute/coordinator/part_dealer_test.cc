@@ -174,6 +174,7 @@ TEST_P(HandedOutData, OfWhichThereIsTooLittleForAStepIsUsedBySmallerOnes) {
     auto data = coordinator_->create_per_worker_dataset(dynamic(Dataset::range(6).batch(1)));
     auto first = coordinator_->schedule_on(0, of_seven, data), second = coordinator_->schedule_on(1, of_seven, data);
     for (const auto& value : {first, second}) EXPECT_EQ(caught([&] { value.fetch(); }).code(), StatusCode::kOutOfRange);
+    EXPECT_EQ(caught([&] { coordinator_->join(); }).code(), StatusCode::kOutOfRange);  // which says so once more
 
     EXPECT_TRUE(use(step, data, 6));
 

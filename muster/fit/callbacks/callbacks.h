@@ -65,8 +65,7 @@ struct ModelCheckpointOptions {
 // Saves all variables of the model's strategy after an epoch, as Checkpoints::save_between_steps does, so that
 // parameter servers save while the next epoch begins: the step is that of the training. A save that has failed is an
 // error of the epoch after it, or of the end; a directory that a server may not use is one of the beginning. A training
-// that does not begin with the first epoch goes on with the best number that the directory has. Every epoch is saved:
-// if a save takes longer than an epoch, the one after waits for it.
+// that does not begin with the first epoch goes on with the best number of the directory. Saves wait for each other.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options);
@@ -139,9 +138,8 @@ struct TensorBoardOptions {
 };
 // Events for TensorBoard, under Keras' names: after each epoch epoch_loss, epoch_learning_rate and so on in train/,
 // those of the validation data in validation/. Written by the chief; takes no time within epochs. The histogram of a
-// variable is weights/NAME; variables are fetched from wherever they are, one after the other: as much as a checkpoint.
-// There is none of a table whose rows are made on demand.
-// It only watches: on parameter servers a histogram is of the variable as it is while the next epoch changes it.
+// variable is weights/NAME; variables are fetched one after the other: as much as a checkpoint. Tables on demand have
+// none. It only watches: on parameter servers a histogram is of the variable as it is while the next epoch changes it.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(TensorBoardOptions options = {});
