@@ -126,10 +126,13 @@ TEST_P(FitUnderAnyStrategy, ChangesTheRateWithoutANewTrace) {
   const LambdaCallback keep(
       {.on_epoch_end = [&](Training& training, const Logs&) { weights.push_back(weight_of(training.model)); }});
 
+  // Batches that workers cannot share: a smaller one is another trace.
+  const Dataset data = Dataset::tensors({x_, y_}).batch(GetParam() == "parameter_servers" ? 1 : 8);
+
   const History history = model.fit(
-      data_, {.epochs = 4,
-              .callbacks = {LearningRateScheduler([](int epoch, double) { return epoch < 2 ? 0.1 : 0.0; }), look, keep},
-              .verbose = kQuiet});
+      data, {.epochs = 4,
+             .callbacks = {LearningRateScheduler([](int epoch, double) { return epoch < 2 ? 0.1 : 0.0; }), look, keep},
+             .verbose = kQuiet});
 
   EXPECT_THAT(history["learning_rate"], ElementsAre(0.1, 0.1, 0, 0));
   EXPECT_EQ(calls.front(), calls.back());

@@ -61,7 +61,8 @@ Constant constant_of(const at::Tensor& tensor) {
 at::Tensor tensor_of(const Constant& constant) {
   PlainTensors plain;
   at::Tensor tensor = at::empty(constant.spec.sizes, at::TensorOptions(scalar_type_of(constant.spec.dtype)));
-  std::memcpy(tensor.mutable_data_ptr(), constant.bytes->data(), constant.bytes->size());
+  // An empty one has no memory, of which memcpy() is not to be told.
+  if (!constant.bytes->empty()) std::memcpy(tensor.mutable_data_ptr(), constant.bytes->data(), constant.bytes->size());
   if (constant.is_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
