@@ -165,7 +165,7 @@ TEST_P(HandedOutData, EndsWhereWhatIsLeftIsTooFewForAStep) {
 }
 
 TEST_P(HandedOutData, OfWhichThereIsTooLittleForAStepIsUsedBySmallerOnes) {
-  for (int trial = 0; trial < 5; ++trial) {
+  for (int trial = 0; trial < 2; ++trial) {
     make(2);
     auto step = counting();
     auto of_seven = function([this](Iterator& it) {

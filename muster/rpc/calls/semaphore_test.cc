@@ -16,7 +16,7 @@ using testing_support::eventually;
 // In each round every thread takes one. If a wake-up is lost, one sleeps although there is one left to take, and
 // nothing else comes that could wake it.
 TEST(Semaphore, LetsAsManyTakeAsWereReleasedHoweverTheyMeet) {
-  constexpr int kThreads = 3, kRounds = 20'000;
+  constexpr int kThreads = 3, kRounds = 2'000;
   // Is left to the threads if one hangs: the test is to fail, then, and not to hang as well.
   struct Shared {
     Semaphore semaphore;
