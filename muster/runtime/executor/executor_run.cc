@@ -354,7 +354,9 @@ void Executor::Run::copy(const Step& step, const Step::Copy& copy) {
   at::Tensor source = needed(step, step.slots[0].value, 0);
   if (!step.unordered.empty()) source = in_usual_order(source);
   at::Tensor& target = frame_.values[step.results[0][0]];
-  target = copy.share || source.device() != step.device ? source : source.clone();
+  const bool shows = copy.share || source.device() != step.device;
+  // What was transposed is put in rows by the one copy, not by another one when it is sent.
+  target = shows ? source : source.clone(copy.sent ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve);
   bring_to(step.device, target);
   if (trial_ != nullptr) trial_->note_copy(source, target);
 }

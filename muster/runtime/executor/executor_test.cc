@@ -34,9 +34,11 @@ struct Bench {
   OpCatalog catalog{};
   VariableStore variables{};
 
-  std::unique_ptr<Executor> make(Program program) {
+  // `task`: of a part that others ask for.
+  std::unique_ptr<Executor> make(Program program, const std::string& task = "") {
     check(program);
     Program placed = place(std::move(program), {.devices = devices.names(), .default_device = devices.default_name()});
+    placed.task = task;
     return std::make_unique<Executor>(std::move(placed), devices, catalog, variables);
   }
   std::shared_ptr<VariableCell> variable(const std::string& name, double value) {
@@ -82,6 +84,24 @@ TEST(Executor, UpdatesVariablesInPlace) {
 
   EXPECT_TRUE(torch::equal(cell->read(), torch::full({2, 2}, 6.0F)));
   EXPECT_EQ(cell->read().data_ptr(), memory);
+}
+
+TEST(Executor, CopiesWhatWasTransposedInRowsWhereAPartSendsIt) {
+  for (const bool part : {false, true}) {
+    SCOPED_TRACE(part);
+    Bench bench;
+    auto cell = bench.variable("w", 0);
+    Builder builder;
+    ValueId w = builder.variable("w"), x = builder.argument();
+    builder.add_(w, x);
+    Program program = builder.finish({builder.op(kCopy.name, {ref(builder.op("aten::t", {ref(w)}))})});
+    auto executor = bench.make(std::move(program), part ? "/job:localhost/replica:0/task:0" : "");
+
+    const at::Tensor sent = executor->run({torch::arange(4.0F).view({2, 2})}).at(0);
+
+    EXPECT_TRUE(torch::equal(sent, torch::arange(4.0F).view({2, 2}).t()));
+    EXPECT_EQ(sent.is_contiguous(), part);
+  }
 }
 
 TEST(Executor, LeavesWhatAReaderHoldsAsItWas) {

@@ -171,6 +171,7 @@ class Planner {
       copy->share = devices_.device(device_name(lane_device)) == step.device &&
                     !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
                     !shows_constant(aliases_.group(source)) && !(is_body_ && comes_out(aliases_.group(target)));
+      copy->sent = !is_body_ && !program_.task.empty() && is_sent(target);
     }
     step.lane = lane_of(device_name(lane_device));
     try {
@@ -289,6 +290,16 @@ class Planner {
   bool comes_out(int group) const {
     return std::any_of(program_.outputs.begin(), program_.outputs.end(),
                        [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
+  }
+
+  // From a part to another one, or to the program that it is a part of.
+  bool is_sent(ValueId value) const {
+    return std::ranges::find(program_.outputs, value) != program_.outputs.end() ||
+           std::ranges::any_of(program_.instructions, [&](const Instruction& instruction) {
+             const auto* sent =
+                 instruction.arguments.empty() ? nullptr : std::get_if<ValueRef>(&instruction.arguments[0].value);
+             return sent != nullptr && sent->id == value && program_.op_of(instruction).name == kSend.name;
+           });
   }
 
   void note_product(Step& step, MatrixProduct product) {

@@ -66,6 +66,7 @@ struct Step {
   };
   struct Copy {
     bool share = false;  // nobody writes to either side and both are on one device
+    bool sent = false;   // leaves a part for other tasks: messages have all tensors in rows
   };
   struct Element {};
   struct Next {
