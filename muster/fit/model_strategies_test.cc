@@ -363,8 +363,8 @@ TEST_F(FitBesideWatchers, GoesOnAfterAnEpochInWhichNoWorkerHadEnoughBatchesForAS
   int epochs = 0;
   const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
   const auto data = [&](int short_one) {
-    return ModelInput::Make(
-        [&, short_one](const InputContext&) { return epochs == short_one ? data_.take(3) : data_; });
+    const Dataset few = data_.take(3);
+    return ModelInput::Make([&, few, short_one](const InputContext&) { return epochs == short_one ? few : data_; });
   };
   LogCapture log;
 
