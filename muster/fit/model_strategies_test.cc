@@ -280,8 +280,9 @@ class FitBesideWatchers : public ::testing::Test {
   const InProcessCluster cluster_{{.workers = 2, .ps = 1, .transport = Transport::kLocal}};
   const Strategy strategy_ = testing_support::strategy_of(cluster_, Transport::kLocal);
   Model model_ = compile(strategy_.make<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
-  const at::Tensor x_ = torch::ones({32, 2});
-  const Dataset data_ = Dataset::tensors({x_, x_.sum(1, true)}).batch(8);
+  // Four whole batches, of which no worker gets a part.
+  const at::Tensor x_ = torch::ones({4, 8, 2});
+  const Dataset data_ = Dataset::tensors({x_, x_.sum(2, true)});
 };
 
 TEST_F(FitBesideWatchers, TakesTheStepsOfTheNextEpochMeanwhile) {
@@ -349,7 +350,7 @@ TEST_F(FitBesideWatchers, LetsThemSeeAllEpochsOfATrainingThatFails) {
 
 TEST_F(FitBesideWatchers, LetsThemAskWhatAStepDoesWhenItIsLeft) {
   Model model = compile(strategy_.make<torch::nn::Linear>(2, 2), {.loss = sparse_categorical_cross_entropy});
-  const Dataset data = Dataset::tensors({x_, torch::zeros({32}, torch::kLong)}).batch(8);
+  const Dataset data = Dataset::tensors({x_, torch::zeros({4, 8}, torch::kLong)});
   std::function<std::optional<Program>()> program;
   const LambdaCallback keeps(
       {.on_epoch_end = [&](Training& training, const Logs&) { program = training.program; }, .only_watches = true});
