@@ -270,6 +270,67 @@ TEST(MirroredStrategy, MakesOneWriteOfWhatReplicasWrite) {
   EXPECT_THAT(caught([&] { strategy.run(write_any); }).message(), HasSubstr("VariableOptions::aggregation"));
 }
 
+TEST(MirroredStrategy, PutsTogetherWhatReplicasHaveWhenItIsRead) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto make = [&](Aggregation aggregation) {
+    return strategy.make<Variable>(
+        torch::full({}, 1.0F),
+        VariableOptions{.name = "seen", .aggregation = aggregation, .synchronization = Synchronization::kOnRead});
+  };
+  Variable sum = make(Aggregation::kSum), mean = make(Aggregation::kMean), first = make(Aggregation::kOnlyFirstReplica),
+           none = make(Aggregation::kNone);
+  auto count = function([&] {
+    for (Variable* each : {&sum, &mean, &first, &none}) each->assign_add(torch::full({}, replica_id() + 1));
+    return sum.value() + 10 * none.value();
+  });
+  auto outside = function([&] { return sum.value() * 2; });
+  EXPECT_EQ(sum.value().item<float>(), 1) << "what it was made with";
+
+  const PerReplica<at::Tensor> own = strategy.run(count);
+
+  EXPECT_EQ(own.values[0].item<float>(), 22) << "its own, after it was written";
+  EXPECT_EQ(own.values[1].item<float>(), 32);
+  EXPECT_EQ(sum.value().item<float>(), 4);
+  EXPECT_EQ(outside().item<float>(), 8);
+  EXPECT_EQ(mean.value().item<float>(), 2.5F);
+  EXPECT_EQ(first.value().item<float>(), 2);
+  EXPECT_THAT(caught([&] { (void)none.value(); }).message(),
+              AllOf(HasSubstr("read outside of 2 replicas"), HasSubstr("VariableOptions::aggregation")));
+  EXPECT_FALSE(sum.trainable());
+}
+
+TEST(MirroredStrategy, ReadsWhatWasAssignedToAValueOfEachReplica) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto make = [&](Aggregation aggregation, at::ScalarType dtype) {
+    return strategy.make<Variable>(
+        torch::zeros({2}, dtype),
+        VariableOptions{.name = "seen", .aggregation = aggregation, .synchronization = Synchronization::kOnRead});
+  };
+  Variable sum = make(Aggregation::kSum, torch::kLong), mean = make(Aggregation::kMean, torch::kFloat);
+  auto count = function([&] { sum.assign_add(torch::ones({2}, torch::kLong)); });
+  auto again = function([&] { sum.assign(torch::zeros({2}, torch::kLong)); });
+
+  sum.assign(torch::tensor({7, 8}));
+  mean.assign(torch::tensor({3.0F, 4.0F}));
+  strategy.run(count);
+  sum.assign_sub(torch::tensor({1, 0}));
+  const at::Tensor counted = sum.value();
+  again();
+
+  EXPECT_TRUE(counted.equal(torch::tensor({8, 10}))) << counted;
+  EXPECT_TRUE(mean.value().equal(torch::tensor({3.0F, 4.0F})));
+  EXPECT_TRUE(sum.value().equal(torch::zeros({2}, torch::kLong))) << "in a function, too";
+}
+
+TEST(MirroredStrategy, RefusesToPutBoolsTogether) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto flag = strategy.make<Variable>(
+      torch::zeros({}, torch::kBool),
+      VariableOptions{.aggregation = Aggregation::kMean, .synchronization = Synchronization::kOnRead});
+
+  EXPECT_THAT(caught([&] { (void)flag.value(); }).message(), HasSubstr("is bool and read outside of 2 replicas"));
+}
+
 TEST(MirroredStrategy, CountsNothingInABool) {
   const MirroredStrategy strategy(kTwoDevices);
   for (const Aggregation aggregation : {Aggregation::kSum, Aggregation::kMean, Aggregation::kOnlyFirstReplica}) {

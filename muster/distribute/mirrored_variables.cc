@@ -7,6 +7,16 @@
 
 namespace muster {
 
+void give_shares(const std::shared_ptr<Variable::State>& made, const InitialValue& initial) {
+  if (!made->is_put_together()) return;
+  if (initial.rows_on_demand()) {
+    throw invalid_argument("variable \"", made->options.name,
+                           "\": rows that are made on demand are alike in all copies, "
+                           "expected whole values with Synchronization::kOnRead");
+  }
+  Variable(made).assign(made->copies[0].value());
+}
+
 std::shared_ptr<Variable::State> OnEachDevice::create(const InitialValue& initial, VariableOptions options, bool) {
   // What is random is drawn once. Rows that are made on demand follow a rule, which is the same for all.
   const InitialValue value = initial.rows_on_demand() ? initial : InitialValue(initial.tensor());
@@ -18,7 +28,9 @@ std::shared_ptr<Variable::State> OnEachDevice::create(const InitialValue& initia
     copies.emplace_back(std::make_shared<Variable::State>(value, options));
   }
   options.device = devices[0];
-  return Variable::State::mirrored(std::move(copies), std::move(options));
+  auto made = Variable::State::mirrored(std::move(copies), std::move(options));
+  give_shares(made, initial);
+  return made;
 }
 
 std::string OnEachDevice::device_of_one(const VariableOptions& options) const {

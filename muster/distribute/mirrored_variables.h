@@ -27,4 +27,7 @@ class OnEachDevice : public VariableCreator {
   const std::string task_;
 };
 
+// Once it is known who has copies: if a sum of them is read, the first has the initial value and the others 0.
+void give_shares(const std::shared_ptr<Variable::State>& made, const InitialValue& initial);
+
 }  // namespace muster

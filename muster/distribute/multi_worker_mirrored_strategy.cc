@@ -136,7 +136,8 @@ class OnEachWorker : public VariableCreator {
         across_.make_one({.kind = CollectiveKind::kBroadcast, .purpose = str_cat("variable \"", options.name, "\"")},
                          {initial.tensor()})[0];
     std::shared_ptr<Variable::State> made = mirrored_.create(InitialValue(first), std::move(options), split);
-    made->in_step = !across_.alone();
+    made->across = across_;
+    give_shares(made, initial);
     return made;
   }
 
@@ -150,6 +151,7 @@ class SavedByFirst : public SavedVariables {
  public:
   explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
   Write begin_save(const Only& only) const override { return here_->begin_save(only); }
+  void take_part(const Only& only) const override { (void)here_->begin_save(only); }
   void restore(Source source) override { here_->restore(std::move(source)); }
   void check_all_used() const override { here_->check_all_used(); }
   void end_filling() override { here_->end_filling(); }

@@ -240,6 +240,24 @@ TEST_F(TwoWorkers, MakeOneWriteOfWhatAllReplicasWrite) {
       });
 }
 
+TEST_F(TwoWorkers, PutTogetherWhatReplicasHaveWhenItIsRead) {
+  train(
+      [](const MultiWorkerMirroredStrategy& strategy) {
+        auto scope = strategy.scope();
+        Variable seen(torch::full({}, 5.0F),
+                      {.name = "seen", .aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
+        auto count = function([&](at::Tensor x) { seen.assign_add(x); });
+        strategy.run(count, torch::full({}, 1.0F));
+
+        EXPECT_EQ(seen.copies()[0].value().item<float>(), 6);
+        EXPECT_EQ(seen.value().item<float>(), 9);
+      },
+      [](TaskGroup& group) {
+        group.run(first_for("variable \"seen\""), {torch::zeros({})});
+        group.run(sum_for("the value of variable \"seen\""), {torch::full({}, 3.0F)});
+      });
+}
+
 TEST_F(TwoWorkers, ComputeTogetherInLoops) {
   train(
       [](const MultiWorkerMirroredStrategy& strategy) {

@@ -1,11 +1,14 @@
 #include "muster/distribute/saved_variables.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <set>
 #include <utility>
 
 #include "muster/base/log.h"
 #include "muster/distribute/servers/delayed_restore.h"
 #include "muster/graph/device_spec.h"
+#include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/variable.h"
 #include "muster/trace/variable_scope.h"
@@ -24,8 +27,8 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
       if (whole && whole->copies[0].state() != state) continue;
       StoredVariable one = stored_as(*state);
       if (!chosen.take(one)) continue;
+      cells.push_back(whole && whole->is_put_together() ? put_together(*state, whole) : state->cell);
       stored.push_back(std::move(one));
-      cells.push_back(state->cell);
     }
     chosen.check_all_taken();
     return [stored = std::move(stored), cells = std::move(cells)](const std::string& directory,
@@ -38,15 +41,19 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
     ChosenVariables chosen(source.only);
     std::set<std::string> names;
     std::vector<StoredVariable> stored;
+    std::vector<std::shared_ptr<Variable::State>> given;
     for (const auto& state : Variable::State::all_here()) {
       StoredVariable one = stored_as(*state);
       if (!chosen.take(one)) continue;
       names.insert(one.whole);
-      if (source.variables.contains(one.whole)) stored.push_back(std::move(one));
+      if (!source.variables.contains(one.whole)) continue;
+      stored.push_back(std::move(one));
+      given.push_back(state);
     }
     chosen.check_all_taken();
     std::set<std::string> unused = unused_after_match(source, names);
     give(source.checkpoint, stored);
+    empty_shares(given);
     MUSTER_LOG(info) << "restored " << stored.size() << " variables from " << source.checkpoint;
     if (source.only) return;
     later_.begin(std::move(source), std::move(unused));
@@ -60,6 +67,7 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
     const std::optional<std::string> checkpoint = later_.checkpoint_for(name);
     if (!checkpoint) return;
     give(*checkpoint, stored);
+    empty_shares(copies);
     later_.filled(name);
   }
 
@@ -80,6 +88,22 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
             .device = canonical_device(state.options.device, local_worker().devices().default_name()),
             .whole = whole ? whole->options.name : state.options.name,
             .whole_sizes = state.spec.sizes};
+  }
+
+  // What is saved of a variable of which each replica has a value of its own.
+  static std::shared_ptr<VariableCell> put_together(const Variable::State& first,
+                                                    const std::shared_ptr<Variable::State>& whole) {
+    auto now = std::make_shared<VariableCell>(first.options.name, first.spec, first.cell->device());
+    now->assign(Variable(whole).value());
+    return now;
+  }
+
+  // What they were given is what all copies are together.
+  static void empty_shares(const std::vector<std::shared_ptr<Variable::State>>& given) {
+    for (const auto& state : given) {
+      if (!state->is_empty_share()) continue;
+      state->cell->assign(at::zeros({}, scalar_type_of(state->spec.dtype)).expand(state->spec.sizes));
+    }
   }
 
   static void give(const std::string& checkpoint, const std::vector<StoredVariable>& stored) {

@@ -30,6 +30,9 @@ class SavedVariables {
   };
 
   virtual ~SavedVariables() = default;
+  // Of several processes with the same variables those that do not write call it where the one that writes calls
+  // begin_save(): a value may be put together of what all of them have.
+  virtual void take_part([[maybe_unused]] const Only& only) const {}
   // Writes variables into files of a directory, by any thread.
   using Write = std::function<std::vector<ShardEntry>(const std::string& directory, const SaveOptions& options)>;
   // Chooses them now: what is made before they are written is not among them, and what nobody has any more is.
@@ -58,7 +61,7 @@ class SavedVariables {
 };
 
 // Those of this process that live here, whoever has made them. Of a mirrored one the first copy is saved, and all are
-// restored.
+// restored; of one that is put together when it is read, that.
 std::shared_ptr<SavedVariables> variables_of_this_process();
 
 }  // namespace muster

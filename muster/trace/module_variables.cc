@@ -58,6 +58,10 @@ void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool train
   VariableOptions variable{.name = options.prefix.empty() ? name : str_cat(options.prefix, ".", name),
                            .trainable = trainable && tensor.requires_grad(),
                            .device = options.device};
+  if (!trainable) {  // each replica writes to its own, and the first one is saved
+    variable.aggregation = Aggregation::kOnlyFirstReplica;
+    variable.synchronization = Synchronization::kOnRead;
+  }
   // One op may write to several buffers of a layer (batch norm does), and it runs on one device.
   std::optional<VariableScope> beside;
   for (const auto& [other, index] : names_) {
@@ -68,12 +72,8 @@ void ModuleVariables::add(const std::string& name, at::Tensor tensor, bool train
   }
   names_.emplace_back(name, variables_.size());
   variables_.push_back(Variable(Variable::State::adopt(std::move(tensor), std::move(variable))));
-  auto describe = [&](Variable::State& state) {
-    state.modes = modes_;
-    state.own_by_replica = !trainable;
-  };
-  describe(*variables_.back().state());
-  for (const Variable& copy : variables_.back().copies()) describe(*copy.state());
+  variables_.back().state()->modes = modes_;
+  for (const Variable& copy : variables_.back().copies()) copy.state()->modes = modes_;
 }
 
 // Whether the module has the tensor under another name, too.

@@ -132,7 +132,7 @@ void ReplicaContext::check_end() const {
 }
 
 void ReplicaContext::check_everywhere(const Variable::State& variable) const {
-  if (across_.alone() || variable.in_step) return;
+  if (across_.alone() || variable.in_step()) return;
   throw failed_precondition(
       "variable \"", variable.options.name, "\" is written by the replicas of ", across_.size,
       " workers, but was made outside of their strategy, so that each worker has values of its "

@@ -336,6 +336,10 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
                            ") takes int64 ids and one row for each, got ", spec_of(ids).to_string(), " and ",
                            spec_of(updates).to_string());
   }
+  if (variable.state()->is_put_together()) {
+    throw failed_precondition("scatter: each replica has a value of its own of variable \"", variable.name(),
+                              "\" (Synchronization::kOnRead); assign() it as a whole");
+  }
   c10::AutoGradMode no_gradients(false);
   for (const Variable& copy : variable.copies()) scatter(copy, how, ids, updates);
   if (!variable.copies().empty()) return;

@@ -1,7 +1,5 @@
 #include "muster/trace/variable.h"
 
-#include <ATen/ExpandUtils.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -15,7 +13,6 @@
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/device_scope.h"
-#include "muster/trace/read_cache.h"
 #include "muster/trace/replica_context.h"
 #include "muster/trace/thread_state.h"
 #include "muster/trace/tracer/tracer.h"
@@ -358,6 +355,7 @@ std::vector<std::shared_ptr<Variable::State>> Variable::State::all_here() {
 
 Variable::Variable(const InitialValue& initial, VariableOptions options) {
   refuse_while_tracing(options.name);
+  if (options.synchronization == Synchronization::kOnRead) options.trainable = false;
   if (const std::shared_ptr<VariableCreator> creator = VariableScope::current()) {
     state_ = creator->create(initial, std::move(options), /*may_split=*/true);
   } else {
@@ -371,153 +369,6 @@ const std::string& Variable::device() const { return state_->options.device; }
 bool Variable::trainable() const { return state_->options.trainable; }
 at::IntArrayRef Variable::sizes() const { return state_->spec.sizes; }
 at::ScalarType Variable::dtype() const { return scalar_type_of(state_->spec.dtype); }
-
-at::Tensor Variable::value() const {
-  if (!state_->copies.empty()) {
-    if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
-    return copy_here().value();
-  }
-  if (!state_->shards.empty()) {
-    std::vector<at::Tensor> parts;
-    for (const Variable& shard : state_->shards) parts.push_back(shard.value());
-    return at::cat(parts);
-  }
-  auto read = [&] {
-    if (Tracer* tracer = Tracer::current()) {
-      if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
-      return tracer->stand_in(state_);
-    }
-    if (state_->home) return state_->home->read(*state_);
-    state_->local().count_whole_read();
-    return state_->local().read();
-  };
-  ReadCacheScope* cache = ReadCacheScope::current();
-  return cache == nullptr ? read() : cache->value(state_, read);
-}
-
-at::Tensor Variable::memory() const {
-  Tracer* tracer = Tracer::current();
-  if (tracer == nullptr) {
-    throw failed_precondition("the memory of variable \"", name(), "\" is for ops of a traced function");
-  }
-  if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
-  return tracer->stand_in(copy_here().state());
-}
-
-const std::vector<Variable>& Variable::shards() const { return state_->shards; }
-const std::vector<Variable>& Variable::copies() const { return state_->copies; }
-
-Variable Variable::copy_here() const {
-  return state_->copies.empty() ? *this : state_->copies[static_cast<size_t>(replica_id()) % state_->copies.size()];
-}
-
-namespace {
-
-using Write = VariableHome::Write;
-
-void write_here(at::Tensor target, Write how, const at::Tensor& value) {
-  switch (how) {
-    case Write::kAssign: target.copy_(value); break;
-    case Write::kAdd: target.add_(value); break;
-    case Write::kSub: target.sub_(value); break;
-  }
-}
-
-void write(const Variable& variable, Write how, const at::Tensor& value);
-
-at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica,
-                      const AcrossWorkers& across, const std::string& purpose) {
-  at::Tensor sum = by_replica[0][0];
-  if (aggregation == Aggregation::kOnlyFirstReplica) {
-    return across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = purpose}, {sum})[0];
-  }
-  for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
-  sum = across.sum(sum, purpose);
-  if (aggregation == Aggregation::kSum) return sum;
-  const auto replicas = static_cast<int64_t>(by_replica.size()) * across.size;
-  return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
-}
-
-// One of several replicas writes: what all of them write becomes one write.
-void write_with_others(ReplicaContext& replica, const Variable& variable, Write how, const at::Tensor& value) {
-  const Aggregation aggregation = variable.state()->options.aggregation;
-  if (aggregation == Aggregation::kNone) {
-    throw invalid_argument("variable \"", variable.name(), "\" is written by each of ", replica.num_replicas(),
-                           " replicas; let an optimizer write what a module has, and say what becomes of others by "
-                           "VariableOptions::aggregation: kSum, kMean or kOnlyFirstReplica");
-  }
-  if (variable.dtype() == at::kBool && aggregation != Aggregation::kOnlyFirstReplica) {
-    throw invalid_argument("variable \"", variable.name(), "\" is bool and written by each of ", replica.num_replicas(),
-                           " replicas: a sum counts, so use kOnlyFirstReplica, or whole numbers");
-  }
-  replica.check_everywhere(*variable.state());
-  const std::string what = str_cat("a write to variable \"", variable.name(), "\"");
-  // As the variable has it, so that the mean of whole numbers need not be one.
-  replica.merge(what, {variable}, {value.to(variable.dtype())},
-                [variable, how, aggregation, what,
-                 across = replica.across()](const std::vector<ReplicaContext::Tensors>& by_replica) {
-                  c10::AutoGradMode no_gradients(false);
-                  write(variable, how, aggregated(aggregation, by_replica, across, what));
-                });
-}
-
-void write(const Variable& variable, Write how, const at::Tensor& value) {
-  const std::shared_ptr<Variable::State>& state = variable.state();
-  if (!at::is_expandable_to(value.sizes(), variable.sizes())) {
-    throw invalid_argument("variable \"", variable.name(), "\" is ", state->spec.to_string(), "; cannot assign ",
-                           spec_of(value).to_string());
-  }
-  ReplicaContext* replica = ReplicaContext::current();
-  if (replica != nullptr && replica->num_replicas() > 1) return write_with_others(*replica, variable, how, value);
-  if (!state->copies.empty()) {
-    for (const Variable& copy : state->copies) {
-      DeviceScope there(copy.device());
-      write(copy, how, value);
-    }
-    return;
-  }
-  if (!state->shards.empty()) {
-    const at::Tensor rows = value.expand(variable.sizes());
-    int64_t first = 0;
-    for (const Variable& shard : state->shards) {
-      write(shard, how, rows.narrow(0, first, shard.sizes()[0]));
-      first += shard.sizes()[0];
-    }
-    return;
-  }
-  if (Tracer* tracer = Tracer::current()) {
-    c10::AutoGradMode no_gradients(false);
-    return write_here(tracer->stand_in(state), how, value);
-  }
-  if (state->home) return state->home->write(*state, how, value);
-  VariableCell& cell = state->local();
-  at::Tensor target = cell.begin_write(how == Write::kAssign);
-  try {
-    PlainTensors plain;
-    write_here(target, how, value);
-  } catch (...) {
-    cell.end_write(/*keep=*/false);
-    throw;
-  }
-  cell.end_write();
-}
-
-}  // namespace
-
-Variable& Variable::assign(const at::Tensor& value) {
-  write(*this, Write::kAssign, value);
-  return *this;
-}
-
-Variable& Variable::assign_add(const at::Tensor& delta) {
-  write(*this, Write::kAdd, delta);
-  return *this;
-}
-
-Variable& Variable::assign_sub(const at::Tensor& delta) {
-  write(*this, Write::kSub, delta);
-  return *this;
-}
 
 namespace {
 

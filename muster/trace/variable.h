@@ -12,6 +12,7 @@
 
 #include "muster/graph/program.h"
 #include "muster/runtime/variables/variable_store.h"
+#include "muster/trace/across_workers.h"
 #include "muster/trace/initial_value.h"
 
 namespace muster {
@@ -29,11 +30,22 @@ enum class Aggregation {
   kOnlyFirstReplica,  // what the first one writes
 };
 
+// When what replicas write to their copies of a variable becomes one value. Where all of them have the same memory
+// (central storage, parameter servers) it does with each write.
+enum class Synchronization {
+  kOnWrite,  // with each write: the copies are alike, bit for bit
+  // When it is read outside of replicas, by the aggregation: each replica reads and writes a copy of its own, which
+  // costs nothing. With kSum, what is assigned outside is what the first replica has, and the others have 0. Of several
+  // processes all read it together, unless it is kOnlyFirstReplica, which is that of the process. It is not trained.
+  kOnRead,
+};
+
 struct VariableOptions {
   std::string name = "variable";  // made unique within the process: "w", "w_1", …
   bool trainable = true;
   std::string device{};  // partial or full; else the DeviceScope, else the default device
   Aggregation aggregation = Aggregation::kNone;
+  Synchronization synchronization = Synchronization::kOnWrite;
   WireForm wire{};  // of what functions read and write when it lives on another machine; value() and assign() are exact
 };
 // The form of a variable that says nothing itself.
@@ -102,8 +114,7 @@ struct Variable::State : std::enable_shared_from_this<State> {
   std::vector<Variable> shards;
   std::vector<Variable> copies;
   std::weak_ptr<State> copy_of;  // of one of several copies: the whole
-  bool own_by_replica = false;   // a buffer of a module: each replica writes to its copy, and the first one is saved
-  bool in_step = false;          // other processes have copies of it, which change together with it in strategy.run()
+  AcrossWorkers across;          // who has copies of it, which change together with it in strategy.run()
   bool on_demand = false;        // its rows get their initial values when they are first written
   struct PartOf {
     std::string name;
@@ -117,6 +128,13 @@ struct Variable::State : std::enable_shared_from_this<State> {
   std::atomic<uint32_t> adopted_version{0};  // how often that had been written to when its value was the variable's
   std::shared_ptr<const ModuleModes> modes;  // of that module
   at::Tensor shown;                          // as in shown_parameter()
+
+  bool in_step() const { return !across.alone(); }
+  bool own_by_replica() const { return options.synchronization == Synchronization::kOnRead; }
+  // Whether reading it outside of replicas puts together what several of them have.
+  bool is_put_together() const;
+  // Of one of the copies of such a variable: whether what is assigned to the whole is 0 there, since another has it.
+  bool is_empty_share() const;
 
   // What stands for the variable while a function is traced.
   at::Tensor tracing_value() const;

@@ -68,7 +68,11 @@ std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   std::string path = directory_.path_of(step);
   Status written;
   try {
-    if (variables.writes()) path = write(variables.begin_save(only_), SavePace::kFull, step, all);
+    if (variables.writes()) {
+      path = write(variables.begin_save(only_), SavePace::kFull, step, all);
+    } else {
+      variables.take_part(only_);
+    }
   } catch (...) {
     written = status_of(std::current_exception());
   }
@@ -109,6 +113,8 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
               return status_of(std::current_exception());
             }
           });
+    } else {
+      variables.take_part(only_);
     }
   } catch (...) {
     saving.written = status_of(std::current_exception());

@@ -394,6 +394,38 @@ TEST(CheckpointsHere, FillVariablesThatAreMadeLaterUnderEveryStrategy) {
   }
 }
 
+TEST(CheckpointsHere, KeepWhatReplicasHaveTogether) {
+  const std::string directory = ::testing::TempDir() + "/checkpoints_put_together";
+  std::filesystem::remove_all(directory);
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  auto made = [](const Strategy& strategy, const char* name, Aggregation aggregation) {
+    return strategy.make<Variable>(
+        torch::zeros({2}),
+        VariableOptions{.name = name, .aggregation = aggregation, .synchronization = Synchronization::kOnRead});
+  };
+  {
+    const MirroredStrategy strategy(devices);
+    Variable sum = made(strategy, "sum", Aggregation::kSum), mean = made(strategy, "mean", Aggregation::kMean);
+    strategy.run(function([&] {
+      sum.assign_add(torch::full({2}, replica_id() + 1.0F));
+      mean.assign_add(torch::full({2}, replica_id() + 1.0F));
+    }));
+    Checkpoints(strategy, {.directory = directory}).save(1);
+  }
+
+  for (const Strategy& strategy : {Strategy(), Strategy(MirroredStrategy(devices))}) {
+    Variable sum = made(strategy, "sum", Aggregation::kSum);
+    Checkpoints checkpoints(strategy, {.directory = directory});
+    EXPECT_EQ(checkpoints.restore(), 1);
+    const Variable mean = made(strategy, "mean", Aggregation::kMean);
+    Variable again = sum;
+    again.assign_add(torch::ones({2}));
+
+    EXPECT_TRUE(sum.value().equal(torch::full({2}, 4.0F))) << sum.value();
+    EXPECT_TRUE(mean.value().equal(torch::full({2}, 1.5F))) << mean.value();
+  }
+}
+
 TEST(CheckpointsHere, NameWhatIsMissingAndWhatIsTooMuchByTheSameRule) {
   const std::string directory = ::testing::TempDir() + "/checkpoints_by_one_rule";
   std::filesystem::remove_all(directory);

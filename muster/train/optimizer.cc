@@ -299,7 +299,7 @@ void Optimizer::apply(const Gradients& gradients, int divisor) const {
                           });
   }
   for (const Variable& variable : variables_) {
-    if (!variable.state()->in_step) continue;
+    if (!variable.state()->in_step()) continue;
     throw failed_precondition("an optimizer of variable \"", variable.name(),
                               "\" takes a step outside of strategy.run(): every worker would change its own copy only");
   }

@@ -196,7 +196,7 @@ ValueId Tracer::capture(const at::Tensor& tensor) {
     program_.arguments.push_back({value, spec_of(whole), program_.intern_device("")});
     captures_.push_back(whole);
     values_.bind(whole, value);  // never constant: another trip may have written to it
-    if (const auto variable = variable_with_memory(whole)) values_.set_alike(whole, !variable->own_by_replica);
+    if (const auto variable = variable_with_memory(whole)) values_.set_alike(whole, !variable->own_by_replica());
     return values_.find(tensor) ? value : view_of({value, 0}, tensor);  // what shows the same elements is that value
   }
   if (tensor.has_storage()) {

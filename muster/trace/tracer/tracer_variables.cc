@@ -29,7 +29,7 @@ ValueId Tracer::add_variable(const std::shared_ptr<Variable::State>& variable, c
                                 program_.intern_device(variable->options.device), variable->options.wire});
   variables_.push_back(variable);
   values_.bind(stand_in, value);
-  values_.set_alike(stand_in, !variable->own_by_replica);
+  values_.set_alike(stand_in, !variable->own_by_replica());
   stand_in_memories_[ValueTable::storage_of(stand_in)] = variable;
   return value;
 }
@@ -121,7 +121,7 @@ bool Tracer::alike(const at::Tensor& tensor) {
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;
   if (is_own_of_process(tensor)) return false;
   if (values_.knows_storage(tensor)) return values_.alike(tensor);
-  if (const auto variable = variable_with_memory(tensor)) return !variable->own_by_replica;
+  if (const auto variable = variable_with_memory(tensor)) return !variable->own_by_replica();
   return outer_ == nullptr && tensor.has_storage();  // it will be a constant
 }
 
@@ -132,7 +132,7 @@ bool Tracer::is_own_of_process(const at::Tensor& tensor) {
   const auto found = known.find(ValueTable::storage_of(tensor));
   if (found == known.end()) return false;
   const auto whole = found->second->copy_of.lock();
-  return !(whole ? whole->in_step : found->second->in_step);
+  return !(whole ? whole->in_step() : found->second->in_step());
 }
 
 bool Tracer::runs_alike() const {
@@ -154,7 +154,7 @@ void Tracer::note_written(const std::string& op, const at::Tensor& tensor, bool 
       if (tracer->values_.knows_storage(tensor)) tracer->values_.set_alike(tensor, alike);
     }
   }
-  if (!variable || variable->own_by_replica) return;
+  if (!variable || variable->own_by_replica()) return;
   if (whole) root().copy_writes_[variable.get()].push_back(op);
   const ReplicaContext* replica = ReplicaContext::current();
   if (replica == nullptr || replica->num_replicas() == 1) return;
