@@ -17,7 +17,7 @@ struct CoordinatorOptions {
   std::chrono::milliseconds worker_recovery_limit{3'600'000};  // until a lost worker is given up
   // Of one parameter server, that are taken for a short cut of the network. Calls count that did not reach it, once for
   // all that were under way at the same time. Of one whose port refuses connections, which mostly means that it is
-  // gone, so does every 100 ms for which that goes on; the second refusal decides at the earliest.
+  // gone, so does every 50 ms for which that goes on; the second refusal decides at the earliest.
   int transient_ps_failures = 3;
   std::chrono::milliseconds tidy_every{10'000};  // programs of functions that are gone are dropped at the workers
   // Stacks of all threads are logged when no closure ends for so long. Else $MUSTER_COORDINATOR_WATCHDOG_TIMEOUT.

@@ -12,7 +12,7 @@ namespace {
 
 // A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
 constexpr std::chrono::milliseconds kConnecting(5'000);
-constexpr std::chrono::milliseconds kLookAgain(100);  // at a parameter server whose port refused
+constexpr std::chrono::milliseconds kLookAgain(50);  // at a parameter server whose port refused
 
 }  // namespace
 
