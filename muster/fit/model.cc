@@ -148,10 +148,20 @@ struct Model::State {
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
     c10::AutoGradMode gradients(trains);
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
-    try {
+    return about(batch, [&] {
       const Features outputs = forward(batch.inputs);
       const auto judges = criteria_for(outputs.names());
-      return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
+      auto judged = judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
+      judged.sums = [batch, sums = std::move(judged.sums)] { return about(batch, sums); };
+      return judged;
+    });
+  }
+
+  // A failure of libtorch names the batch.
+  template <class Compute>
+  static std::invoke_result_t<Compute> about(const ModelBatch& batch, const Compute& compute) {
+    try {
+      return compute();
     } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
       const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
@@ -171,16 +181,17 @@ struct Model::State {
 
   // One step of one replica: what its examples add up to.
   at::Tensor step(Iterator& it, bool trains, const at::Tensor& by_class) const {
-    if (!trains) return pass(it, trains, by_class).sums;
+    if (!trains) return pass(it, trains, by_class).sums();
     if (options.accumulate == 1) {
       const Criteria::Judged passed = pass(it, trains, by_class);
       optimizer->minimize(passed.loss);
-      return passed.sums;
+      return passed.sums();
     }
     at::Tensor all;
     optimizer->minimize_mean(options.accumulate, [&](int64_t) {
       const Criteria::Judged passed = pass(it, trains, by_class);
-      all = all.defined() ? all + passed.sums : passed.sums;
+      const at::Tensor sums = passed.sums();
+      all = all.defined() ? all + sums : sums;
       return passed.loss;
     });
     return all;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,11 +44,12 @@ class Criteria {
   const std::vector<Criterion>& all() const { return all_; }
   std::string names() const;  // of the outputs that have one, for a message
 
-  // What a batch adds up to: the number of examples, what each loss is divided by, the losses, the metrics; and the
-  // loss to go down. Traced.
+  // The loss to go down, and what a batch adds up to: the number of examples, what each loss is divided by, the losses,
+  // the metrics. Traced. What is asked for after the step has been taken is computed while its writes are under way.
   static constexpr size_t kExamples = 0, kDivisors = 1;  // where they begin
   struct Judged {
-    at::Tensor sums, loss;
+    at::Tensor loss;
+    std::function<at::Tensor()> sums;
   };
   // `by_class`: a weight for each class, if defined. `batches`: whose mean the step goes down; a loss that is
   // a sum is one over all of them. REQUIRES: as many `expected` as criteria.
