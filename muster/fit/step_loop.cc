@@ -3,6 +3,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -20,6 +21,11 @@ using Input = std::variant<Dataset, ModelInput::Make>;
 
 constexpr int kMostBeginnings = 10;  // of a part of an evaluation under which workers die
 constexpr int64_t kPieces = 8;       // that become of such a part, if it can be divided
+
+constexpr size_t kLeastAhead = 4, kMostAhead = 64;  // steps of one worker that are scheduled at a time
+// Between two times that whoever fetches is woken: often enough to show progress and to end, and no oftener, since each
+// time takes a core from those who compute.
+constexpr std::chrono::milliseconds kAwakeAgain(4), kAwakeAtLast(20);
 
 StepLoop::Each adding_to(Totals& totals) {
   return [&totals](const at::Tensor& sums, int64_t) {
@@ -173,7 +179,8 @@ class LoopOnWorkers : public StepLoop {
   // Who takes the steps of one sequence: all workers, or one of them.
   struct Lane {
     std::optional<int> worker{};
-    size_t ahead = kAhead, under_way = 0;  // steps
+    size_t workers = 1;
+    size_t under_way = 0;  // steps
     bool ended = false;
   };
   struct Scheduled {
@@ -196,12 +203,7 @@ class LoopOnWorkers : public StepLoop {
       return done;
     } catch (...) {
       // What is under way ends first, and errors of it are not those of the next run.
-      for (const Scheduled& next : under_way) {
-        try {
-          next.sums.fetch();
-        } catch (const Error&) {
-        }
-      }
+      for (const Scheduled& next : under_way) wait(next);
       try {
         coordinator_.join();
       } catch (const Error&) {
@@ -252,15 +254,23 @@ class LoopOnWorkers : public StepLoop {
       for (bool any = goes_on; any;) {
         any = false;
         for (Lane& lane : lanes_) {
-          if (lane.ended || lane.under_way >= lane.ahead || (count && scheduled >= *count)) continue;
+          if (lane.ended || lane.under_way >= ahead_ * lane.workers || (count && scheduled >= *count)) continue;
           schedule(lane);
           any = true;
         }
       }
       if (under_way.empty()) break;
-      const Scheduled next = std::move(under_way.front());
-      under_way.pop_front();
-      fetch(next);
+      const auto slept = std::chrono::steady_clock::now();
+      const size_t some = ahead_ > kLeastAhead ? (under_way.size() + 1) / 2 : 1;
+      wait(under_way[some - 1]);
+      for (size_t i = 0; i < some; ++i) {
+        const Scheduled next = std::move(under_way.front());
+        under_way.pop_front();
+        fetch(next);
+      }
+      const auto took = std::chrono::steady_clock::now() - slept;
+      if (took < kAwakeAgain) ahead_ = std::min(ahead_ * 2, kMostAhead);
+      if (took > kAwakeAtLast) ahead_ = std::max(ahead_ / 2, kLeastAhead);
     }
     saw_end = join() || saw_end;
     // A function that somebody has scheduled beside this has failed, and somebody else was told why.
@@ -271,6 +281,14 @@ class LoopOnWorkers : public StepLoop {
                          cancelled->task()));
     }
     return done;
+  }
+
+  // Until it has ended, however that was.
+  static void wait(const Scheduled& step) {
+    try {
+      step.sums.fetch();
+    } catch (const Error&) {
+    }
   }
 
   int64_t lost_workers() { return coordinator_.metrics().snapshot().worker_failures; }
@@ -309,7 +327,7 @@ class LoopOnWorkers : public StepLoop {
   // `position`: "" for the beginning; else of data that was dealt out.
   PerWorkerDataset at_workers(bool counted, const std::string& position = {}) {
     dealt_out_ = false;
-    lanes_.assign(1, {.ahead = kAhead * strategy_.workers().size()});
+    lanes_.assign(1, {.workers = strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);
     if (dataset == nullptr) return of_each_worker(std::get<ModelInput::Make>(input_), counted);
     // Each element by one worker, and all of them even if one dies.
@@ -355,14 +373,13 @@ class LoopOnWorkers : public StepLoop {
     }
   }
 
-  static constexpr size_t kAhead = 4;  // steps of one worker that are scheduled at a time
-
   const ParameterServerStrategy strategy_;
   ClusterCoordinator coordinator_;
   const Input input_;
   std::optional<PerWorkerDataset> data_;
-  bool dealt_out_ = false;   // the data, part by part
-  std::vector<Lane> lanes_;  // of it
+  bool dealt_out_ = false;      // the data, part by part
+  std::vector<Lane> lanes_;     // of it
+  size_t ahead_ = kLeastAhead;  // steps of each worker
 };
 
 }  // namespace
