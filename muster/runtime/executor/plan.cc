@@ -9,6 +9,7 @@
 #include "muster/base/status.h"
 #include "muster/graph/op_table.h"
 #include "muster/graph/op_traits.h"
+#include "muster/runtime/executor/memory_orders.h"
 #include "muster/runtime/executor/plan_step.h"
 #include "muster/runtime/gpu/fused_steps.h"
 #include "muster/runtime/gpu/gpu_graph.h"
@@ -36,7 +37,8 @@ class Planner {
         catalog_(catalog),
         tuner_(tuner),
         aliases_(program_, argument_classes),
-        targets_(targets_of_products(program_)) {}
+        targets_(targets_of_products(program_)),
+        fixed_order_(fixed_orders(program_, aliases_)) {}
 
   void build() {
     bind_inputs();
@@ -192,8 +194,9 @@ class Planner {
                                step.results[0].size(), " tensors of an element of ", next->specs.size());
       }
       // An element may be a view of memory that belongs to its sequence.
-      next->copies = std::any_of(step.results[0].begin(), step.results[0].end(),
-                                 [&](ValueId value) { return value >= 0 && !keeps_no_order(aliases_.group(value)); });
+      next->copies = std::any_of(step.results[0].begin(), step.results[0].end(), [&](ValueId value) {
+        return value >= 0 && (aliases_.written(aliases_.group(value)) || !keeps_no_order(aliases_.group(value)));
+      });
     }
     if (auto* call = step.as<Step::Op>()) {
       // Without gradients it would not make the workspace of its backward pass, which is its last result.
@@ -256,8 +259,9 @@ class Planner {
       }
     }
     if (free_results) call->choice = KernelChoice::make(call->op, facts.images, step.device, *tuner_, image_order_);
-    const bool passes_on = any && free_results && facts.any_order;
-    if (passes_on) call->one_order = step.slots.size() > 1;
+    const bool sums = any && free_results && adds_in_any_order(program_, aliases_, fixed_order_, step.instruction);
+    const bool passes_on = any && free_results && (facts.any_order || sums);
+    if (passes_on) call->one_order = !sums && step.slots.size() > 1;
     if ((free_results && call->choice) || passes_on) {
       for (const auto& values : step.results) {
         for (ValueId value : values) {
@@ -335,16 +339,7 @@ class Planner {
     call->subtracts = op_name != "aten::add_.Tensor" && op_name != "aten::_foreach_add_.List";
   }
 
-  bool keeps_no_order(int group) {
-    if (fixed_order_.empty()) {
-      fixed_order_.assign(program_.num_values, false);
-      for (const Instruction& instruction : program_.instructions) {
-        if (!facts_[instruction.op].by_strides) continue;
-        for_each_value(instruction.arguments[0], [&](ValueId value) { fixed_order_[aliases_.group(value)] = true; });
-      }
-    }
-    return !aliases_.written(group) && !fixed_order_[group];
-  }
+  bool keeps_no_order(int group) const { return !fixed_order_[group]; }
 
   // A constant lives on the CPU; a step on another device uses a copy that is made once.
   void bring_constants(Step& step) {
@@ -531,6 +526,7 @@ class Planner {
   Autotuner* const tuner_;
   const Aliases aliases_;
   const std::vector<ValueId> targets_;                                // weight_order.h
+  const std::vector<bool> fixed_order_;                               // by alias group (memory_orders.h)
   absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<OpFacts> facts_;                        // of the program's ops
@@ -543,7 +539,6 @@ class Planner {
   absl::flat_hash_map<std::string, int32_t> last_turn_;  // task, or kCollectives -> the event of the last one so far
   std::vector<bool> unordered_;  // value -> a chosen kernel may have left it in another order of memory
   std::shared_ptr<ImageOrder> image_order_ = std::make_shared<ImageOrder>(false);
-  std::vector<bool> fixed_order_;  // alias group -> viewed by strides
   std::set<std::pair<int32_t, int32_t>> awaited_;
   absl::flat_hash_map<ValueId, size_t> constant_of_value_;
   std::map<std::pair<ValueId, std::string>, ValueId> moved_constants_;
