@@ -21,6 +21,7 @@ inline const std::map<std::string, std::string>& schemas() {
     for (const char* schema : {
              "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
              "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
+             "aten::add_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)",
              "aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
              "aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
              "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor",
@@ -30,13 +31,15 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::mm(Tensor self, Tensor mat2) -> Tensor",
              "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
              "aten::relu(Tensor self) -> Tensor",
+             "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] "
+             "dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+             "aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+             "pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor",
              "aten::__lshift__.Scalar(Tensor self, Scalar other) -> Tensor",
              "aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
-             "int[2] "
-             "dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+             "int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
              "aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] "
-             "stride, "
-             "int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+             "stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
              "aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor",
              "aten::relu_(Tensor(a!) self) -> Tensor(a!)",
              "aten::t(Tensor(a) self) -> Tensor(a)",
@@ -48,6 +51,9 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",
              "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? "
              "running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+             "aten::native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, "
+             "Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) "
+             "-> (Tensor, Tensor, Tensor)",
              "aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)",
              "aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
              "pin_memory=None, MemoryFormat? memory_format=None) -> Tensor",
@@ -169,15 +175,13 @@ inline Program loop_program() {
   body.argument({DType::kLong, {}});
   ValueId state = body.argument(), input = body.argument(), counter = body.argument();
   body.add_(counter, input);
-  ValueId sum = body.add(state, input);
-  Program inside = body.finish({sum});
+  Program inside = body.finish({body.add(state, input)});
 
   Builder outer("train");
   ValueId x = outer.argument(), w = outer.argument(), counts = outer.variable("counter");
   int32_t index = outer.body(std::move(inside));
   size_t loop = outer.instruction(kLoop.name, {integer(3), refs({x}), refs({w, counts})}, {1, 1, 1}, "", {index});
-  ValueId result = outer.program.instructions[loop].results[0][0];
-  return outer.finish({result});
+  return outer.finish({outer.program.instructions[loop].results[0][0]});
 }
 
 // A step of stochastic gradient descent on one matrix: forward, a made-up gradient, two updates.

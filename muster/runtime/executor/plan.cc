@@ -11,8 +11,10 @@
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/executor/memory_orders.h"
 #include "muster/runtime/executor/plan_step.h"
+#include "muster/runtime/gpu/fused_images.h"
 #include "muster/runtime/gpu/fused_steps.h"
 #include "muster/runtime/gpu/gpu_graph.h"
+#include "muster/runtime/gpu/image_ops.h"
 #include "muster/runtime/gpu/stretches.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/ops/forward_indices.h"
@@ -37,6 +39,7 @@ class Planner {
         catalog_(catalog),
         tuner_(tuner),
         aliases_(program_, argument_classes),
+        recorded_(program_.num_values),
         targets_(targets_of_products(program_)),
         fixed_order_(fixed_orders(program_, aliases_)) {}
 
@@ -67,6 +70,9 @@ class Planner {
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       const bool gpu = plan_.lane_torch_devices[lane].is_cuda(), records = gpu && GpuGraph::available();
       if (gpu && tuner_ != nullptr) fuse_activations(plan_.lanes[lane], program_);
+      if (gpu && tuner_ != nullptr && image_ops::run_on(plan_.lane_torch_devices[lane])) {
+        fuse_images(plan_, lane, aliases_, recorded_);
+      }
       plan_.stretches.push_back(records ? find_stretches(plan_, lane, aliases_) : std::vector<Stretch>());
     }
     for (auto& lane : plan_.lanes) {
@@ -525,6 +531,7 @@ class Planner {
   const OpCatalog& catalog_;
   Autotuner* const tuner_;
   const Aliases aliases_;
+  const ValueId recorded_;                                            // values of the program as it came
   const std::vector<ValueId> targets_;                                // weight_order.h
   const std::vector<bool> fixed_order_;                               // by alias group (memory_orders.h)
   absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps
