@@ -155,6 +155,7 @@ const OpTable<OpForm>& forms() {
   static const ImageKernels average_pooling_backward{{0, 1}};
   static const ImageKernels normalization{.images = {0}, .follows_on_gpus = true};
   static const ImageKernels normalization_backward{.images = {0, 1}, .follows_on_gpus = true};
+  static const ImageKernels copy{.images = {}, .follows_on_gpus = true};
   static const auto& table = *new OpTable<OpForm>{
       // Views. A value of a program keeps its shape, so a tensor whose shape changes in place (t_) is another value
       // from
@@ -228,6 +229,7 @@ const OpTable<OpForm>& forms() {
       {"aten::max_pool2d_with_indices_backward", {.images = &max_pooling_backward}},
       {"aten::avg_pool2d", {.images = &pooling}},
       {"aten::avg_pool2d_backward", {.images = &average_pooling_backward}},
+      {"aten::_to_copy", {.images = &copy}},
       {"aten::native_batch_norm", {.images = &normalization}},
       {"aten::native_batch_norm_backward", {.images = &normalization_backward}},
   };

@@ -23,7 +23,8 @@ struct OpFamily {
 
 // An op with images, which libtorch can also run with these in channels-last order.
 struct ImageKernels {
-  std::vector<int> images;       // positions; one for a forward op, several for a backward op
+  std::vector<int> images;       // positions; one for a forward op, several for a backward op; none: a copy, whose last
+                                 // argument is the order of its result
   std::string_view native{};     // libtorch's own convolution, where the op has one
   bool follows_on_gpus = false;  // takes the order that others have chosen there, and cannot be tried without effects
 };

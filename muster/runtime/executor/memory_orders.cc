@@ -1,5 +1,8 @@
 #include "muster/runtime/executor/memory_orders.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "muster/graph/op_table.h"
 
 namespace muster {
@@ -22,6 +25,13 @@ bool is_plain_sum(const Program& program, const Aliases& aliases, const Instruct
     if (shares) return false;
   }
   return true;
+}
+
+// Positions of images and weights; nothing for other ops.
+std::vector<size_t> convolved_operands(std::string_view op) {
+  if (op == "aten::convolution") return {0, 1};
+  if (op == "aten::convolution_backward") return {1, 2};
+  return {};
 }
 
 }  // namespace
@@ -58,6 +68,24 @@ bool adds_in_any_order(const Program& program, const Aliases& aliases, const std
                        size_t instruction) {
   const Instruction& sum = program.instructions[instruction];
   return is_plain_sum(program, aliases, sum) && !fixed[aliases.group(operand(sum, 0)->id)];
+}
+
+std::vector<bool> only_convolved(const Program& program) {
+  std::vector<bool> convolved(program.num_values, false), otherwise(program.num_values, false);
+  for (const Instruction& instruction : program.instructions) {
+    const std::vector<size_t> operands = convolved_operands(program.op_of(instruction).name);
+    for (size_t i = 0; i < instruction.arguments.size(); ++i) {
+      const bool here = std::find(operands.begin(), operands.end(), i) != operands.end();
+      for_each_value(instruction.arguments[i], [&](ValueId value) {
+        if (value >= 0) (here ? convolved : otherwise)[value] = true;
+      });
+    }
+  }
+  for (ValueId output : program.outputs) {
+    if (output >= 0) otherwise[output] = true;
+  }
+  for (size_t i = 0; i < convolved.size(); ++i) convolved[i] = convolved[i] && !otherwise[i];
+  return convolved;
 }
 
 }  // namespace muster

@@ -16,4 +16,8 @@ std::vector<bool> fixed_orders(const Program& program, const Aliases& aliases);
 bool adds_in_any_order(const Program& program, const Aliases& aliases, const std::vector<bool>& fixed,
                        size_t instruction);
 
+// By value: whether convolutions and their backward are all that uses it, as an image or as weights. They bring such
+// operands to the order that they want, so it is best made in that.
+std::vector<bool> only_convolved(const Program& program);
+
 }  // namespace muster

@@ -65,4 +65,21 @@ TEST(MemoryOrders, FixesThatOfWhatIsAddedToItself) {
   EXPECT_TRUE(is_fixed(program, made));
 }
 
+TEST(MemoryOrders, KnowsWhatIsOnlyConvolved) {
+  Builder builder;
+  const ValueId x = builder.argument(), w = builder.argument(), v = builder.argument();
+  auto convolved = [&](ValueId image, ValueId weights) {
+    const Argument one = testing_support::integers({1, 1}), none = testing_support::integers({0, 0});
+    return builder.op("aten::convolution", {ref(image), ref(weights), {}, one, none, one, {false}, none, integer(1)});
+  };
+  const ValueId y = convolved(x, w), z = convolved(y, v);
+  const Program program = builder.finish({builder.relu(z), v});
+
+  const std::vector<bool> only = only_convolved(program);
+
+  EXPECT_TRUE(only[x] && only[w] && only[y]);
+  EXPECT_FALSE(only[v]) << "it comes out, too";
+  EXPECT_FALSE(only[z]);
+}
+
 }  // namespace muster::memory_orders_test

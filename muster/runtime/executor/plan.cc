@@ -41,7 +41,8 @@ class Planner {
         aliases_(program_, argument_classes),
         recorded_(program_.num_values),
         targets_(targets_of_products(program_)),
-        fixed_order_(fixed_orders(program_, aliases_)) {}
+        fixed_order_(fixed_orders(program_, aliases_)),
+        only_convolved_(only_convolved(program_)) {}
 
   void build() {
     bind_inputs();
@@ -264,7 +265,10 @@ class Planner {
         if (value >= 0) free_results = free_results && keeps_no_order(aliases_.group(value));
       }
     }
-    if (free_results) call->choice = KernelChoice::make(call->op, facts.images, step.device, *tuner_, image_order_);
+    const bool copies = facts.images != nullptr && facts.images->images.empty();
+    if (free_results && (!copies || only_convolved_[step.results[0][0]])) {
+      call->choice = KernelChoice::make(call->op, facts.images, step.device, *tuner_, image_order_);
+    }
     const bool sums = any && free_results && adds_in_any_order(program_, aliases_, fixed_order_, step.instruction);
     const bool passes_on = any && free_results && (facts.any_order || sums);
     if (passes_on) call->one_order = !sums && step.slots.size() > 1;
@@ -533,7 +537,7 @@ class Planner {
   const Aliases aliases_;
   const ValueId recorded_;                                            // values of the program as it came
   const std::vector<ValueId> targets_;                                // weight_order.h
-  const std::vector<bool> fixed_order_;                               // by alias group (memory_orders.h)
+  const std::vector<bool> fixed_order_, only_convolved_;              // by alias group, and by value (memory_orders.h)
   absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<OpFacts> facts_;                        // of the program's ops

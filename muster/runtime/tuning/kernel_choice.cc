@@ -119,6 +119,14 @@ void multiply_patches(std::vector<c10::IValue>& stack) {
   stack = {at::Tensor(), of_weights, of_bias};
 }
 
+// The last argument of a copy is the order of its result.
+void copy_in_order(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack, bool channels_last) {
+  if (channels_last && is_image(stack[0]) && stack.back().isNone()) {
+    stack.back() = static_cast<int64_t>(at::MemoryFormat::ChannelsLast);
+  }
+  op.callBoxed(stack);
+}
+
 // REQUIRES: is_usual_convolution(stack, shift).
 WinogradConvolution winograd_of(const std::vector<c10::IValue>& stack, size_t shift) {
   const std::vector<int64_t> padding = of_two(stack[4 + shift]);
@@ -143,6 +151,7 @@ KernelChoice::KernelChoice(const c10::OperatorHandle& op, const ImageKernels& ke
 void KernelChoice::call(std::vector<c10::IValue>& stack) {
   const bool channels_last = channels_last_->load(std::memory_order_relaxed);
   if (kernels_.follows_on_gpus) {
+    if (kernels_.images.empty()) return copy_in_order(op_, stack, channels_last);
     if (!channels_last && normalize_by_cudnn(op_.operator_name().name, stack)) return;
     return call_with(channels_last ? Kernel::kChannelsLast : Kernel::kRecorded, stack, channels_last);
   }
@@ -202,6 +211,11 @@ void KernelChoice::call_with(Kernel kernel, std::vector<c10::IValue>& stack, boo
     if (!is_image(stack[position])) continue;
     const at::Tensor& image = stack[position].toTensor();
     stack[position] = kernel == Kernel::kChannelsLast ? in_channels_last_order(image) : in_usual_order(image);
+  }
+  // On GPUs libtorch takes weights in channels-last order for a wish that the images be in it, too.
+  const size_t weights = kernels_.images.size();
+  if (native_ && kernel != Kernel::kChannelsLast && is_image(stack[weights]) && stack[weights].toTensor().is_cuda()) {
+    stack[weights] = in_usual_order(stack[weights].toTensor());
   }
   std::optional<MeasuredConvolutions> measured;
   if (native_ && stack[0].toTensor().is_cuda() && tuner_.measures()) measured.emplace();

@@ -375,6 +375,26 @@ TEST(KernelChoice, ReturnsChannelsLastImagesOnceOneOfTheProgramWantsThem) {
   EXPECT_TRUE(stack[0].toTensor().is_contiguous(at::MemoryFormat::ChannelsLast));
 }
 
+TEST(KernelChoice, CopiesImagesToTheOrderThatOthersHaveChosenOnGpus) {
+  PlainTensors plain;
+  Autotuner table;
+  auto order = std::make_shared<ImageOrder>(false);
+  const ImageKernels* kernels = form_of("aten::_to_copy").images;
+  const auto copy = KernelChoice::make(op("aten::_to_copy"), kernels, at::Device(at::kCUDA, 0), table, order);
+  const at::Tensor weights = torch::rand({4, 3, 3, 3});
+  auto copied = [&] {
+    std::vector<c10::IValue> stack{weights, at::kDouble, {}, {}, {}, false, {}};
+    copy->call(stack);
+    return stack[0].toTensor();
+  };
+
+  EXPECT_TRUE(copied().is_contiguous());
+  order->store(true);
+  EXPECT_TRUE(copied().is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(torch::equal(copied(), weights.to(torch::kDouble)));
+  EXPECT_EQ(choice_for("aten::_to_copy", table, order), nullptr) << "on CPUs";
+}
+
 TEST(MeasuredConvolutions, LeaveTheSwitchAsTheyFoundItWhoeverGoesFirst) {
   ASSERT_FALSE(at::globalContext().benchmarkCuDNN());
   auto first = std::make_unique<MeasuredConvolutions>(), second = std::make_unique<MeasuredConvolutions>();
