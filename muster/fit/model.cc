@@ -70,7 +70,9 @@ void warn_of_end(const Training& training, int64_t taken, int64_t wanted) {
 
 // A weight for each class from 0 on.
 at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
-  if (class_weight.begin()->first < 0) throw invalid_argument("class_weight: of class ", class_weight.begin()->first);
+  if (class_weight.begin()->first < 0)
+    throw invalid_argument("class_weight: of class ", class_weight.begin()->first,
+                           ", expected numbers of classes, from 0 on");
   const int64_t last = class_weight.rbegin()->first;
   if (last > 1'000'000) throw invalid_argument("class_weight: of class ", last, ", expected at most 1,000,000");
   at::Tensor table = at::ones({last + 2});
@@ -148,20 +150,10 @@ struct Model::State {
   Criteria::Judged pass(Iterator& it, bool trains, const at::Tensor& by_class) const {
     c10::AutoGradMode gradients(trains);
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
-    return about(batch, [&] {
+    try {
       const Features outputs = forward(batch.inputs);
       const auto judges = criteria_for(outputs.names());
-      auto judged = judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
-      judged.sums = [batch, sums = std::move(judged.sums)] { return about(batch, sums); };
-      return judged;
-    });
-  }
-
-  // A failure of libtorch names the batch.
-  template <class Compute>
-  static std::invoke_result_t<Compute> about(const ModelBatch& batch, const Compute& compute) {
-    try {
-      return compute();
+      return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
     } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
       const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
@@ -181,17 +173,16 @@ struct Model::State {
 
   // One step of one replica: what its examples add up to.
   at::Tensor step(Iterator& it, bool trains, const at::Tensor& by_class) const {
-    if (!trains) return pass(it, trains, by_class).sums();
+    if (!trains) return pass(it, trains, by_class).sums;
     if (options.accumulate == 1) {
       const Criteria::Judged passed = pass(it, trains, by_class);
       optimizer->minimize(passed.loss);
-      return passed.sums();
+      return passed.sums;
     }
     at::Tensor all;
     optimizer->minimize_mean(options.accumulate, [&](int64_t) {
       const Criteria::Judged passed = pass(it, trains, by_class);
-      const at::Tensor sums = passed.sums();
-      all = all.defined() ? all + sums : sums;
+      all = all.defined() ? all + passed.sums : passed.sums;
       return passed.loss;
     });
     return all;

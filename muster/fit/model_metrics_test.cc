@@ -5,10 +5,8 @@
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
-#include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/fit/test_metric_tasks.h"
-#include "muster/graph/dump.h"
 
 namespace muster::model_metrics_test {
 namespace {
@@ -54,23 +52,6 @@ TEST(ModelMetrics, GoDownTheLossOfTheWholeBatch) {
 
     EXPECT_TRUE(torch::allclose(trained(MirroredStrategy()), trained(Strategy()), 1e-5, 1e-6)) << task.name;
   }
-}
-
-TEST(ModelMetrics, AreAddedUpWhileTheStepIsAppliedElsewhere) {
-  Model model = compile(
-      torch::nn::Linear(4, 3),
-      {.optimizer = Sgd({.learning_rate = 0.1}), .loss = sparse_categorical_cross_entropy, .metrics = {Accuracy()}});
-  std::string program;
-  const LambdaCallback watch(
-      {.on_epoch_end = [&](Training& training, const Logs&) { program = dump(*training.program()); }});
-
-  model.fit(Dataset::tensors({torch::randn({8, 4}), torch::randint(3, {8})}).batch(4),
-            {.callbacks = {watch}, .verbose = kQuiet});
-
-  const size_t update = program.rfind("descend"), accuracy = program.find("argmax");
-  ASSERT_NE(update, std::string::npos);
-  ASSERT_NE(accuracy, std::string::npos);
-  EXPECT_LT(update, accuracy) << "nobody waits for the metrics of a step before its gradients are sent:\n" << program;
 }
 
 TEST(ModelMetrics, WeighClassesOnTwoDevicesAsOnOne) {

@@ -310,37 +310,6 @@ auto about(const Criterion& criterion, const Compute& compute) {
   }
 }
 
-// What a batch adds up to.
-at::Tensor sums_of(const std::vector<Criterion>& all, const Features& outputs, const std::vector<at::Tensor>& targets,
-                   const std::vector<Counted>& weighted, const std::vector<LossOfBatch>& losses, int64_t examples) {
-  c10::AutoGradMode no_gradients(false);
-  const at::TensorOptions as_sums = outputs.tensors()[all[0].place].options().requires_grad(false).dtype(at::kDouble);
-  std::vector<at::Tensor> sums = counts(examples, losses, as_sums);
-  for (const LossOfBatch& of_batch : losses) {
-    // One op: nobody needs the mean itself, whose gradient is known without it.
-    const at::Tensor& each = of_batch.each;
-    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * static_cast<double>(examples)).reshape({1})
-                                   : (each.dim() == 1 ? each : each.flatten()).sum({0}, /*keepdim=*/true, at::kDouble));
-  }
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Criterion& criterion = all[i];
-    if (criterion.metrics.empty()) continue;
-    about(criterion, [&] {
-      const at::Tensor output = filled_where_masked(weighted[i].mask, outputs.tensors()[criterion.place].detach(), 1);
-      const at::Tensor weights = in_one(weighted[i], examples, output);
-      const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
-      // Softmax, which takes longer than to look for the highest, leaves the order as it is.
-      const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
-      for (const Metric& metric : criterion.metrics) {
-        const bool as_it_is =
-            metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
-        sums.push_back(metric.sums(as_it_is ? output : probabilities, targets[i], weights, criterion.loss.outputs()));
-      }
-    });
-  }
-  return at::cat(sums);
-}
-
 }  // namespace
 
 Criteria::Criteria(std::vector<std::string> outputs, const PerOutput<Loss>& losses, const PerOutput<double>& weights,
@@ -414,10 +383,32 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     });
   }
 
-  return {.loss = loss,
-          .sums = [all = all_, outputs, targets = std::move(targets), weighted = std::move(weighted),
-                   losses = std::move(losses),
-                   examples] { return sums_of(all, outputs, targets, weighted, losses, examples); }};
+  c10::AutoGradMode no_gradients(false);
+  const at::TensorOptions as_sums = outputs.tensors()[all_[0].place].options().requires_grad(false).dtype(at::kDouble);
+  std::vector<at::Tensor> sums = counts(examples, losses, as_sums);
+  for (const LossOfBatch& of_batch : losses) {
+    // One op: nobody needs the mean itself, whose gradient is known without it.
+    const at::Tensor& each = of_batch.each;
+    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * static_cast<double>(examples)).reshape({1})
+                                   : (each.dim() == 1 ? each : each.flatten()).sum({0}, /*keepdim=*/true, at::kDouble));
+  }
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const Criterion& criterion = all_[i];
+    if (criterion.metrics.empty()) continue;
+    about(criterion, [&] {
+      const at::Tensor output = filled_where_masked(weighted[i].mask, outputs.tensors()[criterion.place].detach(), 1);
+      const at::Tensor weights = in_one(weighted[i], examples, output);
+      const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
+      // Softmax, which takes longer than to look for the highest, leaves the order as it is.
+      const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
+      for (const Metric& metric : criterion.metrics) {
+        const bool as_it_is =
+            metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
+        sums.push_back(metric.sums(as_it_is ? output : probabilities, targets[i], weights, criterion.loss.outputs()));
+      }
+    });
+  }
+  return {at::cat(sums), loss};
 }
 
 size_t Criteria::losses() const {

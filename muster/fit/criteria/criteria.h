@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,12 +43,11 @@ class Criteria {
   const std::vector<Criterion>& all() const { return all_; }
   std::string names() const;  // of the outputs that have one, for a message
 
-  // The loss to go down, and what a batch adds up to: the number of examples, what each loss is divided by, the losses,
-  // the metrics. Traced. What is asked for after the step has been taken is computed while its writes are under way.
+  // What a batch adds up to: the number of examples, what each loss is divided by, the losses, the metrics; and the
+  // loss to go down. Traced.
   static constexpr size_t kExamples = 0, kDivisors = 1;  // where they begin
   struct Judged {
-    at::Tensor loss;
-    std::function<at::Tensor()> sums;
+    at::Tensor sums, loss;
   };
   // `by_class`: a weight for each class, if defined. `batches`: whose mean the step goes down; a loss that is
   // a sum is one over all of them. REQUIRES: as many `expected` as criteria.

@@ -31,10 +31,9 @@ struct Number {
 Number loss_of(const Loss& loss, const at::Tensor& output, const Expected& expected, const at::Tensor& by_class = {}) {
   const Criteria criteria({"output"}, loss, {}, {});
   const Criteria::Judged judged = criteria.judge({{"output"}, {output}}, {expected}, by_class);
-  const at::Tensor sums = judged.sums();
-  const double* const first = sums.const_data_ptr<double>();
-  EXPECT_EQ(sums.numel(), criteria.length());
-  return {judged.loss.item<double>(), criteria.logs({first, first + sums.numel()})["loss"]};
+  const double* const sums = judged.sums.const_data_ptr<double>();
+  EXPECT_EQ(judged.sums.numel(), criteria.length());
+  return {judged.loss.item<double>(), criteria.logs({sums, sums + judged.sums.numel()})["loss"]};
 }
 
 void expect_loss(const Loss& loss, const at::Tensor& output, const Expected& expected, double number) {
@@ -126,9 +125,8 @@ TEST(Criteria, PassOverTargetsThatAreNoNumbersWhereAMaskSaysSo) {
     const at::Tensor output = of.clone().requires_grad_();
     const Criteria::Judged judged = criteria.judge({{"output"}, {output}}, {expected}, {});
     judged.loss.backward();
-    const at::Tensor sums = judged.sums();
-    const double* const first = sums.const_data_ptr<double>();
-    return Seen{judged.loss.detach(), output.grad(), criteria.logs({first, first + sums.numel()})};
+    const double* const sums = judged.sums.const_data_ptr<double>();
+    return Seen{judged.loss.detach(), output.grad(), criteria.logs({sums, sums + judged.sums.numel()})};
   };
   const at::Tensor counted = torch::tensor({0, 2});
 
@@ -159,7 +157,7 @@ TEST(Criteria, PassOverLabelsThatAreNoClassesWhereAMaskSaysSo) {
         const Criteria::Judged judged =
             criteria.judge({{"output"}, {row(of)}}, {{.target = row(target), .mask = row(mask)}}, {});
         judged.loss.backward();
-        return std::tuple(judged.loss.detach(), of.grad(), judged.sums());
+        return std::tuple(judged.loss.detach(), of.grad(), judged.sums);
       };
       for (const bool in_rows : {true, false}) {
         const auto [loss, gradient, sums] = see(padded, in_rows);
@@ -197,7 +195,7 @@ TEST(Criteria, MakeASumOverAllBatchesOfAStep) {
 
   // The step goes down the mean of both.
   EXPECT_NEAR((first.loss + second.loss).item<double>() / 2, 21, 1e-6);
-  const at::Tensor sums = first.sums() + second.sums();
+  const at::Tensor sums = first.sums + second.sums;
   EXPECT_NEAR(criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()})["loss"], 21, 1e-6);
 }
 
@@ -205,7 +203,7 @@ TEST(Criteria, AddUpExactlyOverBatchesOfDifferentLengths) {
   const Criteria criteria({"output"}, kOutput, {},
                           {MeanOf("mean", [](const at::Tensor& output, const at::Tensor&) { return output; })});
   auto sums_of = [&](const at::Tensor& output, const at::Tensor& mask) {
-    return criteria.judge({{"output"}, {output}}, {{.target = output, .mask = mask}}, {}).sums();
+    return criteria.judge({{"output"}, {output}}, {{.target = output, .mask = mask}}, {}).sums;
   };
   const at::Tensor sums = sums_of(kValues.narrow(0, 0, 1), kMask.narrow(0, 0, 1)) +
                           sums_of(kValues.slice(0, 1, 2).slice(1, 0, 1), torch::tensor({{true}}));

@@ -96,7 +96,7 @@ TEST(Metrics, OfEntropyAreThoseOfKeras) {
 // What judge() makes of outputs that the loss takes for something.
 double judged(const Loss& loss, const Metric& metric, const at::Tensor& output, const at::Tensor& target) {
   const Criteria criteria({"output"}, loss, {}, {metric});
-  const at::Tensor sums = criteria.judge({{"output"}, {output}}, {{.target = target}}, {}).sums();
+  const at::Tensor sums = criteria.judge({{"output"}, {output}}, {{.target = target}}, {}).sums;
   return criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()})[metric.name()];
 }
 
@@ -234,7 +234,7 @@ TEST(Metrics, OfRanksLookAtScoresAndNotAtProbabilitiesThatAreRoundedToOneNumber)
   const at::Tensor scores = torch::tensor({{200.F, 0.F, 50.F}});  // the last two have the probability 0
   const Criteria criteria({"output"}, sparse_categorical_cross_entropy, {}, {TopKAccuracy(2)});
 
-  const at::Tensor sums = criteria.judge({{"output"}, {scores}}, {{.target = torch::tensor({2})}}, {}).sums();
+  const at::Tensor sums = criteria.judge({{"output"}, {scores}}, {{.target = torch::tensor({2})}}, {}).sums;
 
   const Logs logs = criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()});
   EXPECT_EQ(logs["top_k_accuracy"], 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "muster/graph/op_traits.h"
 
@@ -48,6 +49,43 @@ Homes::Homes(const Program& program, const std::string& driver, const std::map<V
   }
 }
 
+namespace {
+
+// Whether nobody but the driver's own results waits for the instruction: no other task, nothing that has an effect, and
+// no memory that such a one works on afterwards.
+std::vector<bool> only_for_results(const Program& program, const Aliases& aliases, const Homes& homes,
+                                   const std::string& driver) {
+  std::vector<bool> result(program.instructions.size(), false);
+  std::vector<bool> awaited(program.num_values, false);
+  std::vector<bool> read_later(aliases.num_groups(), false), written_later(aliases.num_groups(), false);
+  for (size_t number = program.instructions.size(); number-- > 0;) {
+    const Instruction& instruction = program.instructions[number];
+    const std::string& op = program.op_of(instruction).name;
+    bool needed = homes.task[number] != driver || aliases.acts(number) || aliases.draws(number) || is_control(op) ||
+                  op == kNext.name;
+    for (const auto& values : instruction.results) {
+      for (ValueId value : values) needed = needed || (value != kNoValue && awaited[value]);
+    }
+    auto for_each_operand = [&](const auto& visit) {
+      for (const Argument& argument : instruction.arguments) for_each_value(argument, visit);
+    };
+    for_each_operand([&](ValueId id) {
+      const int group = aliases.group(id);
+      needed = needed || written_later[group] || (aliases.writes(number, group) && read_later[group]);
+    });
+    result[number] = !needed;
+    if (!needed) continue;
+    for_each_operand([&](ValueId id) {
+      awaited[id] = true;
+      const int group = aliases.group(id);
+      (aliases.writes(number, group) ? written_later : read_later)[group] = true;
+    });
+  }
+  return result;
+}
+
+}  // namespace
+
 std::vector<size_t> order_by_rounds(const Program& program, const Aliases& aliases, const Homes& homes,
                                     const std::string& driver) {
   // The answers that must have come before a value is there, a group of memory is read, or is written.
@@ -84,7 +122,10 @@ std::vector<size_t> order_by_rounds(const Program& program, const Aliases& alias
   }
   std::vector<size_t> order(rounds.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rounds[a] < rounds[b]; });
+  const std::vector<bool> last = only_for_results(program, aliases, homes, driver);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(rounds[a], static_cast<bool>(last[a])) < std::pair(rounds[b], static_cast<bool>(last[b]));
+  });
   return order;
 }
 

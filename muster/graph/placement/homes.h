@@ -28,8 +28,9 @@ struct Homes {
 
 // The instructions in an order in which the driver hears as seldom as possible from other tasks: what can be done
 // before their first answer comes first, then what can be done before the second, and so on. So 26 lookups, each
-// written down as "ids, rows, what becomes of them", are one request for all rows. Random numbers are drawn in the
-// order of the program.
+// written down as "ids, rows, what becomes of them", are one request for all rows. Of what can be done at the same
+// time, what others wait for comes first: the metrics of a step are computed while its gradients are on their way.
+// Random numbers are drawn in the order of the program.
 std::vector<size_t> order_by_rounds(const Program& program, const Aliases& aliases, const Homes& homes,
                                     const std::string& driver);
 

@@ -151,6 +151,36 @@ TEST(Split, AsksOnceForWhatIsLookedUpOneByOne) {
       << "what needs no answer comes before the request";
 }
 
+TEST(Split, LeavesForLastWhatNobodyElseWaitsFor) {
+  Builder b;
+  ValueId v = b.variable("v", "/job:ps/task:0");
+  ValueId seen = b.relu(v, "/job:worker");
+  ValueId metric = b.add(seen, seen, "/job:worker");
+  ValueId gradient = b.relu(seen, "/job:worker");
+  b.add_(v, gradient);
+  Program made = split_at_worker(b.finish({metric}));
+
+  ASSERT_THAT(tasks(made), ElementsAre(kPs0, kPs0));
+  const std::vector<std::string> all = ops(made);
+  const auto push = std::find(std::find(all.begin(), all.end(), "aten::relu"), all.end(), kRemote.name);
+  EXPECT_NE(std::find(push, all.end(), "aten::add.Tensor"), all.end())
+      << "the metric is computed while the gradient is on its way";
+}
+
+TEST(Split, KeepsWhatIsReadBeforeItIsWrittenTo) {
+  Builder b;
+  ValueId v = b.variable("v", "/job:ps/task:0");
+  ValueId seen = b.relu(v, "/job:worker");
+  ValueId before = b.relu(seen, "/job:worker");
+  b.add_(seen, seen);
+  b.add_(v, seen);
+  Program made = split_at_worker(b.finish({before}));
+
+  const std::vector<std::string> all = ops(made);
+  const auto write = std::find(all.begin(), all.end(), "aten::add_.Tensor");
+  EXPECT_EQ(std::count(all.begin(), write, "aten::relu"), 2) << "both of the driver's, before its write";
+}
+
 TEST(Split, NeverReadsBeforeAWriteThatComesFirst) {
   Builder b;
   ValueId x = b.argument(), v = b.variable("v", "/job:ps/task:0"), w = b.variable("w", "/job:ps/task:0");
