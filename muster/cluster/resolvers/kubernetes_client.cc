@@ -7,7 +7,6 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <map>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "muster/base/log.h"
+#include "muster/base/sigpipe_blocked.h"
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
 #include "muster/rpc/freed_by.h"
@@ -63,30 +63,6 @@ PrivateKey key_of(const std::string& pem) {
   ERR_clear_error();
   return key;
 }
-
-// OpenSSL writes to sockets in a way that raises SIGPIPE when the server has hung up; the process is not ours to end.
-class [[nodiscard]] SigpipeBlocked {
- public:
-  SigpipeBlocked() {
-    sigemptyset(&sigpipe_);
-    sigaddset(&sigpipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-  }
-  ~SigpipeBlocked() {
-    const timespec now{};
-    while (!was_pending_ && sigtimedwait(&sigpipe_, nullptr, &now) == SIGPIPE) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeBlocked(const SigpipeBlocked&) = delete;
-
- private:
-  sigset_t sigpipe_, before_;
-  bool was_pending_;
-};
 
 struct Url {
   std::string host, path;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <memory>
 
+#include "muster/base/sigpipe_blocked.h"
 #include "muster/base/status.h"
 #include "muster/lines/tcp_socket.h"
 #include "muster/rpc/credentials/certificates.h"
@@ -118,6 +119,7 @@ struct Attempt {
 };
 
 Attempt attempt(const std::string& address, const Credentials& credentials) {
+  const SigpipeBlocked no_signal;  // whoever accepts and hangs up, as the gateway of a task that is gone does
   Attempt seen;
   Connection connection;
   if (!connection.connect(address)) return seen;
