@@ -12,6 +12,8 @@ namespace {
 
 // A worker whose packets vanished may be about to connect, which ends in failure or not within this (rpc/task_wire.cc).
 constexpr std::chrono::milliseconds kConnecting(5'000);
+constexpr int kLooksBeforeTheEnd = 5;                // at one that does not answer
+constexpr std::chrono::milliseconds kSlow(1'000);    // all looks, if what they wait for is no short cut
 constexpr std::chrono::milliseconds kLookAgain(50);  // at a parameter server whose port refused
 
 }  // namespace
@@ -94,6 +96,19 @@ std::optional<Status> PsJudge::found_gone(const std::string& task) const {
   }
 }
 
+std::optional<Status> PsJudge::found_unreachable(const std::string& task) const {
+  const auto slow = std::chrono::steady_clock::now() + kSlow;
+  for (int look = 1;; ++look) {
+    try {
+      options_.check_alive(task);
+      return std::nullopt;
+    } catch (const Error& error) {
+      const bool sure = look == kLooksBeforeTheEnd || std::chrono::steady_clock::now() > slow;
+      if (sure || is_restart(error.status()) || !options_.pause(kLookAgain)) return error.status();
+    }
+  }
+}
+
 bool PsJudge::tolerate_late(const Status& failure) {
   const auto most = std::max<size_t>(1, options_.workers / 10);
   absl::MutexLock lock(&mu_);
@@ -125,11 +140,10 @@ void PsJudge::judge(const Status& failure) {
     if (!judged_.insert(failure.task()).second) return;
   }
   options_.in_background([this, failure] {
-    try {
-      options_.check_alive(failure.task());
-      if (!do_without_cut_off(failure)) end_without(failure, "is out of reach of all workers");
-    } catch (const Error& error) {
-      end_without(error.status(), "is gone, and its variables with it");
+    if (const auto why = found_unreachable(failure.task())) {
+      end_without(*why, "is gone, and its variables with it");
+    } else if (!do_without_cut_off(failure)) {
+      end_without(failure, "is out of reach of all workers");
     }
     absl::MutexLock lock(&mu_);
     judged_.erase(failure.task());

@@ -85,6 +85,8 @@ class PsJudge {
   void look_whether_gone(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   // Why it is.
   std::optional<Status> found_gone(const std::string& task) const;
+  // What asking it comes to, if that is an error for longer than a short cut.
+  std::optional<Status> found_unreachable(const std::string& task) const;
   // Does without the workers that have been in trouble. False if all have, too often.
   bool do_without_cut_off(const Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
   void end_without(const Status& failure, const std::string& why);

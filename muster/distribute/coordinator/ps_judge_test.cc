@@ -166,6 +166,17 @@ TEST_F(PsJudges, EndTheJobWithTheNameOfAParameterServerThatIsGone) {
             "parameter server " + kPs + " is gone, and its variables with it: host:1 refuses connections");
 }
 
+TEST_F(PsJudges, PutUpWithShortCutsHoweverManyThereWere) {
+  while_it_pauses_ = [&] { of_ps_ = Status(); };
+  for (int cut = 0; cut < 20; ++cut) {
+    of_ps_ = Status(StatusCode::kUnavailable, kPs + ": Socket closed", kPs);
+    met(0, of_ps_);
+    judge_.reached(0);
+  }
+
+  EXPECT_TRUE(end_.ok()) << end_;
+}
+
 TEST_F(PsJudges, EndTheJobAtOnceIfAParameterServerWasRestarted) {
   met(0, restarted(kPs, "it was restarted"));
 
