@@ -202,14 +202,16 @@ class LoopOnWorkers : public StepLoop {
       if (all_ended()) data_.reset();
       return done;
     } catch (...) {
+      std::exception_ptr error = std::current_exception();
       // What is under way ends first, and errors of it are not those of the next run.
       for (const Scheduled& next : under_way) wait(next);
       try {
         coordinator_.join();
-      } catch (const Error&) {
+      } catch (const Error&) {  // why the others were cancelled
+        if (status_of(error).code() == StatusCode::kCancelled) error = std::current_exception();
       }
       data_.reset();
-      throw;
+      std::rethrow_exception(error);
     }
   }
 
@@ -262,8 +264,8 @@ class LoopOnWorkers : public StepLoop {
       if (under_way.empty()) break;
       const auto slept = std::chrono::steady_clock::now();
       const size_t some = ahead_ > kLeastAhead ? (under_way.size() + 1) / 2 : 1;
-      wait(under_way[some - 1]);
-      for (size_t i = 0; i < some; ++i) {
+      if (some > 1) wait(under_way[some - 1], kAwakeAtLast);
+      for (size_t i = 0; i < some && (i == 0 || under_way.front().sums.ready()); ++i) {
         const Scheduled next = std::move(under_way.front());
         under_way.pop_front();
         fetch(next);
@@ -283,10 +285,10 @@ class LoopOnWorkers : public StepLoop {
     return done;
   }
 
-  // Until it has ended, however that was.
-  static void wait(const Scheduled& step) {
+  // Until it has ended, however that was, or the time is over.
+  static void wait(const Scheduled& step, std::optional<std::chrono::milliseconds> timeout = {}) {
     try {
-      step.sums.fetch();
+      step.sums.fetch(timeout);
     } catch (const Error&) {
     }
   }
