@@ -322,6 +322,41 @@ TEST(MirroredStrategy, ReadsWhatWasAssignedToAValueOfEachReplica) {
   EXPECT_TRUE(sum.value().equal(torch::zeros({2}, torch::kLong))) << "in a function, too";
 }
 
+TEST(MirroredStrategy, TakesNoRowsOutsideOfReplicasThatEachHasForItself) {
+  const MirroredStrategy strategy(kTwoDevices);
+  auto seen = strategy.make<Variable>(
+      torch::zeros({4, 2}),
+      VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
+  const at::Tensor ids = torch::tensor({1});
+  auto inside = function([&] { return lookup(seen, ids) + seen.value().index_select(0, ids); });
+  auto looks = function([&] { return lookup(seen, ids); });
+  auto writes = function([&] { scatter(seen, Scatter::kAdd, ids, torch::ones({1, 2})); });
+  auto by_memory = function([&] { seen.memory().add_(1); });
+
+  EXPECT_NO_THROW(strategy.run(inside));
+  for (const Status& refused : {caught([&] { looks(); }), caught([&] { writes(); }), caught([&] { by_memory(); })}) {
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr("Synchronization::kOnRead"));
+  }
+}
+
+TEST(MirroredStrategy, TakesTheMeanOfNumbersWhoseSumHasNoRoom) {
+  const MirroredStrategy strategy(kTwoDevices);
+  for (const auto& [dtype, number] : {std::pair(torch::kInt8, 100.0), std::pair(torch::kUInt8, 200.0),
+                                      std::pair(torch::kInt, 2e9), std::pair(torch::kHalf, 60000.0)}) {
+    for (const Synchronization when : {Synchronization::kOnRead, Synchronization::kOnWrite}) {
+      auto mean = strategy.make<Variable>(torch::zeros({}, dtype),
+                                          VariableOptions{.aggregation = Aggregation::kMean, .synchronization = when});
+      auto write = function([&] { mean.assign(torch::full({}, number, dtype)); });
+
+      strategy.run(write);
+
+      EXPECT_EQ(mean.value().item<double>(), number) << dtype;
+      EXPECT_EQ(mean.value().scalar_type(), dtype);
+    }
+  }
+}
+
 TEST(MirroredStrategy, RefusesToPutBoolsTogether) {
   const MirroredStrategy strategy(kTwoDevices);
   auto flag = strategy.make<Variable>(

@@ -48,12 +48,13 @@ struct MultiWorkerOptions {
 // is on that device of every process, and computes there in such a scope.
 //   muster::DeviceScope second("/device:GPU:1");  auto head = strategy.make<torch::nn::Linear>(4096, 1000);
 //
-// All of them make the same calls in the same order: variables, strategy.run, reduce, gather and distribute. Who does
-// otherwise, hangs for longer than `communication.timeout` or is lost, fails the step of all, with an error that names
-// it; then the job is started anew, and goes on from its last checkpoint. A worker counts as lost when its process has
-// ended, was started anew, or has answered nothing for 10 s: it was stopped, or its machine or the network is down. One
-// that only computes for long answers. Only the chief writes checkpoints; save() is called by all all the same, and
-// returns when it is written.
+// All of them make the same calls in the same order: variables and what is assigned to them, the value() of one that is
+// put together when it is read, strategy.run, reduce, gather and distribute. What is assigned by one worker alone is
+// seen by nobody: the copies differ from then on. Who does otherwise, hangs for longer than `communication.timeout` or
+// is lost, fails the step of all, with an error that names it; then the job is started anew, and goes on from its last
+// checkpoint. A worker counts as lost when its process has ended, was started anew, or has answered nothing for 10 s:
+// it was stopped, or its machine or the network is down. One that only computes for long answers. Only the chief writes
+// checkpoints; save() is called by all all the same, and returns when it is written.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
   // The resolver says who the workers are ("worker", and "chief" if there is one), and which one this process is.

@@ -254,7 +254,7 @@ TEST_F(TwoWorkers, PutTogetherWhatReplicasHaveWhenItIsRead) {
       },
       [](TaskGroup& group) {
         group.run(first_for("variable \"seen\""), {torch::zeros({})});
-        group.run(sum_for("the value of variable \"seen\""), {torch::full({}, 3.0F)});
+        group.run(sum_for("the value of variable \"seen\", which all workers read together"), {torch::full({}, 3.0F)});
       });
 }
 

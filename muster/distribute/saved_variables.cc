@@ -39,7 +39,7 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
 
   void restore(Source source) override {
     ChosenVariables chosen(source.only);
-    std::set<std::string> names;
+    std::set<std::string> names, restored;
     std::vector<StoredVariable> stored;
     std::vector<std::shared_ptr<Variable::State>> given;
     for (const auto& state : Variable::State::all_here()) {
@@ -47,6 +47,7 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
       if (!chosen.take(one)) continue;
       names.insert(one.whole);
       if (!source.variables.contains(one.whole)) continue;
+      restored.insert(one.whole);
       stored.push_back(std::move(one));
       given.push_back(state);
     }
@@ -54,7 +55,7 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
     std::set<std::string> unused = unused_after_match(source, names);
     give(source.checkpoint, stored);
     empty_shares(given);
-    MUSTER_LOG(info) << "restored " << stored.size() << " variables from " << source.checkpoint;
+    MUSTER_LOG(info) << "restored " << restored.size() << " variables from " << source.checkpoint;
     if (source.only) return;
     later_.begin(std::move(source), std::move(unused));
     set_variable_filler(shared_from_this());

@@ -196,7 +196,11 @@ void ReplicaContext::check_readable(const Variable::State& variable) const {
       "variable \"", variable.options.name, "\" is read by replica ", id(), " after it has written to it; what the ",
       num_replicas(),
       " replicas write is put together when all of them have ended: read it after strategy.run(), and for several "
-      "steps in one call put the loop around it: repeat(10, [&] { strategy.run(step, it); })");
+      "steps in one call put the loop around it: repeat(10, [&] { strategy.run(step, it); })",
+      variable.own_by_replica()
+          ? "; of a variable with Synchronization::kOnRead each replica has a value of its own only "
+            "if it is made in the scope of a strategy that gives each a copy"
+          : "");
 }
 
 void for_each_replica(const std::vector<std::string>& devices, const AcrossWorkers& across,

@@ -55,6 +55,11 @@ Tracer& tracer_for(const char* what, const Variable& table) {
   if (table.sizes().empty()) {
     throw invalid_argument(what, ": variable \"", table.name(), "\" is a scalar, which has no rows");
   }
+  if (table.state()->is_put_together() && ReplicaContext::current() == nullptr) {
+    throw failed_precondition(what, ": each replica has rows of its own of variable \"", table.name(),
+                              "\" (Synchronization::kOnRead); outside of replicas take those of its value(), and "
+                              "assign() it as a whole");
+  }
   return *tracer;
 }
 
@@ -335,10 +340,6 @@ void scatter(const Variable& variable, Scatter how, const at::Tensor& ids, const
     throw invalid_argument("scatter: variable \"", variable.name(), "\" (", variable.state()->spec.to_string(),
                            ") takes int64 ids and one row for each, got ", spec_of(ids).to_string(), " and ",
                            spec_of(updates).to_string());
-  }
-  if (variable.state()->is_put_together()) {
-    throw failed_precondition("scatter: each replica has a value of its own of variable \"", variable.name(),
-                              "\" (Synchronization::kOnRead); assign() it as a whole");
   }
   c10::AutoGradMode no_gradients(false);
   for (const Variable& copy : variable.copies()) scatter(copy, how, ids, updates);

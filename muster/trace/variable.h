@@ -35,8 +35,10 @@ enum class Aggregation {
 enum class Synchronization {
   kOnWrite,  // with each write: the copies are alike, bit for bit
   // When it is read outside of replicas, by the aggregation: each replica reads and writes a copy of its own, which
-  // costs nothing. With kSum, what is assigned outside is what the first replica has, and the others have 0. Of several
-  // processes all read it together, unless it is kOnlyFirstReplica, which is that of the process. It is not trained.
+  // costs nothing. With kSum, what it is made with or assigned outside is what the first replica has, and the others
+  // have 0 (TensorFlow divides). Of several processes all read it together, unless it is kOnlyFirstReplica, which is
+  // that of the process. Copies are read one after the other: a step that runs meanwhile may count in part. Its rows
+  // and its memory are those of a replica, and taken there alone. It is not trained.
   kOnRead,
 };
 

@@ -2,6 +2,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 
 #include "muster/base/status.h"
 #include "muster/runtime/memory/tensors.h"
@@ -39,17 +40,27 @@ void write_here(at::Tensor target, Write how, const at::Tensor& value) {
 
 void write(const Variable& variable, Write how, const at::Tensor& value);
 
+// A type that has room for the sum of which the mean is taken.
+at::ScalarType sums_of(at::ScalarType type) {
+  if (at::isIntegralType(type, /*includeBool=*/false)) return at::kLong;
+  return c10::isReducedFloatingType(type) ? at::kFloat : type;
+}
+
 at::Tensor aggregated(Aggregation aggregation, const std::vector<ReplicaContext::Tensors>& by_replica,
                       const AcrossWorkers& across, const std::string& purpose) {
   at::Tensor sum = by_replica[0][0];
   if (aggregation == Aggregation::kOnlyFirstReplica) {
     return across.make_one({.kind = CollectiveKind::kBroadcast, .purpose = purpose}, {sum})[0];
   }
+  const bool mean = aggregation == Aggregation::kMean;
+  const at::ScalarType type = sum.scalar_type();
+  if (mean) sum = sum.to(sums_of(type));
   for (size_t i = 1; i < by_replica.size(); ++i) sum = sum.add(by_replica[i][0]);
   sum = across.sum(sum, purpose);
-  if (aggregation == Aggregation::kSum) return sum;
+  if (!mean) return sum;
   const auto replicas = static_cast<int64_t>(by_replica.size()) * across.size;
-  return sum.is_floating_point() ? sum.div(replicas) : sum.div(replicas, "trunc");
+  const bool whole = at::isIntegralType(type, /*includeBool=*/false);
+  return (whole ? sum.div(replicas, "trunc") : sum.div(replicas)).to(type);
 }
 
 // `what` the variable is, and what to do about it.
@@ -78,7 +89,7 @@ at::Tensor put_together(const Variable& variable) {
     by_replica.push_back({by_replica.empty() ? value : value.to(by_replica[0][0].device())});
   }
   return aggregated(state.options.aggregation, by_replica, state.across,
-                    str_cat("the value of variable \"", variable.name(), "\""));
+                    str_cat("the value of variable \"", variable.name(), "\", which all workers read together"));
 }
 
 // One of several replicas writes: what all of them write becomes one write.
@@ -177,7 +188,13 @@ at::Tensor Variable::memory() const {
   if (tracer == nullptr) {
     throw failed_precondition("the memory of variable \"", name(), "\" is for ops of a traced function");
   }
-  if (const ReplicaContext* replica = ReplicaContext::current()) replica->check_readable(*state_);
+  if (const ReplicaContext* replica = ReplicaContext::current()) {
+    replica->check_readable(*state_);
+  } else if (state_->is_put_together()) {
+    throw failed_precondition("variable \"", name(),
+                              "\" has memory in each replica (Synchronization::kOnRead), and outside of them no "
+                              "one of its own; assign() it as a whole");
+  }
   return tracer->stand_in(copy_here().state());
 }
 
