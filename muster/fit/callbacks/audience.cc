@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/fit/model.h"
 
 namespace muster {
 
@@ -29,6 +30,7 @@ Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Trainin
   }
   if (on_servers) watchers_.emplace();
   training_.memories = [this] { return memories(); };
+  training_.before_change = [this] { before_change(); };
 }
 
 Audience::~Audience() {
@@ -72,6 +74,7 @@ void Audience::tell(const Told& what) {
     }
     Training now = training_;
     now.memories = [] { return std::vector<std::string>(); };  // of callbacks that are at work meanwhile
+    now.before_change = [] {};
     watchers_->add([what, callback = listener.callback, now = std::move(now)]() mutable { what(*callback, now); });
   }
 }
@@ -87,6 +90,10 @@ void Audience::train_begin() {
 
 void Audience::check() {
   if (watchers_) watchers_->check();
+}
+
+void Audience::before_change() {
+  tell_here([](Callback& callback, Training& training) { callback.before_change(training); });
 }
 
 void Audience::epoch_begin() {
@@ -112,7 +119,7 @@ void Audience::steps(const Logs& so_far) {
 }
 
 void Audience::validation(const std::function<void()>& evaluate) {
-  tell_here([](Callback& callback, Training& training) { callback.before_validation(training); });
+  if (training_.model.optimizer().keeps_averages()) before_change();
   std::vector<Callback*> begun;
   std::exception_ptr error;
   try {

@@ -30,6 +30,7 @@ class Audience {
   void train_begin();  // and what an earlier training remembers
   // Throws what one that watches has thrown, before anybody is told.
   void check();
+  void before_change();
   void epoch_begin();
   // Whether one of the next `count` steps is to be profiled, or one of the last ones was and is told about.
   bool wants_profile(int64_t count) const;

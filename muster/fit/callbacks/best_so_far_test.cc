@@ -37,7 +37,8 @@ TEST(EarlyStopping, IsToldWhichNumbersAreBetter) {
 
 TEST(EarlyStopping, EndsWhatDoesNotReachTheBaseline) {
   const EarlyStoppingOptions options{.monitor = "score", .patience = 3, .baseline = 2.0};
-  EXPECT_EQ(epochs_of(options, {5, 4, 3, 2.5, 2.1}), 3);
+  EXPECT_EQ(epochs_of(options, {5, 4, 3, 3, 3}), 4);
+  EXPECT_EQ(epochs_of(options, {5, 4, 3, 2.5, 2.1}), 5) << "it still becomes better";
   EXPECT_EQ(epochs_of(options, {5, 4, 1.9, 1.8, 1.7}), 5);
 }
 

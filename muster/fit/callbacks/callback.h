@@ -37,6 +37,9 @@ struct Training {
   // What callbacks remember, in their order. Whoever brings back an earlier training in on_train_begin gives what that
   // one had to `remembered`, and all get it when the training begins.
   std::function<std::vector<std::string>()> memories = [] { return std::vector<std::string>(); };
+  // For a callback that is about to change variables, such as the learning rate: ends what is being saved meanwhile,
+  // which is to have what they were in the epoch before.
+  std::function<void()> before_change = [] {};
   std::vector<std::string> remembered{};
   // The names of an epoch's numbers; nothing if they are known only after the first one.
   std::optional<std::vector<std::string>> numbers{};
@@ -65,11 +68,12 @@ class Callback {
   // servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such a one in their order, but on another
   // thread and whenever that comes to it, so that the workers take the steps of the next epochs meanwhile: it is given
   // a copy of what Training said, while the variables are what they are then. What it throws ends the training with the
-  // next epoch. on_train_end comes after all of that, on fit's thread; on_steps, before_validation,
+  // next epoch. on_train_end comes after all of that, on fit's thread; on_steps, before_change,
   // on_validation_begin, on_validation_end, add_logs and memory are not called there.
   virtual bool only_watches() const { return false; }
-  // Before on_validation_begin of all, which may put other values into the variables: whoever saves these ends it now.
-  virtual void before_validation(Training&) {}
+  // Before somebody else than a step changes variables (Training::before_change; averages that take the place of values
+  // for validation): whoever saves them ends it now.
+  virtual void before_change(Training&) {}
   // Around the evaluation of validation data. The second one comes to all whose first one has returned, also if the
   // evaluation or another callback fails.
   virtual void on_validation_begin(Training&) {}

@@ -128,14 +128,17 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
       best_weights_.push_back(variable.value().detach().clone());
     }
   }
-  if (improves && (!options_.baseline || best_.better(*best_.best(), *options_.baseline))) {
-    waited_ = 0;
-  } else if (++waited_ >= options_.patience) {
-    training.stop = true;
-    if (!training.model.strategy().is_chief()) return;
-    MUSTER_LOG(info) << "fit ends with epoch " << training.epoch + 1 << ": " << best_.monitor() << " is no better for "
-                     << waited_ << (waited_ == 1 ? " epoch" : " epochs");
+  // As Keras has it: what becomes better may go on, though it counts as waiting as long as the baseline is not reached.
+  ++waited_;
+  if (improves) {
+    if (!options_.baseline || best_.better(*best_.best(), *options_.baseline)) waited_ = 0;
+    return;
   }
+  if (waited_ < options_.patience) return;
+  training.stop = true;
+  if (!training.model.strategy().is_chief()) return;
+  MUSTER_LOG(info) << "fit ends with epoch " << training.epoch + 1 << ": " << best_.monitor() << " is no better for "
+                   << waited_ << (waited_ == 1 ? " epoch" : " epochs");
 }
 
 void EarlyStopping::on_train_end(Training& training, const Logs&) {
@@ -184,9 +187,7 @@ void ModelCheckpoint::on_epoch_begin(Training& training) {
   if (best_ && !best_->best() && training.epoch > 0 && !std::isnan(best_before_)) best_->set_best(best_before_);
 }
 
-void ModelCheckpoint::before_validation(Training& training) {
-  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
-}
+void ModelCheckpoint::before_change(Training&) { checkpoints_->wait(); }
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
   if (best_ && !best_->improves(logs, "ModelCheckpoint")) return;
@@ -244,9 +245,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   }
 }
 
-void BackupAndRestore::before_validation(Training& training) {
-  if (training.model.optimizer().keeps_averages()) checkpoints_->wait();
-}
+void BackupAndRestore::before_change(Training&) { checkpoints_->wait(); }
 
 void BackupAndRestore::on_epoch_over(Training& training) {
   const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
@@ -264,6 +263,10 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   if (!told_to_end) return;
   training.preempted = training.epoch + 1 < training.epochs;
   training.stop = true;
+  if (training.preempted && training.model.strategy().is_chief()) {
+    MUSTER_LOG(info) << "fit was told to end: epoch " << training.epoch + 1 << " of " << training.epochs
+                     << " is saved in " << options_.directory << ", and it goes on from there when it is started again";
+  }
 }
 
 void BackupAndRestore::on_train_end(Training& training, const Logs&) {

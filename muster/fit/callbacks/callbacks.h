@@ -25,10 +25,11 @@ class SummaryWriter;
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;
-  double min_delta = 0;              // what counts as better
-  int patience = 0;                  // epochs that may be no better before the last one
-  int start_from_epoch = 0;          // those before it may be as they like
-  std::optional<double> baseline{};  // an epoch that is not better than this does not count as better
+  double min_delta = 0;      // what counts as better
+  int patience = 0;          // epochs that may be no better before the last one
+  int start_from_epoch = 0;  // those before it may be as they like
+  std::optional<double>
+      baseline{};  // epochs that are not better than this are waited for, and end it once one is no better
   // When the training ends. They are kept in this process meanwhile, which needs as much memory as the model: a job
   // that is lost loses them, and what BackupAndRestore brings back is that of its own epochs. Error{kInvalidArgument}
   // of fit() where a table makes its rows on demand.
@@ -71,7 +72,7 @@ class ModelCheckpoint : public Callback {
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
-  void before_validation(Training& training) override;  // waits for a save if there are averages
+  void before_change(Training& training) override;  // waits for a save
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
   std::string memory() const override;
@@ -100,7 +101,7 @@ class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
   void on_train_begin(Training& training) override;
-  void before_validation(Training& training) override;  // waits for a save if there are averages
+  void before_change(Training& training) override;  // waits for a save
   void on_epoch_over(Training& training) override;
   void on_train_end(Training& training, const Logs& logs) override;
   void on_train_left() override;  // a signal is the program's again

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,8 +20,10 @@
 #include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/callbacks/rate_callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/io/checkpoint_directory.h"
+#include "muster/io/checkpoint_reader.h"
 #include "muster/io/disk.h"
 
 namespace muster::callbacks_saving_test {
@@ -114,6 +118,30 @@ TEST_P(FitThatSaves, GoesOnWhereAJobWasLost) {
   EXPECT_EQ(next.model->optimizer().iterations(), steps);
   EXPECT_GE(steps, 16);
   EXPECT_FALSE(std::filesystem::exists(in("backup")));
+}
+
+TEST_P(FitThatSaves, SavesTheRateOfTheEpochThatHasEnded) {
+  constexpr int kEpochs = 20;
+  const LearningRateScheduler halves([](int epoch, double rate) { return epoch == 0 ? 1 : rate / 2; });
+  Job one = job();
+
+  one.model->fit(data_, {.epochs = kEpochs,
+                         .callbacks = {ModelCheckpoint({.directory = in("rates"), .keep = kEpochs}), halves},
+                         .verbose = 0});
+
+  const std::vector<int64_t> steps = steps_in(in("rates"));
+  ASSERT_THAT(steps, SizeIs(kEpochs));
+  double expected = 1;
+  for (const int64_t step : steps) {
+    const CheckpointReader saved(in("rates") + "/ckpt-" + std::to_string(step));
+    const std::vector<std::string> names = saved.names();
+    const auto name = std::ranges::find_if(names, [](const auto& each) { return each.ends_with("learning_rate"); });
+    ASSERT_NE(name, names.end());
+    double rate = 0;
+    saved.read(*name, 0, 1, std::as_writable_bytes(std::span(&rate, 1)));
+    EXPECT_EQ(rate, expected) << "after " << step << " steps";
+    expected /= 2;
+  }
 }
 
 TEST_P(FitThatSaves, EndsWithADiskThatIsFullAndKeepsWhatItHasSavedBefore) {

@@ -26,7 +26,10 @@ void LearningRateScheduler::on_train_begin(Training& training) { refuse_schedule
 
 void LearningRateScheduler::on_epoch_begin(Training& training) {
   const Optimizer& optimizer = training.model.optimizer();
-  optimizer.set_learning_rate(rule_(training.epoch, optimizer.learning_rate()));
+  const double before = optimizer.learning_rate(), now = rule_(training.epoch, before);
+  if (now == before) return;
+  training.before_change();
+  optimizer.set_learning_rate(now);
 }
 
 void LearningRateScheduler::add_logs(Training& training, Logs& logs) {
@@ -65,6 +68,7 @@ void ReduceLrOnPlateau::on_epoch_end(Training& training, const Logs& logs) {
   const Optimizer& optimizer = training.model.optimizer();
   const double before = optimizer.learning_rate(), after = std::max(before * options_.factor, options_.min_rate);
   if (after >= before) return;
+  training.before_change();
   optimizer.set_learning_rate(after);
   cooling_ = options_.cooldown;
   if (training.model.strategy().is_chief()) {
