@@ -17,7 +17,7 @@ struct AdadeltaOptions {
 
 class Adadelta : public RuleWith<AdadeltaOptions> {
  public:
-  explicit Adadelta(const AdadeltaOptions& options);
+  explicit Adadelta(const AdadeltaOptions& options = {});
   explicit Adadelta(Trained variables, const AdadeltaOptions& options = {}) : Adadelta(options) {
     bind(std::move(variables));
   }
@@ -36,7 +36,7 @@ struct AdamaxOptions {
 
 class Adamax : public RuleWith<AdamaxOptions> {
  public:
-  explicit Adamax(const AdamaxOptions& options);
+  explicit Adamax(const AdamaxOptions& options = {});
   explicit Adamax(Trained variables, const AdamaxOptions& options = {}) : Adamax(options) {
     bind(std::move(variables));
   }
@@ -56,7 +56,7 @@ struct NadamOptions {
 
 class Nadam : public RuleWith<NadamOptions> {
  public:
-  explicit Nadam(const NadamOptions& options);
+  explicit Nadam(const NadamOptions& options = {});
   explicit Nadam(Trained variables, const NadamOptions& options = {}) : Nadam(options) { bind(std::move(variables)); }
 
  private:
@@ -75,7 +75,7 @@ struct FtrlOptions {
 // Follow the regularized leader, as Keras has it: for tables of which most rows should stay at zero.
 class Ftrl : public RuleWith<FtrlOptions> {
  public:
-  explicit Ftrl(const FtrlOptions& options);
+  explicit Ftrl(const FtrlOptions& options = {});
   explicit Ftrl(Trained variables, const FtrlOptions& options = {}) : Ftrl(options) { bind(std::move(variables)); }
 
  private:
@@ -94,7 +94,7 @@ struct LambOptions {
 // part is, and of a table the rows that a step looks up.
 class Lamb : public RuleWith<LambOptions> {
  public:
-  explicit Lamb(const LambOptions& options);
+  explicit Lamb(const LambOptions& options = {});
   explicit Lamb(Trained variables, const LambOptions& options = {}) : Lamb(options) { bind(std::move(variables)); }
 
  private:
@@ -111,7 +111,7 @@ struct LionOptions {
 // Steps of one length, by the sign of a mean of the gradients.
 class Lion : public RuleWith<LionOptions> {
  public:
-  explicit Lion(const LionOptions& options);
+  explicit Lion(const LionOptions& options = {});
   explicit Lion(Trained variables, const LionOptions& options = {}) : Lion(options) { bind(std::move(variables)); }
 
  private:

@@ -149,7 +149,10 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
     if (options.strict && !missing.empty()) str_append(text, "; it has no ", first_ten(missing));
     if (options.strict && !unexpected.empty()) str_append(text, "; the module has no ", first_ten(unexpected));
     if (!wrong.empty()) str_append(text, "; ", first_ten(wrong));
-    if (!complete) str_append(text, "; nothing is loaded (LoadWeightsOptions has strict and names)");
+    if (!complete)
+      str_append(
+          text,
+          "; nothing is loaded (LoadWeightsOptions::strict = false takes what fits, prefixes and rename change names)");
     throw invalid_argument("file \"", path, "\" does not fit the module", text);
   }
 

@@ -17,7 +17,7 @@ struct SgdOptions {
 
 class Sgd : public RuleWith<SgdOptions> {
  public:
-  explicit Sgd(const SgdOptions& options);
+  explicit Sgd(const SgdOptions& options = {});
   explicit Sgd(Trained variables, const SgdOptions& options = {}) : Sgd(options) { bind(std::move(variables)); }
 
  private:
@@ -35,7 +35,7 @@ struct AdagradOptions {
 
 class Adagrad : public RuleWith<AdagradOptions> {
  public:
-  explicit Adagrad(const AdagradOptions& options);
+  explicit Adagrad(const AdagradOptions& options = {});
   explicit Adagrad(Trained variables, const AdagradOptions& options = {}) : Adagrad(options) {
     bind(std::move(variables));
   }
@@ -58,7 +58,7 @@ struct AdamOptions {
 // is added where Adam adds it: SparseAdam does so before the correction of the variance.
 class Adam : public RuleWith<AdamOptions> {
  public:
-  explicit Adam(const AdamOptions& options) : Adam("adam", options, /*decoupled=*/false) {}
+  explicit Adam(const AdamOptions& options = {}) : Adam("adam", options, /*decoupled=*/false) {}
   explicit Adam(Trained variables, const AdamOptions& options = {}) : Adam(options) { bind(std::move(variables)); }
 
  protected:
@@ -81,7 +81,7 @@ struct AdamWOptions {
 
 class AdamW : public Adam {
  public:
-  explicit AdamW(const AdamWOptions& options);
+  explicit AdamW(const AdamWOptions& options = {});
   explicit AdamW(Trained variables, const AdamWOptions& options = {}) : AdamW(options) { bind(std::move(variables)); }
 };
 
@@ -97,7 +97,7 @@ struct RmsPropOptions {
 
 class RmsProp : public RuleWith<RmsPropOptions> {
  public:
-  explicit RmsProp(const RmsPropOptions& options);
+  explicit RmsProp(const RmsPropOptions& options = {});
   explicit RmsProp(Trained variables, const RmsPropOptions& options = {}) : RmsProp(options) {
     bind(std::move(variables));
   }

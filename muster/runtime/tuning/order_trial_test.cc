@@ -13,7 +13,7 @@
 #include "muster/runtime/ops/matrix_product.h"
 #include "muster/runtime/worker/local_worker.h"
 
-namespace muster {
+namespace muster::order_trial_test {
 namespace {
 
 using testing_support::Builder;
@@ -294,4 +294,4 @@ TEST_F(WeightsInColumns, AreGivenProductsInColumns) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::order_trial_test

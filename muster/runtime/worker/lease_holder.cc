@@ -178,8 +178,9 @@ void LeaseHolder::release() {
     try {
       state_->peers.worker(task)->release(state_->lease);
     } catch (const Error& error) {
-      MUSTER_LOG(info) << task << ": what " << owner().name
-                       << " has there stays until its lease ends: " << error.what();
+      MUSTER_LOG(info) << task << " cannot be told that " << owner().name
+                       << " is done with it; what it has there, if the task lives, goes when the lease ends: "
+                       << error.what();
     }
   }
 }

@@ -466,8 +466,9 @@ void set_local_options(LocalWorkerOptions options) {
   absl::MutexLock lock(&slot.mu);
   if (slot.worker) {
     throw failed_precondition(
-        "set_local_options: the devices of this process are in use; call it before the first "
-        "variable is made and the first function is called");
+        "set_local_options: the devices of this process are in use; call it before the first variable is made, "
+        "function "
+        "is called, or dataset is opened or adapted");
   }
   slot.options = std::move(options);
 }
