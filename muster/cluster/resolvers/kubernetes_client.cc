@@ -18,10 +18,10 @@
 #include <utility>
 
 #include "muster/base/log.h"
-#include "muster/base/sigpipe_blocked.h"
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
 #include "muster/rpc/freed_by.h"
+#include "muster/rpc/sigpipe_blocked.h"
 
 #ifndef CPPHTTPLIB_OPENSSL_SUPPORT
 #error "cpp-httplib must be used with the flags of its pkg-config file: the library was compiled with them"

@@ -25,11 +25,10 @@ class SummaryWriter;
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Better better = Better::kAuto;
-  double min_delta = 0;      // what counts as better
-  int patience = 0;          // epochs that may be no better before the last one
-  int start_from_epoch = 0;  // those before it may be as they like
-  std::optional<double>
-      baseline{};  // epochs that are not better than this are waited for, and end it once one is no better
+  double min_delta = 0;              // what counts as better
+  int patience = 0;                  // epochs that may be no better before the last one
+  int start_from_epoch = 0;          // those before it may be as they like
+  std::optional<double> baseline{};  // what is better, but not than this, counts as no better, and is never the last
   // When the training ends. They are kept in this process meanwhile, which needs as much memory as the model: a job
   // that is lost loses them, and what BackupAndRestore brings back is that of its own epochs. Error{kInvalidArgument}
   // of fit() where a table makes its rows on demand.

@@ -13,11 +13,11 @@
 #include <chrono>
 #include <memory>
 
-#include "muster/base/sigpipe_blocked.h"
 #include "muster/base/status.h"
 #include "muster/lines/tcp_socket.h"
 #include "muster/rpc/credentials/certificates.h"
 #include "muster/rpc/freed_by.h"
+#include "muster/rpc/sigpipe_blocked.h"
 
 namespace muster {
 namespace {
