@@ -45,12 +45,8 @@ class ImageFuser {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (is_op(i, "aten::max_pool2d_with_indices")) replace_pooling(i);
     }
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (is_op(i, "aten::_to_copy")) copy_to_usual_order(i);
-    }
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (is_count(i)) count_together(i);
-    }
+    copy_to_usual_order();
+    count_together();
     size_t kept = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (gone_[i]) continue;
@@ -64,7 +60,7 @@ class ImageFuser {
   // A batch norm that was fused, by what it makes.
   struct Normalization {
     size_t step;
-    ValueId mean;
+    ValueId image, mean, invstd;
     ValueId positive;  // a value that nothing else makes any more
   };
 
@@ -119,11 +115,15 @@ class ImageFuser {
     return value >= 0 && value < added_ && aliases_.group(value) == group;
   }
 
-  // Whether none of the steps between two writes what `step` is given, or has to do with what it writes.
+  // Whether other lanes are told of the step, or it waits for them: what comes before it there must not come after it.
+  bool meets_others(size_t i) const { return !steps_[i].awaits.empty() || steps_[i].signals >= 0; }
+
+  // Whether none of the steps between two writes what `step` is given, has to do with what it writes, or meets others.
   bool may_pass(const Step& step, size_t after, size_t before) const {
     const std::vector<int>& written = aliases_.written_groups(step.instruction);
     for (size_t i = after + 1; i < before; ++i) {
       if (gone_[i]) continue;
+      if (meets_others(i)) return false;
       for (int group : aliases_.written_groups(steps_[i].instruction)) {
         if (reads(step, group)) return false;
       }
@@ -153,7 +153,9 @@ class ImageFuser {
     return call;
   }
 
-  static void give(Step& step, int32_t position, ValueId value) { step.slots.push_back({position, value}); }
+  static void give(Step& step, int32_t position, ValueId value, bool needed) {
+    step.slots.push_back({position, value, needed});
+  }
 
   // What was to be dropped by `from` is dropped by `to`, but for what is not made any more.
   static void hand_kills(std::vector<ValueId>& from, std::vector<ValueId>& to, const std::vector<ValueId>& not_made) {
@@ -164,10 +166,11 @@ class ImageFuser {
     from.clear();
   }
 
-  // What steps between two would drop, but a step that moves down past them still needs, is dropped by that.
+  // What steps between two would drop, or overwrite as they drop it, but a step that moves down past them still needs,
+  // is dropped by that.
   void keep_operands(Step& moved, size_t after, size_t before) {
     for (size_t between = after + 1; between < before; ++between) {
-      std::erase_if(steps_[between].kills, [&](ValueId value) {
+      const size_t kept = std::erase_if(steps_[between].kills, [&](ValueId value) {
         bool needed = false;
         for_each_operand(moved, [&](ValueId used) { needed = needed || used == value; });
         if (needed && std::find(moved.kills.begin(), moved.kills.end(), value) == moved.kills.end()) {
@@ -175,6 +178,9 @@ class ImageFuser {
         }
         return needed;
       });
+      if (kept == 0) continue;
+      if (auto* call = steps_[between].as<Step::Op>()) call->in_place.reset();
+      for (Step::Slot& slot : steps_[between].slots) slot.last = false;
     }
   }
 
@@ -182,18 +188,21 @@ class ImageFuser {
   void fuse_normalization(size_t i) {
     if (!is_free(i) || !steps_[i].as<Step::Op>()->stack[5].toBool()) return;
     const ValueId normal = steps_[i].results[0][0];
-    ValueId other = kNoValue, summed = kNoValue;
+    Step::Slot other{8, kNoValue};
+    ValueId summed = kNoValue;
     std::optional<size_t> sum, activation = only_user(normal, i);
     if (activation && is_sum(*activation) && name_of(*activation) == "aten::add.Tensor") {
       sum = activation;
       const Step& step = steps_[*sum];
-      other = step.slots[step.slots[0].value == normal ? 1 : 0].value;
+      const Step::Slot& summand = step.slots[step.slots[0].value == normal ? 1 : 0];
+      other.value = summand.value;
+      other.needed = summand.needed;
       summed = step.results[0][0];
       activation = only_user(summed, *sum);
     }
     const bool fits = activation && is_op(*activation, "aten::relu") && is_alone(*activation) &&
                       steps_[*activation].results[0][0] >= 0 && may_move(i, sum, *activation, other);
-    if (!fits) return replace_normalization(steps_[i], kNoValue, false);
+    if (!fits) return replace_normalization(steps_[i], {8, kNoValue}, false);
     Step fused = steps_[i];
     replace_normalization(fused, other, true);
     const size_t at = *activation;
@@ -206,25 +215,25 @@ class ImageFuser {
     hand_kills(steps_[at].kills, fused.kills, not_made);
     gone_[i] = true;
     if (sum) gone_[*sum] = true;
-    const ValueId made = fused.results[0][0], mean = fused.results[1].empty() ? kNoValue : fused.results[1][0];
+    auto result = [&](size_t number) { return fused.results[number].empty() ? kNoValue : fused.results[number][0]; };
+    normalizations_[result(0)] = {at, operand(fused, 0), result(1), result(2), normal};
     steps_[at] = std::move(fused);
-    normalizations_[made] = {at, mean, normal};
   }
 
-  bool may_move(size_t i, std::optional<size_t> sum, size_t to, ValueId other) const {
+  bool may_move(size_t i, std::optional<size_t> sum, size_t to, const Step::Slot& other) const {
     Step moved = steps_[i];
-    if (other >= 0) give(moved, 8, other);
+    if (other.value >= 0) moved.slots.push_back(other);
     for (size_t between = i + 1; between < to; ++between) {
       if (between != sum && !gone_[between] && uses_any(between, moved.results)) return false;
     }
     return may_pass(moved, i, to);
   }
 
-  static void replace_normalization(Step& step, ValueId other, bool relu) {
+  static void replace_normalization(Step& step, const Step::Slot& other, bool relu) {
     Step::Op& call = call_ours(step, image_ops::all().normalize);
     call.stack.emplace_back();
     call.stack.emplace_back(relu);
-    if (other >= 0) give(step, 8, other);
+    if (other.value >= 0) step.slots.push_back(other);
     step.results.emplace_back();
   }
 
@@ -284,8 +293,11 @@ class ImageFuser {
         (threshold.isInt() && threshold.toInt() == 0) || (threshold.isDouble() && threshold.toDouble() == 0);
     if (!from_zero || operand(relu, 0) < 0 || !steps_[i].awaits.empty()) return normalizations_.end();
     const auto forward = normalizations_.find(operand(relu, 1));
-    if (forward == normalizations_.end() || forward->second.step >= at ||
-        forward->second.mean != operand(steps_[i], 5) || !may_pass(steps_[i], at, i)) {
+    if (forward == normalizations_.end()) return forward;
+    const Normalization& found = forward->second;
+    if (found.step >= at || found.image != operand(steps_[i], 1) || found.mean != operand(steps_[i], 5) ||
+        found.invstd != operand(steps_[i], 6) || is_written(forward->first, found.step, at) ||
+        !may_pass(steps_[i], at, i)) {
       return normalizations_.end();
     }
     bool is_there = true;
@@ -293,6 +305,16 @@ class ImageFuser {
       for (size_t between = at + 1; between < i; ++between) is_there = is_there && !makes(steps_[between], value);
     });
     return is_there ? forward : normalizations_.end();
+  }
+
+  bool is_written(ValueId value, size_t after, size_t before) const {
+    for (size_t i = after + 1; i < before; ++i) {
+      if (gone_[i]) continue;
+      for (int group : aliases_.written_groups(steps_[i].instruction)) {
+        if (in_group(value, group)) return true;
+      }
+    }
+    return false;
   }
 
   static bool makes(const Step& step, ValueId value) {
@@ -314,6 +336,7 @@ class ImageFuser {
       // Itself it writes to nothing any more.
       for (size_t between = i + 1; between < at; ++between) {
         if (gone_[between]) continue;
+        if (meets_others(between)) return std::nullopt;
         for (int group : aliases_.written_groups(steps_[between].instruction)) {
           if (reads(sum, group)) return std::nullopt;
         }
@@ -358,9 +381,9 @@ class ImageFuser {
     Step::Op& call = call_ours(step, image_ops::all().normalize_backward);
     for (int i = 0; i < 3; ++i) call.stack.emplace_back();
     call.stack.emplace_back(behind.keep);
-    if (behind.more >= 0) give(step, 10, behind.more);
-    if (behind.result >= 0) give(step, 11, behind.result);
-    if (behind.positive >= 0) give(step, 12, behind.positive);
+    if (behind.more >= 0) give(step, 10, behind.more, /*needed=*/true);
+    if (behind.result >= 0) give(step, 11, behind.result, /*needed=*/true);
+    if (behind.positive >= 0) give(step, 12, behind.positive, /*needed=*/false);  // only our kernels make it
     step.results.emplace_back();
   }
 
@@ -377,69 +400,93 @@ class ImageFuser {
     }
     if (indices >= 0 && static_cast<size_t>(uses_[indices]) != backward.size()) return;
     for (size_t j : backward) {
-      if (!is_free(j) || !same_windows(*pooling.as<Step::Op>(), *steps_[j].as<Step::Op>())) return;
+      if (!is_free(j) || operand(steps_[j], 1) != operand(pooling, 0)) return;
+      if (!same_windows(*pooling.as<Step::Op>(), *steps_[j].as<Step::Op>())) return;
     }
     call_ours(steps_[i], image_ops::all().max_pool);
     for (size_t j : backward) call_ours(steps_[j], image_ops::all().max_pool_backward);
   }
 
   // A gradient whose type changes may change its order on the way, if all its users want the usual one.
-  void copy_to_usual_order(size_t i) {
-    Step::Op& call = *steps_[i].as<Step::Op>();
-    const ValueId copy = steps_[i].results[0][0];
-    if (call.choice != nullptr || copy < 0 || !steps_[i].unordered.empty() || !call.stack.back().isNone()) return;
-    int reorder = 0;
+  void copy_to_usual_order() {
+    std::vector<int> reorders(plan_.program.num_values, 0);  // by value: how often it is brought to that order
     for (const Step& step : steps_) {
       for (const int32_t position : step.unordered) {
-        for (const Step::Slot& slot : step.slots) reorder += slot.position == position && slot.value == copy;
+        for (const Step::Slot& slot : step.slots) reorders[slot.value] += slot.position == position;
         for (const Step::ListSlot& list : step.lists) {
-          if (list.position == position) reorder += std::count(list.values.begin(), list.values.end(), copy);
+          if (list.position != position) continue;
+          for (ValueId value : list.values) {
+            if (value >= 0) ++reorders[value];
+          }
         }
       }
     }
-    if (reorder > 0 && reorder == uses_[copy]) call.stack.back() = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (!is_op(i, "aten::_to_copy")) continue;
+      Step::Op& call = *steps_[i].as<Step::Op>();
+      const ValueId copy = steps_[i].results[0][0];
+      if (call.choice != nullptr || copy < 0 || !steps_[i].unordered.empty() || !call.stack.back().isNone()) continue;
+      if (reorders[copy] > 0 && reorders[copy] == uses_[copy]) {
+        call.stack.back() = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+      }
+    }
   }
 
-  // Whether it adds a number to a tensor that nothing else has to do with, as batch norm counts what it has seen.
-  bool is_count(size_t i) const {
+  // Steps that add a number to a tensor that nothing else has to do with, as batch norm counts what it has seen. All of
+  // them with one number are done by the first, unless a step between meets others.
+  void count_together() {
+    std::vector<int> uses(aliases_.num_groups(), 0);
+    auto use = [&](ValueId value) {
+      if (value >= 0 && value < added_) ++uses[aliases_.group(value)];
+    };
+    for (const auto& lane : plan_.lanes) {
+      for (const Step& step : lane) {
+        const bool is_gone = &lane == &steps_ && gone_[static_cast<size_t>(&step - lane.data())];
+        if (!is_gone) for_each_operand(step, use);
+      }
+    }
+    for (ValueId output : plan_.program.outputs) use(output);
+    std::map<int64_t, std::vector<size_t>> counts;  // by number
+    auto take = [&] {
+      for (const auto& [number, steps] : counts) make_one(steps, number);
+      counts.clear();
+    };
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (gone_[i]) continue;
+      if (meets_others(i)) {
+        take();
+      } else if (is_count(i, uses)) {
+        counts[steps_[i].as<Step::Op>()->stack[1].toInt()].push_back(i);
+      }
+    }
+    take();
+  }
+
+  // `uses`: how often values of a group are used.
+  bool is_count(size_t i, const std::vector<int>& uses) const {
     if (!is_op(i, "aten::add_.Scalar") || !is_alone(i)) return false;
     const Step& step = steps_[i];
     const Step::Op& call = *step.as<Step::Op>();
     if (step.slots.size() != 1 || step.slots[0].value >= added_ || call.guard != nullptr) return false;
     if (!call.stack[1].isInt() || !call.stack[2].isInt() || call.stack[2].toInt() != 1) return false;
-    const ValueId result = step.results[0][0];
-    if (result >= 0 && uses_[result] > 0) return false;
-    const int group = aliases_.group(step.slots[0].value);
-    if (std::any_of(plan_.program.outputs.begin(), plan_.program.outputs.end(),
-                    [&](ValueId output) { return in_group(output, group); })) {
-      return false;
-    }
-    for (const auto& lane : plan_.lanes) {
-      for (const Step& other : lane) {
-        if (&other != &step && reads(other, group)) return false;
-      }
-    }
-    return true;
+    return uses[aliases_.group(step.slots[0].value)] == 1;
   }
 
-  // All such steps with the same number are done by the first.
-  void count_together(size_t first) {
-    const int64_t number = steps_[first].as<Step::Op>()->stack[1].toInt();
-    std::vector<ValueId> counts;
-    for (size_t i = first; i < steps_.size(); ++i) {
-      if (!is_count(i) || steps_[i].as<Step::Op>()->stack[1].toInt() != number) continue;
-      counts.push_back(steps_[i].slots[0].value);
-      if (i == first) continue;
-      steps_[first].kills.insert(steps_[first].kills.end(), steps_[i].kills.begin(), steps_[i].kills.end());
-      gone_[i] = true;
-    }
+  void make_one(const std::vector<size_t>& counts, int64_t number) {
     if (counts.size() == 1) return;
     static const c10::OperatorHandle together = known_op("aten::_foreach_add_.Scalar");
-    Step& step = steps_[first];
+    Step& step = steps_[counts.front()];
+    std::vector<ValueId> counters;
+    for (size_t i : counts) {
+      counters.push_back(steps_[i].slots[0].value);
+      if (i == counts.front()) continue;
+      step.kills.insert(step.kills.end(), steps_[i].kills.begin(), steps_[i].kills.end());
+      gone_[i] = true;
+    }
     Step::Op& call = call_ours(step, together);
     call.stack = {c10::IValue(), number};
     step.slots.clear();
-    step.lists = {{0, false, std::move(counts)}};
+    step.lists = {{0, false, std::move(counters)}};
     step.results.clear();
   }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
+
 #include "muster/graph/checker.h"
 #include "muster/graph/op_table.h"
 #include "muster/graph/placement/placer.h"
@@ -57,8 +59,10 @@ struct Norm : Builder {
 
 // The plan on a CPU, as if its kernels could be chosen as they can on a GPU.
 struct Fused {
-  // `unordered`: operands of steps, by position, that are brought to the usual order.
-  explicit Fused(Program made, const std::vector<std::pair<size_t, int32_t>>& unordered = {})
+  // `unordered`: operands of steps, by position, that are brought to the usual order. `signals`: a step that tells
+  // another lane that it is done.
+  explicit Fused(Program made, const std::vector<std::pair<size_t, int32_t>>& unordered = {},
+                 std::optional<size_t> signals = std::nullopt)
       : program(checked(std::move(made))),
         plan(place(program, {.devices = devices.names(), .default_device = devices.default_name()}), devices, catalog,
              nullptr) {
@@ -70,6 +74,7 @@ struct Fused {
       call->choice = KernelChoice::make(call->op, kernels, at::Device(at::kCUDA, 0), tuner, order);
     }
     for (const auto& [step, position] : unordered) plan.lanes[0][step].unordered.push_back(position);
+    if (signals) plan.lanes[0][*signals].signals = plan.num_events++;
     fuse_images(plan, 0, Aliases(program), program.num_values);
   }
   static Program checked(Program program) {
@@ -157,6 +162,38 @@ TEST(FuseImages, MovesNoBatchNormPastAReadOfWhatItWrites) {
   EXPECT_THAT(Fused(norm.finish({y, seen})).ops(), ElementsAre(kNormalize, "aten::add", "aten::relu"));
 }
 
+TEST(FuseImages, MovesNoBatchNormPastAStepThatOthersWaitFor) {
+  Norm norm;
+  const ValueId seen = norm.relu(norm.other), y = norm.relu(norm.result());
+
+  const Fused fused(norm.finish({y, seen}), {}, /*signals=*/1);
+
+  EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::relu", "aten::relu"));
+}
+
+TEST(FuseImages, LetsNoStepOverwriteWhatABatchNormThatMovesPastItReads) {
+  Norm norm;
+  const ValueId image = norm.relu(norm.other);
+  norm.x = image;
+  const size_t made = norm.instruction("aten::native_batch_norm",
+                                       {ref(image), ref(norm.weight), ref(norm.bias), ref(norm.mean),
+                                        ref(norm.variance), {true}, {0.1}, {1e-5}},
+                                       {1, 1, 1});
+  const ValueId normal = norm.program.instructions[made].results[0][0];
+  const ValueId last = norm.op("aten::tanh", {ref(image)});  // could have the image's memory for its result
+  const ValueId y = norm.relu(normal);
+
+  const Fused fused(norm.finish({y, last}));
+
+  EXPECT_TRUE(fused.is_sound());
+  for (const Step& step : fused.plan.lanes[0]) {
+    if (step.as<Step::Op>()->op.schema().name() != "aten::tanh") continue;
+    EXPECT_TRUE(step.kills.empty());
+    EXPECT_FALSE(step.as<Step::Op>()->in_place.has_value());
+    EXPECT_FALSE(step.slots[0].last);
+  }
+}
+
 TEST(FuseImages, MakesTheBackwardOfBatchNormAndReluOne) {
   Norm norm;
   const ValueId y = norm.relu(norm.result()), g = norm.relu_backward(norm.gradient, y);
@@ -215,6 +252,29 @@ TEST(FuseImages, KeepsWhatStepsBetweenStillUse) {
 
   EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::relu", "aten::relu", "aten::relu", kBackward, "aten::relu"));
   EXPECT_TRUE(fused.is_sound());
+}
+
+TEST(FuseImages, LeavesTheBackwardOfAnotherImage) {
+  Norm norm;
+  const ValueId y = norm.relu(norm.result()), image = norm.x;
+  norm.x = norm.other;
+  const std::vector<ValueId> gradients = norm.backward(norm.relu_backward(norm.gradient, y));
+  norm.x = image;
+
+  Fused fused(norm.finish({y, gradients[0], gradients[1], gradients[2]}));
+
+  EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::threshold_backward", kBackward));
+}
+
+TEST(FuseImages, LeavesTheBackwardOfAReluWhoseResultWasWritten) {
+  Norm norm;
+  const ValueId y = norm.relu(norm.result());
+  norm.add_(y, norm.other);
+  const std::vector<ValueId> gradients = norm.backward(norm.relu_backward(norm.gradient, y));
+
+  Fused fused(norm.finish({gradients[0], gradients[1], gradients[2]}));
+
+  EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::add_", "aten::threshold_backward", kBackward));
 }
 
 TEST(FuseImages, LeavesTheBackwardOfAnotherRelu) {
@@ -278,6 +338,18 @@ TEST(FuseImages, LeavesMaxPoolingWhoseBackwardHasOtherWindows) {
               ElementsAre("aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"));
 }
 
+TEST(FuseImages, LeavesMaxPoolingWhoseBackwardHasAnotherImage) {
+  Builder builder;
+  const ValueId x = builder.argument({DType::kFloat, {1, 1, 4, 4}}),
+                other = builder.argument({DType::kFloat, {1, 1, 4, 4}}),
+                g = builder.argument({DType::kFloat, {1, 1, 2, 2}});
+  std::vector<ValueId> pooled;
+  const ValueId y = pool(builder, x, pooled), gradient = pool_backward(builder, g, other, pooled[1]);
+
+  EXPECT_THAT(Fused(builder.finish({y, gradient})).ops(),
+              ElementsAre("aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"));
+}
+
 TEST(FuseImages, CopiesToTheUsualOrderWhatAllItsUsersWantInThat) {
   for (const bool all : {true, false}) {
     Builder builder;
@@ -312,6 +384,19 @@ TEST(FuseImages, CountsTogetherWhatNothingElseLooksAt) {
   EXPECT_THAT(fused.ops(), ElementsAre("aten::_foreach_add_", "aten::relu", "aten::add_", "aten::add_", "aten::relu"));
   EXPECT_EQ(fused.step(0).lists[0].values, (std::vector{a, b}));
   EXPECT_TRUE(fused.step(0).results.empty());
+}
+
+TEST(FuseImages, CountsNothingBeforeAStepThatOthersWaitFor) {
+  Builder builder;
+  auto count = [&](ValueId counter) { builder.op("aten::add_.Scalar", {ref(counter), integer(1), integer(1)}); };
+  const ValueId a = builder.variable("a"), b = builder.variable("b"), x = builder.argument();
+  count(a);
+  const ValueId y = builder.relu(x);
+  count(b);
+
+  const Fused fused(builder.finish({y}), {}, /*signals=*/1);
+
+  EXPECT_THAT(fused.ops(), ElementsAre("aten::add_", "aten::relu", "aten::add_"));
 }
 
 }  // namespace muster::fused_images_test

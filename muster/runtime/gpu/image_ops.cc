@@ -21,6 +21,7 @@
 #include "muster/runtime/memory/tensors.h"
 
 #ifdef MUSTER_CUDA_KERNELS
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -66,9 +67,8 @@ float* floats_of(const OptionalTensor& tensor) {
 
 void* current_stream(at::Device device) { return c10::cuda::getCurrentCUDAStream(device.index()).stream(); }
 
-void check_launch(int error) {
-  if (error != 0) throw internal("a kernel for images could not be started: CUDA's error ", error);
-}
+// As libtorch says it, so that a lost context is known as one.
+void check_launch(int error) { C10_CUDA_CHECK(static_cast<cudaError_t>(error)); }
 
 std::optional<kernels::Number> number_of(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) return kernels::Number::kFloat;
@@ -131,6 +131,7 @@ std::optional<Normalized> normalize_here(const at::Tensor& input, const Optional
     if (!ordered) return {};
     added = *ordered;
   }
+  const c10::DeviceGuard guard(input.device());  // the workspace depends on it
   const at::Tensor output = at::empty_like(input, at::MemoryFormat::Preserve),
                    mean = empty_floats(shape->channels, input), invstd = empty_floats(shape->channels, input),
                    space = empty_floats(kernels::workspace(*shape), input);
@@ -138,7 +139,6 @@ std::optional<Normalized> normalize_here(const at::Tensor& input, const Optional
   if (relu) {
     positive = at::empty({input.numel() / kernels::numbers_at_a_time(*shape)}, input.options().dtype(at::kByte));
   }
-  const c10::DeviceGuard guard(input.device());
   check_launch(kernels::normalize(*shape,
                                   {.input = input.const_data_ptr(),
                                    .other = added.defined() ? added.const_data_ptr() : nullptr,
@@ -182,13 +182,13 @@ std::optional<Normalized> normalize_backward_here(const at::Tensor& gradient, co
     if (!second) return {};
   }
   if (!first) return {};
+  const c10::DeviceGuard guard(input.device());  // the workspace depends on it
   const at::Tensor space = empty_floats(kernels::workspace(*shape), input);
   at::Tensor of_input, of_weight, of_bias, kept;
   if (wanted[0]) of_input = at::empty_like(input, at::MemoryFormat::Preserve);
   if (wanted[1]) of_weight = empty_floats(shape->channels, input);
   if (wanted[2]) of_bias = empty_floats(shape->channels, input);
   if (keep) kept = at::empty_like(input, at::MemoryFormat::Preserve);
-  const c10::DeviceGuard guard(input.device());
   check_launch(
       kernels::normalize_backward(*shape,
                                   {.gradient = first->const_data_ptr(),
@@ -245,20 +245,23 @@ Normalized normalize_backward(const at::Tensor& grad_out, const at::Tensor& inpu
   check_channels(running_var, "running_var", input);
   check_channels(save_mean, "save_mean", input);
   check_channels(save_invstd, "save_invstd", input);
-  check_sizes(grad_out, "grad_out", input);
-  check_sizes(more, "more", input);
   check_sizes(result, "result", input);
+  // A summand may be of one channel or image; their sum has the input's sizes.
+  const bool has_more = more && more->defined();
+  const bool is_summed = has_more && (more->sizes() != input.sizes() || grad_out.sizes() != input.sizes());
+  at::Tensor gradient = is_summed ? at::add(grad_out, *more) : grad_out;
+  const OptionalTensor summand = is_summed ? OptionalTensor() : more;
+  check_sizes(gradient, "the gradient", input);
   const bool has_statistics = save_mean && save_mean->defined() && save_invstd && save_invstd->defined();
   if (!train || !has_statistics)
     throw invalid_argument("normalize_backward is for training, with save_mean and save_invstd");
 #ifdef MUSTER_CUDA_KERNELS
-  if (auto done = normalize_backward_here(grad_out, input, weight, save_mean, save_invstd, output_mask, more, relu,
+  if (auto done = normalize_backward_here(gradient, input, weight, save_mean, save_invstd, output_mask, summand, relu,
                                           positive, keep)) {
     return *done;
   }
 #endif
-  at::Tensor gradient = grad_out;
-  if (more && more->defined()) gradient = at::add(gradient, *more);
+  if (summand && summand->defined()) gradient = at::add(gradient, *summand);
   if (relu) gradient = at::threshold_backward(gradient, *result, 0);
   auto [of_input, of_weight, of_bias] = at::native_batch_norm_backward(
       gradient, input, weight, running_mean, running_var, save_mean, save_invstd, train, epsilon, output_mask);

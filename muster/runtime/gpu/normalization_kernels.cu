@@ -204,7 +204,8 @@ struct Statistics {
   float momentum, epsilon;
 };
 
-__global__ void finish_moments(uint32_t channels, uint32_t blocks, const Moments* partial, Statistics statistics) {
+__global__ void __launch_bounds__(kMergers * kMergedChannels)
+    finish_moments(uint32_t channels, uint32_t blocks, const Moments* partial, Statistics statistics) {
   const uint32_t channel = blockIdx.x * kMergedChannels + threadIdx.x;
   Moments all{};
   if (!merge_blocks(partial, channel, channels, blocks, all) || channel >= channels) return;
@@ -341,8 +342,9 @@ struct Line {
   float slope, tilt, rest;
 };
 
-__global__ void finish_sums(uint32_t channels, uint32_t blocks, float count, const Sums* partial, Line* lines,
-                            NormalizationGradient call) {
+__global__ void __launch_bounds__(kMergers * kMergedChannels)
+    finish_sums(uint32_t channels, uint32_t blocks, float count, const Sums* partial, Line* lines,
+                NormalizationGradient call) {
   const uint32_t channel = blockIdx.x * kMergedChannels + threadIdx.x;
   Sums all{};
   float invstd = 0, weight = 1, mean = 0;
