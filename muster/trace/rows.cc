@@ -114,7 +114,9 @@ at::Tensor slice(const Variable& variable, const RowRange& range) {
   }
   Parts found;
   int64_t start = 0;
-  for (const Variable& part : parts_of(variable)) {
+  const bool is_one = !variable.state()->is_put_together() || ReplicaContext::current() != nullptr;
+  if (!is_one) found.push_back(variable.value().slice(0, first, end, step));  // no copy has what all are together
+  for (const Variable& part : is_one ? parts_of(variable) : std::vector<Variable>()) {
     const int64_t here = start, count = part.sizes()[0];
     start += count;
     const int64_t begin = first >= here ? first : first + (here - first + step - 1) / step * step;

@@ -88,8 +88,11 @@ at::Tensor put_together(const Variable& variable) {
     const at::Tensor value = copy.value();
     by_replica.push_back({by_replica.empty() ? value : value.to(by_replica[0][0].device())});
   }
-  return aggregated(state.options.aggregation, by_replica, state.across,
-                    str_cat("the value of variable \"", variable.name(), "\", which all workers read together"));
+  at::Tensor value =
+      aggregated(state.options.aggregation, by_replica, state.across,
+                 str_cat("the value of variable \"", variable.name(), "\", which all workers read together"));
+  note_alike({value});
+  return value;
 }
 
 // One of several replicas writes: what all of them write becomes one write.
@@ -117,7 +120,10 @@ void write(const Variable& variable, Write how, const at::Tensor& value) {
   ReplicaContext* replica = ReplicaContext::current();
   if (replica != nullptr && replica->num_replicas() > 1) {
     const bool is_own = state->own_by_replica() && !state->copy_of.expired();
-    if (state->own_by_replica() && !state->copies.empty()) return write(variable.copy_here(), how, value);
+    if (state->own_by_replica() && !state->copies.empty()) {
+      replica->check_everywhere(*state);
+      return write(variable.copy_here(), how, value);
+    }
     if (!is_own) return write_with_others(*replica, variable, how, value);
   }
   if (!state->copies.empty()) {
