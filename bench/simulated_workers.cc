@@ -53,10 +53,9 @@ class DelayLine {
   ElasticPool pool_{"simulated workers"};
 };
 
-LocalWorkerOptions worker_options(const std::string& task, Peers& peers) {
+LocalWorkerOptions worker_options(const std::string& task) {
   LocalWorkerOptions options;
   options.devices.task = task;
-  options.peers = &peers;
   options.cores = 1;
   return options;
 }
@@ -68,7 +67,7 @@ class SimulatedWorker {
         task_(task.to_string()),
         line_(line),
         peers_(cluster, {}),
-        worker_(worker_options(task_, peers_)),
+        worker_(worker_options(task_), &peers_),
         random_(task.index + 1),
         milliseconds_(1 / (delays.mean_ms * (is_straggler(delays, random_) ? delays.factor : 1))) {
     heal();

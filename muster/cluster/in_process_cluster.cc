@@ -79,10 +79,9 @@ void InProcessCluster::start(const TaskId& task) {
   } else {
     auto& peers = static_cast<LocalPeers&>(*peers_);
     worker.devices.task = task.to_string();
-    worker.peers = &peers;
     if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
     if (!worker.cores) worker.cores = share_of_cores(spec_, task);
-    made->worker = std::make_shared<LocalWorker>(worker);
+    made->worker = std::make_shared<LocalWorker>(worker, &peers);
     std::vector<std::string> others;
     for (const TaskId& other : spec_.all_tasks()) {
       if (other != task) others.push_back(other.to_string());

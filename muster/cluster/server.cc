@@ -78,12 +78,11 @@ void warn_of_missing(const std::vector<std::string>& directories, const char* wh
   }
 }
 
-LocalWorkerOptions worker_options(const ServerOptions& options, Peers& peers) {
+LocalWorkerOptions worker_options(const ServerOptions& options) {
   LocalWorkerOptions worker = options.worker;
   warn_of_missing(worker.data, "files of datasets (--data)");
   warn_of_missing(worker.storage, "checkpoints and caches (--storage)");
   worker.devices.task = options.task.to_string();
-  worker.peers = &peers;
   worker.lease = options.lease;
   for (const char* job : {"chief", "worker"}) {
     if (options.cluster.contains(job)) worker.workers += static_cast<int>(options.cluster.tasks(job).size());
@@ -121,7 +120,7 @@ Server::Server(ServerOptions options)
       peers_(std::make_unique<ClusterPeers>(options.cluster, ChannelOptions{.credentials = options.credentials,
                                                                             .connect_timeout = options.connect_timeout,
                                                                             .attempts = options.attempts})),
-      worker_(std::make_unique<LocalWorker>(worker_options(options, *peers_))),
+      worker_(std::make_unique<LocalWorker>(worker_options(options), peers_.get())),
       master_(std::make_shared<LocalMaster>(*worker_, LocalMasterOptions{.tasks = others(peers_->tasks(), task_),
                                                                          .peers = peers_.get(),
                                                                          .max_sessions = options.max_sessions,

@@ -162,9 +162,7 @@ class Steps : public EveryMethod {
   std::vector<float> run(int count, ChannelOptions options) {
     options.attempts = 100;
     OnePeer peers(std::make_shared<RpcChannel>(task_.server->address(), kTask, options));
-    LocalWorkerOptions of_driver{.devices = {.task = kDriver, .gpus = false}};
-    of_driver.peers = &peers;
-    LocalWorker driver(of_driver);
+    LocalWorker driver({.devices = {.task = kDriver, .gpus = false}}, &peers);
     task_.worker.store().declare("v", {DType::kFloat, {2, 2}}, at::kCPU)->assign(torch::zeros({2, 2}));
     testing_support::Builder b;
     const std::string here = str_cat(kDriver, "/device:CPU:0");

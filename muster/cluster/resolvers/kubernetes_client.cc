@@ -165,7 +165,7 @@ class KubernetesClient::Listing {
     return std::move(pods_);
   }
 
-  steady_clock::time_point now() const { return client_.options_.now ? client_.options_.now() : steady_clock::now(); }
+  steady_clock::time_point now() const { return client_.clock_.now(); }
 
   template <class... Parts>
   [[noreturn]] void fail(StatusCode code, const Parts&... parts) const {
@@ -237,11 +237,7 @@ class KubernetesClient::Listing {
            ", the deadline being ", client_.options_.deadline.count(), " ms");
     }
     MUSTER_LOG(warning) << client_.name_ << ": " << trouble << ", retry in " << pause.count() << " ms";
-    if (client_.options_.wait) {
-      client_.options_.wait(pause);
-    } else {
-      std::this_thread::sleep_for(pause);
-    }
+    client_.clock_.wait(pause);
   }
 
   Attempt try_once(const std::string& path, const httplib::Params& query) {
@@ -316,8 +312,16 @@ class KubernetesClient::Listing {
   std::minstd_rand random_{std::random_device()()};
 };
 
-KubernetesClient::KubernetesClient(KubernetesConfig config, KubernetesClientOptions options)
-    : config_(std::move(config)), options_(std::move(options)), name_("Kubernetes API server " + config_.server) {
+KubernetesClient::Clock KubernetesClient::Clock::steady() {
+  return {.now = [] { return steady_clock::now(); },
+          .wait = [](milliseconds pause) { std::this_thread::sleep_for(pause); }};
+}
+
+KubernetesClient::KubernetesClient(KubernetesConfig config, KubernetesClientOptions options, Clock clock)
+    : config_(std::move(config)),
+      options_(std::move(options)),
+      clock_(std::move(clock)),
+      name_("Kubernetes API server " + config_.server) {
   const std::optional<Url> url = parse_url(config_.server);
   if (!url) throw invalid_argument(name_, ": expected https://host:port");
   host_ = url->host;

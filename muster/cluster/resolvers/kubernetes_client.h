@@ -15,10 +15,6 @@ struct KubernetesClientOptions {
   std::chrono::milliseconds request_timeout{10'000};                 // for the server to go on with one answer
   int page_size = 500;                                               // pods in one answer
   std::chrono::milliseconds first_delay{100}, longest_delay{5'000};  // before a retry; doubled after each
-
-  // The steady clock, and waiting by it; for tests.
-  std::function<std::chrono::steady_clock::time_point()> now{};
-  std::function<void(std::chrono::milliseconds)> wait{};
 };
 
 struct Pod {
@@ -32,8 +28,15 @@ struct Pod {
 // Thread-safe; each list has a connection of its own.
 class KubernetesClient {
  public:
+  struct Clock {
+    std::function<std::chrono::steady_clock::time_point()> now;
+    std::function<void(std::chrono::milliseconds)> wait;
+    static Clock steady();
+  };
+
   // Throws Error{kInvalidArgument} for a config that cannot be used.
-  explicit KubernetesClient(KubernetesConfig config, KubernetesClientOptions options = {});
+  explicit KubernetesClient(KubernetesConfig config, KubernetesClientOptions options = {},
+                            Clock clock = Clock::steady());
 
   // All pods of the config's namespace that the label selector ("job-name=tensorflow,tier in (a,b)") selects, in the
   // server's order. Throws Error: kUnauthenticated when the server refuses us or shows a wrong certificate,
@@ -50,6 +53,7 @@ class KubernetesClient {
 
   const KubernetesConfig config_;
   const KubernetesClientOptions options_;
+  const Clock clock_;
   std::string name_, host_, path_prefix_;
   int port_ = 443;
 };

@@ -31,7 +31,7 @@ using ::testing::SizeIs;
 // A clock that moves only when somebody waits by it, or moves it. Thread-safe but for delays().
 class FakeClock {
  public:
-  KubernetesClientOptions options() {
+  KubernetesClient::Clock clock() {
     return {.now = [this] { return std::chrono::steady_clock::time_point(now_.load()); },
             .wait =
                 [this](milliseconds delay) {
@@ -52,7 +52,10 @@ class KubernetesClientTest : public ::testing::Test {
   KubernetesConfig config() const {
     return {.server = server_.url(), .ca_certificates = authority_.certificate_pem(), .token = "secret"};
   }
-  KubernetesClient client() { return KubernetesClient(config(), clock_.options()); }
+  KubernetesClient client() { return client(config()); }
+  KubernetesClient client(const KubernetesConfig& config, const KubernetesClientOptions& options = {}) {
+    return KubernetesClient(config, options, clock_.clock());
+  }
 
   std::vector<std::string> names(const KubernetesClient& client, const std::string& selector = "app=a") const {
     std::vector<std::string> names;
@@ -90,7 +93,7 @@ TEST_F(KubernetesClientTest, AsksInTheNamespaceWithItsToken) {
   config.pod_namespace = "research-1";
   const std::string selector = "app in (a, b),tier!=c&x=y";
 
-  (void)KubernetesClient(config, clock_.options()).pods(selector);
+  (void)client(config).pods(selector);
 
   ASSERT_THAT(server_.requests(), SizeIs(1));
   const httplib::Request request = server_.requests()[0];
@@ -103,23 +106,23 @@ TEST_F(KubernetesClientTest, KeepsThePathOfTheServer) {
   KubernetesConfig config = this->config();
   config.server += "/prefix/";
 
-  (void)KubernetesClient(config, clock_.options()).pods("app=a");
+  (void)client(config).pods("app=a");
 
   EXPECT_EQ(server_.requests()[0].path, "/prefix/api/v1/namespaces/default/pods");
 }
 
 TEST_F(KubernetesClientTest, CollectsAllPages) {
   for (int i = 0; i < 7; ++i) server_.add_pod("app=a", "a-" + std::to_string(i), "Running", "10.0.0.1");
-  KubernetesClientOptions options = clock_.options();
+  KubernetesClientOptions options;
   options.page_size = 3;
 
-  EXPECT_THAT(names(KubernetesClient(config(), options)), ElementsAre("a-0", "a-1", "a-2", "a-3", "a-4", "a-5", "a-6"));
+  EXPECT_THAT(names(client(config(), options)), ElementsAre("a-0", "a-1", "a-2", "a-3", "a-4", "a-5", "a-6"));
   EXPECT_THAT(server_.requests(), SizeIs(3));
 }
 
 TEST_F(KubernetesClientTest, BeginsAnewWhenTheListIsForgottenBetweenPages) {
   for (int i = 0; i < 3; ++i) server_.add_pod("app=a", "a-" + std::to_string(i), "Running", "10.0.0.1");
-  KubernetesClientOptions options = clock_.options();
+  KubernetesClientOptions options;
   options.page_size = 2;
   server_.answer_next([](const auto&, auto& response) {
     response.set_content(R"({"metadata": {"continue": "old"}, "items": [{"metadata": {"name": "gone"}}]})",
@@ -127,7 +130,7 @@ TEST_F(KubernetesClientTest, BeginsAnewWhenTheListIsForgottenBetweenPages) {
   });
   server_.answer_next(410, "The provided continue parameter is too old");
 
-  EXPECT_THAT(names(KubernetesClient(config(), options)), ElementsAre("a-0", "a-1", "a-2"));
+  EXPECT_THAT(names(client(config(), options)), ElementsAre("a-0", "a-1", "a-2"));
 }
 
 TEST_F(KubernetesClientTest, GivesUpWhenTheListIsForgottenForEver) {
@@ -137,10 +140,10 @@ TEST_F(KubernetesClientTest, GivesUpWhenTheListIsForgottenForEver) {
     });
     server_.answer_next(410, "too old");
   }
-  KubernetesClientOptions options = clock_.options();
+  KubernetesClientOptions options;
   options.deadline = milliseconds(450);
 
-  Status status = refusal(KubernetesClient(config(), options));
+  Status status = refusal(client(config(), options));
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(clock_.delays(), ElementsAre(milliseconds(100), milliseconds(100), milliseconds(100), milliseconds(100)));
@@ -153,10 +156,10 @@ TEST_F(KubernetesClientTest, StopsAtTheDeadlineInAListWithoutEnd) {
       response.set_content(R"({"metadata": {"continue": "more"}, "items": []})", "application/json");
     });
   }
-  KubernetesClientOptions options = clock_.options();
+  KubernetesClientOptions options;
   options.deadline = milliseconds(450);
 
-  EXPECT_EQ(refusal(KubernetesClient(config(), options)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(refusal(client(config(), options)).code(), StatusCode::kUnavailable);
   EXPECT_THAT(server_.requests(), SizeIs(5));
 }
 
@@ -164,7 +167,7 @@ TEST_F(KubernetesClientTest, ReadsItsTokenFileForEveryList) {
   ScopedDirectory directory;
   KubernetesConfig config = this->config();
   config.token_file = directory.write("token", "first\n");
-  KubernetesClient client(config, clock_.options());
+  const KubernetesClient client = this->client(config);
 
   (void)client.pods("app=a");
   directory.write("token", "second\n");
@@ -178,7 +181,7 @@ TEST_F(KubernetesClientTest, SendsNoTokenThatWouldBreakTheHeader) {
   KubernetesConfig config = this->config();
   config.token = "a\r\nX-Evil: 1";
 
-  EXPECT_EQ(refusal(KubernetesClient(config, clock_.options())).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusal(client(config)).code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(server_.requests(), IsEmpty());
 }
 
@@ -260,11 +263,11 @@ std::atomic<int> sigpipes = 0;
 TEST_F(KubernetesClientTest, KeepsSigpipeFromItsCaller) {
   // Whoever sends on a connection that the other side has closed gets one; here it comes while the client waits.
   server_.answer_next(500, "etcd is not there");
-  KubernetesClientOptions options = clock_.options();
-  options.wait = [](milliseconds) { raise(SIGPIPE); };
+  KubernetesClient::Clock clock = clock_.clock();
+  clock.wait = [](milliseconds) { raise(SIGPIPE); };
   const auto before = signal(SIGPIPE, [](int) { ++sigpipes; });
 
-  (void)KubernetesClient(config(), options).pods("app=a");
+  (void)KubernetesClient(config(), {}, clock).pods("app=a");
   const int during = sigpipes;
   raise(SIGPIPE);
   const int after = sigpipes;
@@ -279,11 +282,11 @@ TEST_F(KubernetesClientTest, GivesUpOnAServerThatIsSilent) {
   for (int i = 0; i < 2; ++i) {
     server_.answer_next([end](const auto&, auto&) { end->WaitForNotification(); });
   }
-  KubernetesClientOptions options = clock_.options();
+  KubernetesClientOptions options;
   options.request_timeout = milliseconds(50);
   options.deadline = milliseconds(150);
 
-  Status status = refusal(KubernetesClient(config(), options));
+  Status status = refusal(client(config(), options));
   end->Notify();
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -311,7 +314,7 @@ TEST_F(KubernetesClientTest, GivesUpOnAServerThatIsNotThere) {
     config.server = gone.url();
   }
 
-  Status status = refusal(KubernetesClient(config, clock_.options()));
+  Status status = refusal(client(config));
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(config.server));
@@ -330,9 +333,9 @@ TEST_F(KubernetesClientTest, RefusesAnAnswerThatIsNoListOfPods) {
 TEST_F(KubernetesClientTest, TrustsNoOtherAuthority) {
   KubernetesConfig config = this->config();
   config.ca_certificates = Authority().certificate_pem();
-  Status other = refusal(KubernetesClient(config, clock_.options()));
+  Status other = refusal(client(config));
   config.ca_certificates = "";
-  Status system = refusal(KubernetesClient(config, clock_.options()));
+  Status system = refusal(client(config));
 
   EXPECT_EQ(other.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(other.message(), AllOf(HasSubstr(server_.url()), HasSubstr("its certificate is refused")));
@@ -347,7 +350,7 @@ TEST_F(KubernetesClientTest, TrustsNoCertificateOfAnotherHost) {
     KubernetesConfig config = this->config();
     config.server = impostor.url();
 
-    EXPECT_EQ(refusal(KubernetesClient(config, clock_.options())).code(), StatusCode::kUnauthenticated) << names;
+    EXPECT_EQ(refusal(client(config)).code(), StatusCode::kUnauthenticated) << names;
     EXPECT_THAT(impostor.requests(), IsEmpty());
   }
 }
@@ -357,7 +360,7 @@ TEST_F(KubernetesClientTest, TrustsNoCertificateThatHasRunOut) {
   KubernetesConfig config = this->config();
   config.server = old.url();
 
-  Status status = refusal(KubernetesClient(config, clock_.options()));
+  Status status = refusal(client(config));
 
   EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
   EXPECT_THAT(status.message(), HasSubstr("expired"));
@@ -368,7 +371,7 @@ TEST_F(KubernetesClientTest, ReachesAServerByName) {
   config.server = server_.url("localhost");
   server_.add_pod("app=a", "a-0", "Running", "10.0.0.1");
 
-  EXPECT_THAT(names(KubernetesClient(config, clock_.options())), ElementsAre("a-0"));
+  EXPECT_THAT(names(client(config)), ElementsAre("a-0"));
 }
 
 TEST_F(KubernetesClientTest, ShowsItsOwnCertificate) {
@@ -380,11 +383,11 @@ TEST_F(KubernetesClientTest, ShowsItsOwnCertificate) {
   config.client_certificate = own.certificate_pem();
   config.client_key = own.key_pem();
 
-  EXPECT_THAT(names(KubernetesClient(config, clock_.options())), ElementsAre("a-0"));
+  EXPECT_THAT(names(client(config)), ElementsAre("a-0"));
 
   config.client_certificate = stranger.certificate_pem();
   config.client_key = stranger.key_pem();
-  EXPECT_FALSE(refusal(KubernetesClient(config, clock_.options())).ok());
+  EXPECT_FALSE(refusal(client(config)).ok());
 }
 
 TEST_F(KubernetesClientTest, RefusesAConfigThatCannotWork) {

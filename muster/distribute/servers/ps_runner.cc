@@ -9,19 +9,12 @@ namespace {
 
 constexpr const char* kHere = "/job:chief/replica:0/task:0";
 
-LocalWorkerOptions runner_worker(const PsRunnerOptions& options) {
-  LocalWorkerOptions worker;
-  worker.devices.task = kHere;
-  worker.peers = options.peers.get();
-  return worker;
-}
-
 }  // namespace
 
 PsRunner::PsRunner(PsRunnerOptions options, const PsIncarnations& incarnations)
     : options_(std::move(options)),
       incarnations_(incarnations),
-      worker_(runner_worker(options_)),
+      worker_({.devices = {.task = kHere}}, options_.peers.get()),
       master_(worker_, {.tasks = options_.tasks, .peers = options_.peers.get()}),
       session_(master_.create_session({.container = options_.container})) {}
 

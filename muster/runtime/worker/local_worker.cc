@@ -68,15 +68,15 @@ std::unique_ptr<Autotuner> tuner_for(const LocalWorkerOptions& options) {
 
 }  // namespace
 
-LocalWorker::LocalWorker(LocalWorkerOptions options)
+LocalWorker::LocalWorker(LocalWorkerOptions options, Peers* peers)
     : options_(std::move(options)),
+      peers_(peers),
       run_memory_(options_.run_memory.value_or(usual_memory())),
       devices_(options_.devices),
       catalog_(std::make_unique<OpCatalog>(options_.extra_ops)),
       tuner_(tuner_for(options_)),
-      holder_(options_.peers == nullptr
-                  ? nullptr
-                  : std::make_unique<LeaseHolder>(Lease{{incarnation_, devices_.task()}, {}}, *options_.peers)) {
+      holder_(peers == nullptr ? nullptr
+                               : std::make_unique<LeaseHolder>(Lease{{incarnation_, devices_.task()}, {}}, *peers)) {
   if (options_.cores && *options_.cores < 1) {
     throw invalid_argument(devices_.task(), ": cores is ", *options_.cores, ", expected 1 or more");
   }
@@ -172,8 +172,8 @@ std::shared_ptr<Executor> LocalWorker::prepare(const Program& program) {
   ExecutorLinks links{.rendezvous = &rendezvous_};
   links.source = [this](uint64_t number) { return source(number); };
   links.group = [this](uint64_t number) { return group(number); };
-  if (options_.peers != nullptr) {
-    links.parts = std::make_shared<RemoteParts>(program, *options_.peers, *this, devices_.task(), *holder_);
+  if (peers_ != nullptr) {
+    links.parts = std::make_shared<RemoteParts>(program, *peers_, *this, devices_.task(), *holder_);
   } else if (!program.parts.empty()) {
     throw failed_precondition("program \"", program.name, "\" has parts on other tasks, but ", devices_.task(),
                               " is not in a cluster");

@@ -31,7 +31,8 @@ class RemoteParts;
 
 class LocalWorker : public Worker {
  public:
-  explicit LocalWorker(LocalWorkerOptions options = {});
+  // `peers` outlives the worker; without it a program cannot have parts on other tasks.
+  explicit LocalWorker(LocalWorkerOptions options = {}, Peers* peers = nullptr);
   ~LocalWorker() override;
 
   ProgramHandle register_program(const Program& program, const Owner& owner = {}) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -133,6 +134,7 @@ class LocalWorker : public Worker {
   std::optional<uint32_t> fitting(const ProgramRun& run, const Status& failure) const;
 
   const LocalWorkerOptions options_;
+  Peers* const peers_;  // null: it is not in a cluster
   const int64_t run_memory_;
   const LocalDevices devices_;
   const uint64_t incarnation_ = random_id();

@@ -42,7 +42,6 @@ struct LocalWorkerOptions {
   size_t max_programs = 10'000;  // different ones, registered at the same time
   // An owner that was not heard of for so long is gone, and what it has left here goes.
   std::chrono::milliseconds lease = kUsualLease;
-  Peers* peers = nullptr;  // outlives the worker; without it a program cannot have parts on other tasks
   // Checkpoints, and caches of datasets, are written and read below these directories, at a client's wish.
   std::vector<std::string> storage{};
   // Datasets may read files below these directories, at a client's wish; none: nowhere.

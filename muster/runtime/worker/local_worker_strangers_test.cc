@@ -289,9 +289,7 @@ TEST(Strangers, CannotAnswerWithFewerTensorsThanTheirPartHas) {
                            .arguments = {integer(0), refs({x})},
                            .results = {{answer}}}};
   ForgetfulPeers peers;
-  LocalWorkerOptions options = small_worker();
-  options.peers = &peers;
-  LocalWorker worker(options);
+  LocalWorker worker(small_worker(), &peers);
   const ProgramHandle handle = worker.register_program(builder.finish({builder.relu(answer)}));
 
   const Status status = status_after([&] { worker.run(handle, {torch::ones({2, 2})}); });

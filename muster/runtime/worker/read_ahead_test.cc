@@ -61,9 +61,7 @@ class Job : public Peers {
       ps_.push_back(std::make_shared<CalledWorker>(kPs[i]));
       ps_.back()->store().declare(kNames[i], {DType::kFloat, {2, 2}}, at::kCPU)->assign(torch::full({2, 2}, 0.1F));
     }
-    LocalWorkerOptions options{.devices = {.task = kWorker, .gpus = false}};
-    options.peers = this;
-    worker_.emplace(options);
+    worker_.emplace(LocalWorkerOptions{.devices = {.task = kWorker, .gpus = false}}, this);
   }
 
   std::shared_ptr<Worker> worker(const std::string& task) override { return ps_[task == kPs[0] ? 0 : 1]; }
