@@ -87,6 +87,18 @@ TEST_P(FitUnderAnyStrategy, PredictsWithTheVariablesOfTheStrategy) {
   EXPECT_TRUE(model.predict(x_).allclose(torch::linear(x_, weight, bias), 1e-4, 1e-5));
 }
 
+TEST_P(FitUnderAnyStrategy, TrainsATableThatWasMadeBeforeTheStrategy) {
+  torch::nn::Sequential net(nn::Embedding({.rows = 4, .dim = 3}), torch::nn::Linear(3, 1));
+  const at::Tensor ids = torch::arange(32) % 3;
+  Model model =
+      compile(net, {.optimizer = Sgd({.learning_rate = 0.1}), .loss = mean_squared_error, .strategy = strategy_});
+  const at::Tensor before = weight_of(model);
+
+  model.fit(Dataset::tensors({ids, y_}).batch(8), {.verbose = kQuiet});
+
+  EXPECT_TRUE(weight_of(model).ne(before).any(1).equal(torch::tensor({true, true, true, false})));
+}
+
 TEST_P(FitUnderAnyStrategy, BringsTheBestWeightsBack) {
   Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
   std::vector<at::Tensor> weights;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,15 @@ struct AdoptOptions {
   bool keep = false;  // tensors that stand for a variable already go on doing so; else that is an error
 };
 
+// A part of a module that makes the variables of its parameters itself, when the module is adopted: see
+// shown_parameter().
+class MakesVariables {
+ public:
+  virtual ~MakesVariables() = default;
+  // In the scope of a strategy if there is one; once.
+  virtual void make_variables(const AdoptOptions& options) const = 0;
+};
+
 // From now on a traced function that uses the module uses these variables: `net->forward(x)` reads them, an in-place
 // update of a parameter or a running statistic updates them. The module's own tensors stand for them while tracing and
 // keep the values that they had; `write_back` brings the trained values home.
@@ -35,6 +45,7 @@ class ModuleVariables {
   // `module` is anything with libtorch's named_parameters() and named_buffers(); it outlives the variables' use.
   template <class Module>
   explicit ModuleVariables(Module& module, const AdoptOptions& options = {}) : modes_(modes_of(module)) {
+    let_parts_make_theirs(module, options);
     for (auto& parameter : module.named_parameters()) add(parameter.key(), parameter.value(), true, options);
     for (auto& buffer : module.named_buffers()) add(buffer.key(), buffer.value(), false, options);
   }
@@ -67,6 +78,16 @@ class ModuleVariables {
   ModuleVariables() = default;
   void add_adopted(const std::string& name, const at::Tensor& tensor);
   bool known(const std::string& name, const at::Tensor& tensor);
+  template <class Module>
+  static void let_parts_make_theirs(const Module& module, const AdoptOptions& options) {
+    auto let_make = [&](const auto& part) {
+      if (const auto* maker = dynamic_cast<const MakesVariables*>(&part)) maker->make_variables(options);
+    };
+    if constexpr (std::is_polymorphic_v<Module>) let_make(module);
+    if constexpr (requires { *module.modules(false)[0]; }) {
+      for (const auto& part : module.modules(/*include_self=*/false)) let_make(*part);
+    }
+  }
   // A function that uses the module is traced again when eval() or train() has changed one of its parts. Nothing of the
   // module is kept alive by that; once a part has gone, nothing changes any more.
   // Limit: of a module that no shared_ptr holds (it may be moved, so nobody knows where it is) only the parts are seen.
@@ -101,8 +122,9 @@ class ModuleVariables {
 
 // What a module registers as its parameter for a variable that it has made itself: a tensor of the variable's shape
 // without the memory for it, by which adopt(), adopted() and optimizers find the variable. Traced functions use the
-// variable; that tensor in the place of it is Error{kFailedPrecondition}.
-at::Tensor shown_parameter(const Variable& variable);
+// variable; that tensor in the place of it is Error{kFailedPrecondition}. `parameter`, if it is registered already,
+// becomes that tensor, and gives its memory up.
+at::Tensor shown_parameter(const Variable& variable, at::Tensor parameter = {});
 
 // The variables that such tensors of modules stand for: variables_of(net->parameters()). Throws
 // Error{kFailedPrecondition} if one stands for none.

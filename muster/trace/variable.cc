@@ -311,13 +311,19 @@ std::shared_ptr<Variable::State> Variable::State::find_shown(const at::Tensor& t
   return known == registry.shown.end() ? nullptr : known->second.lock();
 }
 
-at::Tensor shown_parameter(const Variable& variable) {
+at::Tensor shown_parameter(const Variable& variable, at::Tensor parameter) {
   const std::shared_ptr<Variable::State>& state = variable.state();
   Adopted& registry = adopted_registry();
   absl::MutexLock lock(&registry.mu);
   if (!state->shown.defined()) {
     PlainTensors plain;
-    state->shown = at::zeros({1}, variable.dtype()).expand(variable.sizes()).set_requires_grad(variable.trainable());
+    const at::Tensor without_memory = at::zeros({1}, variable.dtype()).expand(variable.sizes());
+    if (parameter.defined()) {
+      parameter.set_data(without_memory);
+    } else {
+      parameter = without_memory;
+    }
+    state->shown = parameter.set_requires_grad(variable.trainable());
     registry.shown[state->shown.storage().unsafeGetStorageImpl()] = state;
   }
   return state->shown;

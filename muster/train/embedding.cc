@@ -1,18 +1,42 @@
 #include "muster/train/embedding.h"
 
+#include <ATen/ops/index_select.h>
+
 #include "muster/base/status.h"
 #include "muster/runtime/memory/tensors.h"
+#include "muster/trace/tracer/trace.h"
+#include "muster/trace/variable_scope.h"
 
 namespace muster {
+namespace {
 
-at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const LookupOptions& options) {
-  if (table.sizes().size() != 2) {
-    throw invalid_argument("embedding_lookup: table \"", table.name(), "\" is ", table.state()->spec.to_string(),
-                           ", expected two dimensions");
+at::Tensor rows_of(const Variable& table, const at::Tensor& ids) { return lookup(table, ids); }
+
+at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids) {
+  if (ids.scalar_type() != at::kLong) {
+    throw invalid_argument("embedding_lookup: the ids are ", spec_of(ids).to_string(), ", expected int64");
   }
+  // In a trace nobody knows the ids of later calls; there the op itself refuses those that are too large.
+  if (!tracing() && ids.numel() > 0) {
+    const auto largest = ids.max().item<int64_t>();
+    if (largest >= table.size(0)) {
+      throw out_of_range("embedding_lookup: id ", largest, " of a table with ", table.size(0), " rows");
+    }
+  }
+  const at::Tensor flat = ids.reshape({-1});
+  const at::Tensor rows =
+      at::index_select(table, 0, flat.clamp_min(0)).masked_fill(flat.lt(0).unsqueeze(-1), 0);  // padding is zeros
+  std::vector<int64_t> sizes = ids.sizes().vec();
+  sizes.push_back(table.size(1));
+  return rows.reshape(sizes);
+}
+
+// `table` is a variable or a tensor, of two dimensions.
+template <class Table>
+at::Tensor looked_up(const Table& table, const at::Tensor& ids, const LookupOptions& options) {
   if (!options.combiner) {
     if (options.weights.defined()) throw invalid_argument("embedding_lookup: weights need a combiner");
-    return lookup(table, ids);
+    return rows_of(table, ids);
   }
   if (ids.dim() == 0) throw invalid_argument("embedding_lookup: a combiner needs bags, got a single id");
   const at::Tensor& given = options.weights;
@@ -24,7 +48,7 @@ at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const 
   if (given.defined() && *options.combiner != Combiner::kSum) {
     counted = ids.masked_fill(given.detach().gt(0).logical_not(), -1);  // a weight that is no number is not positive
   }
-  const at::Tensor rows = lookup(table, counted);
+  const at::Tensor rows = rows_of(table, counted);
   at::Tensor weights = counted.ge(0).to(rows.scalar_type());
   if (given.defined()) weights = given.to(rows.scalar_type()).masked_fill(counted.lt(0), 0);
   const at::Tensor sum = rows.mul(weights.unsqueeze(-1)).sum(-2);
@@ -38,9 +62,59 @@ at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const 
   return sum;
 }
 
-Variable nn::make_table(const EmbeddingOptions& options) {
-  InitialValue drawn = InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed);
-  return Variable(options.on_demand ? drawn.on_demand() : drawn, {.name = options.name});
+}  // namespace
+
+at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const LookupOptions& options) {
+  if (table.sizes().size() != 2) {
+    throw invalid_argument("embedding_lookup: table \"", table.name(), "\" is ", table.state()->spec.to_string(),
+                           ", expected two dimensions");
+  }
+  return looked_up(table, ids, options);
 }
 
+at::Tensor embedding_lookup(const at::Tensor& table, const at::Tensor& ids, const LookupOptions& options) {
+  if (table.dim() != 2) {
+    throw invalid_argument("embedding_lookup: the table is ", spec_of(table).to_string(), ", expected two dimensions");
+  }
+  return looked_up(table, ids, options);
+}
+
+namespace nn {
+namespace {
+
+InitialValue drawn(const EmbeddingOptions& options) {
+  return InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed);
+}
+
+}  // namespace
+
+std::optional<Variable> make_table_at_once(const EmbeddingOptions& options) {
+  // In a trace no variable can be made, which it says itself.
+  if (!options.on_demand && VariableScope::current() == nullptr && !tracing()) return std::nullopt;
+  const InitialValue values = drawn(options);
+  return Variable(options.on_demand ? values.on_demand() : values, {.name = options.name});
+}
+
+at::Tensor new_values(const EmbeddingOptions& options) { return drawn(options).tensor(); }
+
+Variable make_table_of(at::Tensor weight, const EmbeddingOptions& options, const AdoptOptions& adopt) {
+  Variable table(weight, {.name = options.name, .trainable = weight.requires_grad(), .device = adopt.device});
+  shown_parameter(table, std::move(weight));
+  return table;
+}
+
+at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values) {
+  if (values.sizes() == at::IntArrayRef({options.rows, options.dim})) return values;
+  throw invalid_argument("table \"", options.name, "\": the values are ", spec_of(values).to_string(), ", expected [",
+                         options.rows, ", ", options.dim, "]");
+}
+
+void expect_type_of(const Variable& table, at::ScalarType type) {
+  if (table.dtype() == type) return;
+  throw failed_precondition("variable \"", table.name(), "\" is ", table.state()->spec.to_string(),
+                            " and cannot become ", name_of(dtype_of(type)),
+                            "; convert a module before it is adopted, outside of the scope of a strategy");
+}
+
+}  // namespace nn
 }  // namespace muster

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <memory>
@@ -15,11 +16,16 @@
 #include "muster/trace/variable.h"
 
 namespace torch::nn {
+class Module;
 template <class Derived>
 class Cloneable;
 template <class Contained>
 class ModuleHolder;
 }  // namespace torch::nn
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
 
 namespace muster {
 
@@ -39,6 +45,8 @@ struct LookupOptions {
 // int64; one below 0 is padding: it gives zeros, has no gradient and does not count in a bag. One that is too large is
 // Error{kOutOfRange} when the function runs. Differentiable: see gradients_by_rows() and Optimizer.
 at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const LookupOptions& options = {});
+// The same in a plain tensor, also outside of traced functions; its gradient is of the whole table.
+at::Tensor embedding_lookup(const at::Tensor& table, const at::Tensor& ids, const LookupOptions& options = {});
 
 namespace nn {
 
@@ -55,30 +63,89 @@ struct EmbeddingOptions {
   bool on_demand = false;
 };
 
-// The table of such options, named and placed as any variable: in the scope of a strategy it lives where that says.
-Variable make_table(const EmbeddingOptions& options);
+// A new table as a variable, named and placed as any other, where one is made at once: for rows on demand, and in the
+// scope of a strategy, which says where it lives, so that this machine needs no memory for it. Else nothing.
+std::optional<Variable> make_table_at_once(const EmbeddingOptions& options);
+// The values that such a table begins with.
+at::Tensor new_values(const EmbeddingOptions& options);
+// A table that has been a plain tensor until now, which gives its memory up.
+Variable make_table_of(at::Tensor weight, const EmbeddingOptions& options, const AdoptOptions& adopt);
+// Throws Error{kInvalidArgument} if they have not the sizes of the options.
+at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values);
+// Throws Error{kFailedPrecondition} if that is not the type of the table: a variable keeps the one that it has.
+void expect_type_of(const Variable& table, at::ScalarType type);
 
-// A table with its lookup, as a torch::nn module: forward(ids) gives a row for each. A template, so that this header
-// does without torch::nn; who uses it has included <torch/torch.h>.
+// A table with its lookup, as a torch::nn module: forward(ids) gives a row for each. Its parameter is "weight", as that
+// of torch::nn::Embedding, so that files of weights go from one to the other. It is a plain tensor until the module is
+// adopted, by itself or as a part of another one, and then a variable of the strategy in whose scope this is. Where the
+// module is made in such a scope, or has rows on demand, it is a variable at once.
+// A clone is a module that nobody has adopted. It has the values of now, and so has what torch::save writes.
+// Limit: both have all rows, also of a table whose rows are made on demand.
+// A template, so that this header does without torch::nn; who uses it has included <torch/torch.h>.
 template <class Unused>
-class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>> {
+class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>>, public MakesVariables {
  public:
-  explicit EmbeddingImpl(EmbeddingOptions options) : options_(std::move(options)), table_(make_table(options_)) {
-    EmbeddingImpl::reset();
-  }
-  // Under the name that it has in torch::nn::Embedding, so that files of weights go from one to the other.
-  void reset() override { this->register_parameter("weight", shown_parameter(table_), table_.trainable()); }
+  using Base = torch::nn::Cloneable<EmbeddingImpl<Unused>>;
 
-  at::Tensor forward(const at::Tensor& ids) { return embedding_lookup(table_, ids); }
-  // With a combiner: one row for each bag of ids.
-  at::Tensor forward_bags(const at::Tensor& ids, const LookupOptions& options) {
-    return embedding_lookup(table_, ids, options);
+  explicit EmbeddingImpl(EmbeddingOptions options) : options_(std::move(options)) { EmbeddingImpl::reset(); }
+  // Begins with these values, [rows, dim].
+  EmbeddingImpl(EmbeddingOptions options, at::Tensor values) : options_(std::move(options)) {
+    this->register_parameter("weight", checked_values(options_, std::move(values)));
   }
-  const Variable& table() const { return table_; }
+  void reset() override {
+    table_ = make_table_at_once(options_);
+    this->register_parameter("weight", table_ ? shown_parameter(*table_) : new_values(options_));
+  }
+
+  at::Tensor forward(const at::Tensor& ids) { return forward_bags(ids, {}); }
+  // With a combiner: one row for each bag of ids.
+  at::Tensor forward_bags(const at::Tensor& ids, const LookupOptions& options) const {
+    return table_ ? embedding_lookup(*table_, ids, options) : embedding_lookup(weight(), ids, options);
+  }
+  // Makes it a variable if it is none yet.
+  const Variable& table() const {
+    EmbeddingImpl::make_variables({});
+    return *table_;
+  }
+  void make_variables(const AdoptOptions& options) const override {
+    if (!table_) table_ = make_table_of(weight(), options_, options);
+  }
+
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<c10::Device>& device = std::nullopt) const override {
+    at::Tensor copied = values().clone();
+    if (device) copied = copied.to(at::TensorOptions(*device));
+    auto copy = std::make_shared<EmbeddingImpl>(options_, std::move(copied));
+    copy->train(this->is_training());
+    return copy;
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    if (!table_) return Base::save(archive);
+    EmbeddingImpl(options_, values()).save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    if (!table_) return Base::load(archive);
+    EmbeddingImpl loaded(options_, weight().detach());
+    loaded.load(archive);
+    table_->assign(checked_values(options_, loaded.values()));
+  }
+  void to(c10::Device device, at::ScalarType type, bool non_blocking = false) override {
+    if (!table_) return Base::to(device, type, non_blocking);
+    expect_type_of(*table_, type);
+  }
+  void to(at::ScalarType type, bool non_blocking = false) override {
+    if (!table_) return Base::to(type, non_blocking);
+    expect_type_of(*table_, type);
+  }
+  void to(c10::Device device, bool non_blocking = false) override {
+    if (!table_) Base::to(device, non_blocking);  // a variable lives where the strategy says
+  }
 
  private:
+  const at::Tensor& weight() const { return this->parameters_["weight"]; }
+  at::Tensor values() const { return (table_ ? table_->value() : weight()).detach(); }
+
   EmbeddingOptions options_;
-  Variable table_;
+  mutable std::optional<Variable> table_;
 };
 
 template <class Unused>
@@ -91,7 +158,7 @@ class BasicEmbedding : public torch::nn::ModuleHolder<EmbeddingImpl<Unused>> {
       : Base(std::make_shared<EmbeddingImpl<Unused>>(std::move(options))) {}
 
   at::Tensor operator()(const at::Tensor& ids, const LookupOptions& options = {}) const {
-    return embedding_lookup(table(), ids, options);
+    return this->get()->forward_bags(ids, options);
   }
   const Variable& table() const { return (*this)->table(); }
 };

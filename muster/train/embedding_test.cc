@@ -150,6 +150,7 @@ TEST(Embedding, IsOneVariableUnderTwoNames) {
 
 TEST(Embedding, HasAParameterThatIsNoTensorToComputeWith) {
   nn::Embedding table({.rows = 5, .dim = 3});
+  const ModuleVariables variables = adopt(table);
   auto whole = function([&] { return table->parameters()[0] * 2; });
   try {
     whole();

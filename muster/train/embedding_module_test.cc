@@ -1,0 +1,263 @@
+// An embedding in a module: it follows the strategy of that, and is copied, converted and saved as other parts are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "muster/base/test_errors.h"
+#include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/local_strategies.h"
+#include "muster/distribute/servers/parameter_server_strategy.h"
+#include "muster/train/embedding.h"
+#include "muster/train/optimizers.h"
+
+namespace muster::embedding_module_test {
+namespace {
+
+using testing_support::message_of;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+at::Tensor some_words() { return torch::tensor({{2, 0}, {4, 2}}); }
+
+// The table is made with the module, and nobody has thought of a strategy yet.
+struct WordsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& ids) { return top->forward(words->forward(ids).mean(1)); }
+
+  nn::Embedding words{register_module("words", nn::Embedding({.rows = 5, .dim = 3, .name = "words"}))};
+  torch::nn::Linear top{register_module("top", torch::nn::Linear(3, 1))};
+};
+TORCH_MODULE(Words);
+
+torch::nn::Sequential sequential() {
+  return torch::nn::Sequential(nn::Embedding({.rows = 5, .dim = 3}), torch::nn::Linear(3, 2));
+}
+
+at::Tensor weight_of(const torch::nn::Module& module) { return module.parameters()[0].detach(); }
+
+// Each test is without a strategy, with a mirrored one, and with parameter servers that cut tables in two.
+class EmbeddingMadeBeforeTheScope : public ::testing::TestWithParam<std::string> {
+ protected:
+  EmbeddingMadeBeforeTheScope() {
+    if (GetParam() == "mirrored") strategy_ = MirroredStrategy({"/device:CPU:0", "/device:CPU:1"});
+    if (GetParam() == "parameter_servers") {
+      cluster_.emplace(InProcessClusterOptions{.workers = 1, .ps = 2});
+      strategy_ = ParameterServerStrategy(cluster_->resolver(), {.partitioner = FixedShardsPartitioner{2}});
+    }
+  }
+  template <class Module>
+  ModuleVariables adopt_in_scope(Module& module) const {
+    const VariableScope scope = strategy_.scope();
+    return adopt(module);
+  }
+  void expect_to_be_of_the_strategy(const Variable& table) const {
+    EXPECT_EQ(table.copies().size(), GetParam() == "mirrored" ? 2u : 0u);
+    EXPECT_EQ(table.shards().size(), GetParam() == "parameter_servers" ? 2u : 0u);
+  }
+
+  std::optional<InProcessCluster> cluster_;
+  Strategy strategy_;
+};
+INSTANTIATE_TEST_SUITE_P(All, EmbeddingMadeBeforeTheScope, ::testing::Values("alone", "mirrored", "parameter_servers"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(EmbeddingMadeBeforeTheScope, BecomesAVariableOfTheStrategyWithItsValues) {
+  Words net;
+  const at::Tensor values = weight_of(*net->words).clone();
+  ASSERT_FALSE(values.equal(torch::zeros({5, 3})));
+
+  const ModuleVariables variables = adopt_in_scope(net);
+
+  expect_to_be_of_the_strategy(variables.at("words.weight"));
+  EXPECT_EQ(variables.at("words.weight").state(), net->words.table().state());
+  EXPECT_EQ(variables.at("words.weight").name(), "words");
+  EXPECT_TRUE(variables.at("words.weight").value().equal(values));
+  EXPECT_EQ(variables.trainable().size(), 3u);
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, StandsInASequential) {
+  torch::nn::Sequential net = sequential();
+  const at::Tensor expected = net->forward(some_words()).detach();
+
+  const ModuleVariables variables = adopt_in_scope(net);
+  auto forward = function([&](const at::Tensor& ids) { return net->forward(ids); });
+
+  expect_to_be_of_the_strategy(variables.at("0.weight"));
+  EXPECT_TRUE(strategy_.run_here(forward, some_words()).allclose(expected, 1e-5, 1e-6));
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, IsWhatTheStrategyMakesAModuleOf) {
+  const Words before;
+
+  const auto net = strategy_.make<Words>(before);
+
+  expect_to_be_of_the_strategy(adopted(net).at("words.weight"));
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, IsCopiedAndSavedWithItsValuesAfterwards) {
+  torch::nn::Sequential net = sequential(), other = sequential();
+  const ModuleVariables variables = adopt_in_scope(net);
+  Variable table = variables.at("0.weight");
+  const at::Tensor values = torch::arange(15, torch::kFloat).reshape({5, 3});
+  table.assign(values);
+
+  const auto copy = net->clone();
+  std::stringstream file;
+  torch::save(net, file);
+  torch::load(other, file);
+  table.assign(torch::zeros({5, 3}));
+
+  EXPECT_TRUE(weight_of(*copy).equal(values));
+  EXPECT_TRUE(weight_of(*other).equal(values));
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, IsLoadedIntoItsVariable) {
+  torch::nn::Sequential saved = sequential(), net = sequential();
+  std::stringstream file;
+  torch::save(saved, file);
+  const ModuleVariables variables = adopt_in_scope(net);
+
+  torch::load(net, file);
+  variables.read_module();  // of the others
+
+  EXPECT_TRUE(variables.at("0.weight").value().equal(weight_of(*saved)));
+  EXPECT_TRUE(variables.at("1.weight").value().equal(saved->parameters()[1].detach()));
+  EXPECT_EQ(adopted(net).at("0.weight").state(), variables.at("0.weight").state());
+}
+
+TEST(EmbeddingModule, IsAPlainModuleUntilItIsAdopted) {
+  nn::Embedding table({.rows = 5, .dim = 3});
+  const at::Tensor weight = table->parameters()[0];
+
+  const at::Tensor rows = table->forward(torch::tensor({{4, -1}, {0, 4}}));
+  rows.sum().backward();
+
+  EXPECT_TRUE(rows[0][0].equal(weight[4]));
+  EXPECT_TRUE(rows[0][1].equal(torch::zeros({3})));
+  EXPECT_TRUE(weight.grad().select(1, 0).equal(torch::tensor({1.0F, 0.0F, 0.0F, 0.0F, 2.0F})));
+  EXPECT_THAT(message_of([&] { table->forward(torch::tensor({5})); }), HasSubstr("id 5 of a table with 5 rows"));
+  EXPECT_THAT(message_of([&] { table->forward(torch::tensor({0.5F})); }), HasSubstr("expected int64"));
+}
+
+TEST(EmbeddingModule, CombinesBagsAsItsVariableDoes) {
+  nn::Embedding table({.rows = 5, .dim = 3});
+  const at::Tensor bags = torch::tensor({{2, -1}, {4, 2}});
+  const at::Tensor expected = table(bags, {.combiner = Combiner::kMean}).detach();
+  auto mean = function([&](const at::Tensor& ids) { return table(ids, {.combiner = Combiner::kMean}); });
+
+  const Variable& variable = table.table();
+
+  EXPECT_TRUE(mean(bags).allclose(expected));
+  EXPECT_EQ(mean.program(bags).variables.size(), 1u);
+  EXPECT_EQ(variable.sizes(), at::IntArrayRef({5, 3}));
+}
+
+TEST(EmbeddingModule, GivesUpItsMemoryWhenItBecomesAVariable) {
+  const nn::Embedding table({.rows = 1000, .dim = 16});
+  const at::Tensor weight = table->parameters()[0];
+  EXPECT_EQ(weight.storage().nbytes(), 64'000u);
+
+  static_cast<void>(table.table());
+
+  EXPECT_EQ(weight.storage().nbytes(), 4u);
+  EXPECT_EQ(weight.sizes(), at::IntArrayRef({1000, 16}));
+}
+
+TEST(EmbeddingModule, StaysFrozenWhenItIsAdopted) {
+  Words net;
+  net->words->parameters()[0].requires_grad_(false);
+
+  const ModuleVariables variables = adopt(net);
+
+  EXPECT_FALSE(variables.at("words.weight").trainable());
+  EXPECT_EQ(variables.trainable().size(), 2u);
+}
+
+TEST(EmbeddingModule, BeginsWithValuesOfItsOwn) {
+  EXPECT_FALSE(weight_of(*sequential()).equal(weight_of(*sequential())));
+}
+
+TEST(EmbeddingModule, IsClonedWithItsValues) {
+  torch::nn::Sequential net = sequential();
+  const at::Tensor values = weight_of(*net).clone();
+  net->eval();
+
+  const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  {
+    torch::NoGradGuard no_gradients;
+    net->parameters()[0].zero_();
+  }
+
+  ASSERT_NE(copy, nullptr);
+  EXPECT_TRUE(weight_of(*copy).equal(values));
+  EXPECT_TRUE(copy->parameters()[0].requires_grad());
+  EXPECT_FALSE(copy->children()[0]->is_training());
+  EXPECT_FALSE(weight_of(*copy).equal(weight_of(*net)));
+}
+
+TEST(EmbeddingModule, IsConvertedAsOthersAre) {
+  torch::nn::Sequential net = sequential();
+  const at::Tensor values = weight_of(*net).clone();
+
+  net->to(torch::kDouble);
+  ModuleVariables variables = adopt(net);
+  auto forward = function([&](const at::Tensor& ids) { return net->forward(ids); });
+
+  EXPECT_EQ(variables.at("0.weight").dtype(), torch::kDouble);
+  EXPECT_TRUE(variables.at("0.weight").value().equal(values.to(torch::kDouble)));
+  EXPECT_EQ(forward(some_words()).scalar_type(), torch::kDouble);
+
+  nn::Embedding small({.rows = 5, .dim = 3, .seed = 1});
+  small->to(torch::kBFloat16);
+  const nn::Embedding same({.rows = 5, .dim = 3, .seed = 1});
+  EXPECT_TRUE(weight_of(*small).equal(weight_of(*same).to(torch::kBFloat16)));
+}
+
+TEST(EmbeddingModule, SaysThatAVariableIsNotConverted) {
+  torch::nn::Sequential net = sequential();
+  const ModuleVariables variables = adopt(net);
+  const at::Tensor values = variables.at("0.weight").value().clone();
+
+  EXPECT_THAT(message_of([&] { net->to(torch::kDouble); }),
+              AllOf(HasSubstr("is float32[5, 3] and cannot become float64"), HasSubstr("before it is adopted")));
+
+  EXPECT_TRUE(variables.at("0.weight").value().equal(values));
+}
+
+TEST(EmbeddingModule, ComesBackFromAFile) {
+  Words saved, net;
+  std::stringstream file;
+  torch::save(saved, file);
+
+  torch::load(net, file);
+
+  EXPECT_TRUE(weight_of(*net->words).equal(weight_of(*saved->words)));
+  EXPECT_TRUE(net->forward(some_words()).equal(saved->forward(some_words())));
+}
+
+TEST(EmbeddingModule, RefusesAFileOfATableOfAnotherSize) {
+  nn::Embedding saved({.rows = 1, .dim = 3}), table({.rows = 5, .dim = 3, .name = "users"});
+  static_cast<void>(table.table());
+  std::stringstream file;
+  torch::save(saved, file);
+
+  EXPECT_THAT(message_of([&] { torch::load(table, file); }),
+              AllOf(HasSubstr("table \"users\""), HasSubstr("float32[1, 3], expected [5, 3]")));
+}
+
+TEST(EmbeddingModule, WithRowsOnDemandIsAVariableAtOnceAndItsCloneHasItsRows) {
+  const nn::Embedding table({.rows = 5, .dim = 3, .on_demand = true});
+  EXPECT_EQ(weight_of(*table).storage().nbytes(), 4u) << "it shows its variable";
+
+  const auto copy = table->clone();
+
+  EXPECT_TRUE(weight_of(*copy).equal(table.table().value()));
+  EXPECT_FALSE(weight_of(*copy).equal(torch::zeros({5, 3})));
+}
+
+}  // namespace
+}  // namespace muster::embedding_module_test
