@@ -1,5 +1,6 @@
 #include "muster/fit/forward.h"
 
+#include "muster/base/status.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -18,6 +19,14 @@ Features named_outputs(Features outputs) {
   if (outputs.names().size() == count) return outputs;
   throw invalid_argument("forward() of the model gives ", count, " tensors with ", outputs.names().size(),
                          " names, expected as many");
+}
+
+void forward_internal::refuse_inputs(const InputsTaken& taken, size_t given) {
+  throw invalid_argument("forward() of the model takes ", taken.count,
+                         taken.most > taken.count ? str_cat(" to ", taken.most) : "", " tensors, but an example has ",
+                         given,
+                         " inputs; select() some, label() those that are targets, or let forward() take "
+                         "muster::Features");
 }
 
 }  // namespace muster

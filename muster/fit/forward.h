@@ -1,6 +1,7 @@
 // Calls the forward method of a torch::nn module with the columns of a dataset.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -10,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/status.h"
 #include "muster/trace/iterator.h"
 #include "muster/trace/module_variables.h"
 #include "muster/trace/tracer/leaves.h"
@@ -22,8 +22,9 @@ using Forward = std::function<Features(const Features& inputs)>;
 
 // What forward() of a model takes: so many tensors by their places, or Features, of any number.
 struct InputsTaken {
-  size_t count = 1;  // 1 by name
-  bool by_name = false;
+  size_t count = 1;      // without those that have a default; 1 by name
+  size_t most = count;   // with them, or by an overload
+  bool by_name = false;  // Features
 };
 
 // What tensors are called that have no names: "output", or "output_0", "output_1" and so on.
@@ -66,27 +67,39 @@ struct OutputCount<std::pair<A, B>> : OutputCount<std::tuple<A, B>> {};
 template <class Part, size_t N>
 struct OutputCount<std::array<Part, N>> : std::integral_constant<size_t, N * OutputCount<Part>::value> {};
 
-// The parameters and the result of forward(), if it is one function and no template.
-template <class Method>
-struct Signature;
-template <class R, class Module, class... Args>
-struct Signature<R (Module::*)(Args...)> {
-  using Types = std::tuple<std::remove_cvref_t<Args>...>;
-  using Result = std::remove_cvref_t<R>;
-};
-template <class R, class Module, class... Args>
-struct Signature<R (Module::*)(Args...) const> : Signature<R (Module::*)(Args...)> {};
+// Whether forward() can be called with so many tensors, whatever else it has defaults for.
+template <class Module, size_t... I>
+consteval bool takes(std::index_sequence<I...>) {
+  return requires(Module& module, const at::Tensor& tensor) { module.forward((static_cast<void>(I), tensor)...); };
+}
 
-template <class Module>
-constexpr bool kHasOneForward = requires { &Module::forward; };
+inline constexpr size_t kMostTensors = 8;
 
+// By the number of tensors less one; the last one is for those that take any number.
 template <class Module>
-consteval size_t output_count() {
-  if constexpr (kHasOneForward<Module>) {
-    return OutputCount<typename Signature<decltype(&Module::forward)>::Result>::value;
+consteval std::array<bool, kMostTensors + 1> numbers_taken() {
+  auto ask = []<size_t... I>(std::index_sequence<I...>) {
+    return std::array<bool, kMostTensors + 1>{takes<Module>(std::make_index_sequence<I + 1>())...};
+  };
+  return ask(std::make_index_sequence<kMostTensors + 1>());
+}
+
+// With a count of 0 it takes neither tensors nor Features.
+template <class Module>
+consteval InputsTaken inputs_taken() {
+  constexpr std::array<bool, kMostTensors + 1> taken = numbers_taken<Module>();
+  constexpr size_t least = static_cast<size_t>(std::find(taken.begin(), taken.end(), true) - taken.begin()) + 1;
+  if constexpr (least <= kMostTensors) {
+    InputsTaken inputs{.count = least};
+    // One that takes any number, such as that of torch::nn::Sequential, is called with the least.
+    for (size_t count = least; count <= kMostTensors && !taken.back(); ++count) {
+      if (taken[count - 1]) inputs.most = count;
+    }
+    return inputs;
+  } else if constexpr (requires(Module& module, const Features& features) { module.forward(features); }) {
+    return {.by_name = true};
   } else {
-    using Result = decltype(std::declval<Module&>().forward(std::declval<const at::Tensor&>()));
-    return OutputCount<std::remove_cvref_t<Result>>::value;
+    return {.count = 0};
   }
 }
 
@@ -95,26 +108,48 @@ auto call(Module& module, const std::vector<at::Tensor>& inputs, std::index_sequ
   return module.forward(inputs[I]...);
 }
 
+// Throws Error{kInvalidArgument}.
+[[noreturn]] void refuse_inputs(const InputsTaken& taken, size_t given);
+
+// Finds out how many there are, from `count` up.
+template <class Module, size_t count = 1>
+Features call_with_all(Module& module, const std::vector<at::Tensor>& inputs) {
+  constexpr InputsTaken taken = inputs_taken<Module>();
+  if constexpr (count > taken.most) {
+    refuse_inputs(taken, inputs.size());
+  } else {
+    if constexpr (numbers_taken<Module>()[count - 1]) {
+      if (inputs.size() == count) return outputs_of(call(module, inputs, std::make_index_sequence<count>()));
+    }
+    return call_with_all<Module, count + 1>(module, inputs);
+  }
+}
+
 template <class Module>
 Features call(Module& module, const Features& inputs) {
-  const std::vector<at::Tensor>& tensors = inputs.tensors();
-  if constexpr (kHasOneForward<Module>) {
-    using Types = typename Signature<decltype(&Module::forward)>::Types;
-    constexpr size_t count = std::tuple_size_v<Types>;
-    if constexpr (std::is_same_v<Types, std::tuple<Features>>) {
-      return outputs_of(module.forward(inputs));
-    } else {
-      if (tensors.size() != count) {
-        throw invalid_argument(
-            "forward() of the model takes ", count, " tensors, but an example has ", tensors.size(),
-            " inputs; select() some, label() those that are targets, or let forward() take muster::Features");
-      }
-      return outputs_of(call(module, tensors, std::make_index_sequence<count>()));
-    }
-  } else if (tensors.size() == 1) {  // one of several forward(), such as that of torch::nn::Sequential
-    return outputs_of(module.forward(tensors[0]));
+  constexpr InputsTaken taken = inputs_taken<Module>();
+  static_assert(taken.count > 0,
+                "a model has a public forward() that takes 1 to 8 torch::Tensor, by value or as const torch::Tensor&, "
+                "or const muster::Features&; whatever else it takes has a default");
+  if constexpr (taken.by_name) {
+    return outputs_of(module.forward(inputs));
+  } else if constexpr (taken.count > 0) {
+    return call_with_all(module, inputs.tensors());
+  }
+}
+
+template <class Module>
+consteval size_t output_count() {
+  constexpr InputsTaken taken = inputs_taken<Module>();
+  if constexpr (taken.by_name) {
+    using Result = decltype(std::declval<Module&>().forward(std::declval<const Features&>()));
+    return OutputCount<std::remove_cvref_t<Result>>::value;
+  } else if constexpr (taken.count > 0) {
+    using Result = decltype(call(std::declval<Module&>(), std::declval<const std::vector<at::Tensor>&>(),
+                                 std::make_index_sequence<taken.count>()));
+    return OutputCount<Result>::value;
   } else {
-    throw invalid_argument("forward() of the model takes one tensor, but an example has ", tensors.size(), " inputs");
+    return 0;
   }
 }
 
@@ -124,16 +159,6 @@ auto& module_in(Module& module) {
     return *module;
   } else {
     return module;
-  }
-}
-
-template <class Module>
-consteval InputsTaken inputs_taken() {
-  if constexpr (kHasOneForward<Module>) {
-    using Types = typename Signature<decltype(&Module::forward)>::Types;
-    return {.count = std::tuple_size_v<Types>, .by_name = std::is_same_v<Types, std::tuple<Features>>};
-  } else {
-    return {};
   }
 }
 

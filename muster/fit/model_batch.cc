@@ -73,7 +73,14 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
   const size_t count = tensors.size();
   const auto plain =
       static_cast<size_t>(std::ranges::count_if(it.names, [](const std::string& name) { return !output_of(name); }));
-  const bool has_target = labelled || (!taken.by_name && plain == taken.count + 1);
+  const bool one_more = !labelled && !taken.by_name && (plain == taken.count + 1 || plain == taken.most + 1);
+  if (one_more && it.labels < 1 && plain <= taken.most) {
+    throw invalid_argument("the columns to predict are ", absl::StrJoin(it.names, ", "), ", but forward() takes ",
+                           taken.count, " to ", taken.most,
+                           " tensors, so the last one may be an input or the target; "
+                           "label() the target, or select() the inputs that have no default");
+  }
+  const bool has_target = labelled || one_more;
   const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, has_target ? 1 : 0));
   if (count <= labels) {
     throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
