@@ -1,6 +1,7 @@
 // More rules: those of PyTorch that are used less, and Ftrl, Lamb and Lion, which it has not.
 #pragma once
 
+#include <initializer_list>
 #include <utility>
 
 #include "muster/train/rule_with.h"
@@ -18,6 +19,7 @@ struct AdadeltaOptions {
 class Adadelta : public RuleWith<AdadeltaOptions> {
  public:
   explicit Adadelta(const AdadeltaOptions& options = {});
+  explicit Adadelta(std::initializer_list<NoOption>) : Adadelta() {}
   explicit Adadelta(Trained variables, const AdadeltaOptions& options = {}) : Adadelta(options) {
     bind(std::move(variables));
   }
@@ -37,6 +39,7 @@ struct AdamaxOptions {
 class Adamax : public RuleWith<AdamaxOptions> {
  public:
   explicit Adamax(const AdamaxOptions& options = {});
+  explicit Adamax(std::initializer_list<NoOption>) : Adamax() {}
   explicit Adamax(Trained variables, const AdamaxOptions& options = {}) : Adamax(options) {
     bind(std::move(variables));
   }
@@ -57,6 +60,7 @@ struct NadamOptions {
 class Nadam : public RuleWith<NadamOptions> {
  public:
   explicit Nadam(const NadamOptions& options = {});
+  explicit Nadam(std::initializer_list<NoOption>) : Nadam() {}
   explicit Nadam(Trained variables, const NadamOptions& options = {}) : Nadam(options) { bind(std::move(variables)); }
 
  private:
@@ -76,6 +80,7 @@ struct FtrlOptions {
 class Ftrl : public RuleWith<FtrlOptions> {
  public:
   explicit Ftrl(const FtrlOptions& options = {});
+  explicit Ftrl(std::initializer_list<NoOption>) : Ftrl() {}
   explicit Ftrl(Trained variables, const FtrlOptions& options = {}) : Ftrl(options) { bind(std::move(variables)); }
 
  private:
@@ -95,6 +100,7 @@ struct LambOptions {
 class Lamb : public RuleWith<LambOptions> {
  public:
   explicit Lamb(const LambOptions& options = {});
+  explicit Lamb(std::initializer_list<NoOption>) : Lamb() {}
   explicit Lamb(Trained variables, const LambOptions& options = {}) : Lamb(options) { bind(std::move(variables)); }
 
  private:
@@ -112,6 +118,7 @@ struct LionOptions {
 class Lion : public RuleWith<LionOptions> {
  public:
   explicit Lion(const LionOptions& options = {});
+  explicit Lion(std::initializer_list<NoOption>) : Lion() {}
   explicit Lion(Trained variables, const LionOptions& options = {}) : Lion(options) { bind(std::move(variables)); }
 
  private:

@@ -9,10 +9,33 @@
 #include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
+#include "muster/train/adaptive_optimizers.h"
 #include "muster/train/embedding.h"
 
 namespace muster {
 namespace {
+
+// Which a compiler may take for another rule.
+TEST(Optimizer, TakesEmptyBracesForItsDefaults) {
+  const auto rate_of = [](Optimizer&& rule) {
+    EXPECT_FALSE(rule.bound());
+    rule.bind({Variable(torch::zeros({2}))});
+    return rule.learning_rate();
+  };
+
+  EXPECT_EQ(rate_of(Sgd({})), 0.01);
+  EXPECT_EQ(rate_of(Adagrad({})), 0.01);
+  EXPECT_EQ(rate_of(Adam({})), 0.001);
+  EXPECT_EQ(rate_of(AdamW({})), 0.001);
+  EXPECT_EQ(rate_of(RmsProp({})), 0.01);
+  EXPECT_EQ(rate_of(Adadelta({})), 1.0);
+  EXPECT_EQ(rate_of(Adamax({})), 0.002);
+  EXPECT_EQ(rate_of(Nadam({})), 0.002);
+  EXPECT_EQ(rate_of(Ftrl({})), 0.001);
+  EXPECT_EQ(rate_of(Lamb({})), 0.001);
+  EXPECT_EQ(rate_of(Lion({})), 0.0001);
+  EXPECT_EQ(rate_of(Sgd({.learning_rate = 0.5})), 0.5);
+}
 
 TEST(Optimizer, IsNotMadeInsideOfAFunction) {
   Variable w(torch::zeros({2}), {.name = "made_outside"});

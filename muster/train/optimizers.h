@@ -1,6 +1,7 @@
 // The rules that most models are trained by: PyTorch's, with its defaults.
 #pragma once
 
+#include <initializer_list>
 #include <utility>
 
 #include "muster/train/rule_with.h"
@@ -18,6 +19,7 @@ struct SgdOptions {
 class Sgd : public RuleWith<SgdOptions> {
  public:
   explicit Sgd(const SgdOptions& options = {});
+  explicit Sgd(std::initializer_list<NoOption>) : Sgd() {}
   explicit Sgd(Trained variables, const SgdOptions& options = {}) : Sgd(options) { bind(std::move(variables)); }
 
  private:
@@ -36,6 +38,7 @@ struct AdagradOptions {
 class Adagrad : public RuleWith<AdagradOptions> {
  public:
   explicit Adagrad(const AdagradOptions& options = {});
+  explicit Adagrad(std::initializer_list<NoOption>) : Adagrad() {}
   explicit Adagrad(Trained variables, const AdagradOptions& options = {}) : Adagrad(options) {
     bind(std::move(variables));
   }
@@ -59,6 +62,7 @@ struct AdamOptions {
 class Adam : public RuleWith<AdamOptions> {
  public:
   explicit Adam(const AdamOptions& options = {}) : Adam("adam", options, /*decoupled=*/false) {}
+  explicit Adam(std::initializer_list<NoOption>) : Adam() {}
   explicit Adam(Trained variables, const AdamOptions& options = {}) : Adam(options) { bind(std::move(variables)); }
 
  protected:
@@ -82,6 +86,7 @@ struct AdamWOptions {
 class AdamW : public Adam {
  public:
   explicit AdamW(const AdamWOptions& options = {});
+  explicit AdamW(std::initializer_list<NoOption>) : AdamW() {}
   explicit AdamW(Trained variables, const AdamWOptions& options = {}) : AdamW(options) { bind(std::move(variables)); }
 };
 
@@ -98,6 +103,7 @@ struct RmsPropOptions {
 class RmsProp : public RuleWith<RmsPropOptions> {
  public:
   explicit RmsProp(const RmsPropOptions& options = {});
+  explicit RmsProp(std::initializer_list<NoOption>) : RmsProp() {}
   explicit RmsProp(Trained variables, const RmsPropOptions& options = {}) : RmsProp(options) {
     bind(std::move(variables));
   }

@@ -8,6 +8,12 @@
 
 namespace muster {
 
+// Nothing can be one. Where `Sgd({})` could mean the options or, to GCC, another Sgd, a list of these decides for the
+// options.
+struct NoOption {
+  NoOption() = delete;
+};
+
 // A rule with options of its own, of which those that all rules have are the optimizer's.
 template <class Options>
 class RuleWith : public Optimizer {
