@@ -91,7 +91,8 @@ TEST(Forward, MayBeOneOfSeveralOrATemplate) {
   auto pair = std::make_shared<OfAnyType>();
   EXPECT_EQ(forward_of(pair)(some(1)).tensors()[1].sum().item<double>(), 4);
   EXPECT_THAT(output_names_of(pair), ElementsAre("output_0", "output_1"));
-  EXPECT_EQ(taken<torch::nn::SequentialImpl>().most, 1u);
+  EXPECT_EQ(taken<torch::nn::SequentialImpl>().most, 1u) << "it says that it takes any number";
+  EXPECT_EQ(taken<torch::nn::LSTMImpl>().most, 1u) << "and a state, which is no tensor";
 }
 
 TEST(Forward, SaysHowManyTensorsItTakes) {
