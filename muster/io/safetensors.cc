@@ -30,6 +30,10 @@ constexpr std::pair<DType, std::string_view> kTypes[] = {
     {DType::kLong, "I64"},  {DType::kHalf, "F16"},      {DType::kFloat, "F32"},        {DType::kDouble, "F64"},
     {DType::kBool, "BOOL"}, {DType::kBFloat16, "BF16"}, {DType::kComplexFloat, "C64"},
 };
+constexpr std::pair<DType, std::string_view> kForeignTypes[] = {
+    {DType::kShort, "U16"},    {DType::kInt, "U32"},      {DType::kLong, "U64"},
+    {DType::kByte, "F8_E4M3"}, {DType::kByte, "F8_E5M2"},
+};
 
 std::string in_quotes(const std::string& text) {
   try {
@@ -54,12 +58,16 @@ std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std:
   }
   std::set<std::string_view> names;
   int64_t offset = 0;
-  for (const auto& [name, spec] : tensors) {
+  for (const auto& [name, spec, foreign_type] : tensors) {
     if (name == kMetadata || !names.insert(name).second) {
       throw invalid_argument("safetensors: tensor \"", name,
                              "\": ", name == kMetadata ? "the format keeps this name" : "there are two of this name");
     }
-    const auto type = safetensors_name(spec.dtype);
+    if (!foreign_type.empty() && as_large_as(foreign_type) != spec.dtype) {
+      throw invalid_argument("safetensors: tensor \"", name, "\": elements of type \"", foreign_type,
+                             "\" are not stored as ", name_of(spec.dtype));
+    }
+    const auto type = foreign_type.empty() ? safetensors_name(spec.dtype) : std::optional(foreign_type);
     if (!type) {
       throw Error(Status(StatusCode::kUnimplemented,
                          str_cat("safetensors: tensor \"", name, "\": the format has no ", name_of(spec.dtype))));
@@ -126,6 +134,13 @@ std::optional<std::string_view> safetensors_name(DType dtype) {
 std::optional<DType> dtype_from_safetensors(std::string_view name) {
   for (const auto& [dtype, theirs] : kTypes) {
     if (theirs == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> as_large_as(std::string_view foreign_type) {
+  for (const auto& [dtype, theirs] : kForeignTypes) {
+    if (theirs == foreign_type) return dtype;
   }
   return std::nullopt;
 }
@@ -215,18 +230,23 @@ SafetensorsFile::SafetensorsFile(std::string path, InputFile::Links links) : fil
     }
     const auto type = value.find("dtype");
     if (type == value.end() || !type->is_string()) throw data_loss(about, ": expected a text as dtype");
-    const auto dtype = dtype_from_safetensors(type->get_ref<const std::string&>());
+    const auto& type_name = type->get_ref<const std::string&>();
+    const auto foreign =
+        std::ranges::find(kForeignTypes, std::string_view(type_name), [](const auto& known) { return known.second; });
+    const bool is_foreign = foreign != std::end(kForeignTypes);
+    const auto dtype = is_foreign ? std::optional(foreign->first) : dtype_from_safetensors(type_name);
     if (!dtype) {
-      throw Error(Status(StatusCode::kUnimplemented,
-                         str_cat(about, ": element type \"", type->get_ref<const std::string&>(), "\" is not known")));
+      throw Error(
+          Status(StatusCode::kUnimplemented, str_cat(about, ": element type \"", type_name, "\" is not known")));
     }
     TensorSpec spec{*dtype, integers_of(value, "shape", about)};
     const auto offsets = integers_of(value, "data_offsets", about);
     const auto size = checked_bytes(spec);
     if (!size || offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] - offsets[0] != *size) {
-      throw data_loss(about, ": data_offsets ", json(offsets).dump(), " do not fit ", spec.to_string());
+      throw data_loss(about, ": data_offsets ", json(offsets).dump(), " do not fit ",
+                      is_foreign ? str_cat(type_name, json(spec.sizes).dump()) : spec.to_string());
     }
-    tensors_.emplace(name, Tensor{std::move(spec), offsets[0], offsets[1]});
+    tensors_.emplace(name, Tensor{std::move(spec), is_foreign ? foreign->second : "", offsets[0], offsets[1]});
   }
 
   int64_t end = 0;
@@ -248,7 +268,17 @@ std::vector<std::string> SafetensorsFile::names() const {
   return names;
 }
 
-const TensorSpec& SafetensorsFile::spec(std::string_view name) const { return find(name)->second.spec; }
+const TensorSpec& SafetensorsFile::spec(std::string_view name) const {
+  const Tensor& tensor = find(name)->second;
+  if (tensor.foreign_type.empty()) return tensor.spec;
+  throw Error(
+      Status(StatusCode::kUnimplemented, str_cat("file \"", path(), "\": tensor \"", name, "\": element type \"",
+                                                 tensor.foreign_type, "\" cannot be part of a program")));
+}
+
+std::string_view SafetensorsFile::foreign_type(std::string_view name) const { return find(name)->second.foreign_type; }
+
+const TensorSpec& SafetensorsFile::stored_spec(std::string_view name) const { return find(name)->second.spec; }
 
 std::vector<std::byte> SafetensorsFile::bytes(std::string_view name) const {
   const Tensor& tensor = find(name)->second;

@@ -22,6 +22,9 @@ namespace muster {
 // for what we do not have, such as "F8_E4M3".
 std::optional<std::string_view> safetensors_name(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
+// Element types that libtorch has and programs have not ("U16", "U32", "U64", "F8_E4M3", "F8_E5M2"): a type of ours
+// whose elements are as large. Nothing for others.
+std::optional<DType> as_large_as(std::string_view foreign_type);
 
 // TensorSpec::bytes() for sizes that come from a stranger. Nothing when one is negative or the product is too large,
 // also where another one is 0: strides are products, too.
@@ -30,6 +33,7 @@ std::optional<int64_t> checked_bytes(const TensorSpec& spec);
 struct NamedSpec {
   std::string name;
   TensorSpec spec;
+  std::string_view foreign_type{};  // "F8_E4M3", with the type that is as large in the spec; empty: that is its own
 };
 
 // Writes one file: all names and specs first, for the header stands before the data, then the bytes of each tensor.
@@ -64,8 +68,8 @@ class SafetensorsFile {
   // A header of 100 MB is the most that others read too.
   static constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
-  // Throws Error{kDataLoss} for a file that is not as the format says, Error{kUnimplemented} for an element type that
-  // we do not have, Error{kNotFound} for no file.
+  // Throws Error{kDataLoss} for a file that is not as the format says, Error{kUnimplemented} for an element type of
+  // which we do not know how large it is, Error{kNotFound} for no file.
   explicit SafetensorsFile(std::string path, InputFile::Links links = InputFile::Links::kFollow);
 
   const std::string& path() const { return file_.path(); }
@@ -73,7 +77,11 @@ class SafetensorsFile {
   std::vector<std::string> names() const;  // in the order of the data
 
   bool has(std::string_view name) const { return tensors_.contains(name); }
-  const TensorSpec& spec(std::string_view name) const;        // throws Error{kNotFound}
+  // Throws Error{kNotFound}, and Error{kUnimplemented} for a type that programs have not.
+  const TensorSpec& spec(std::string_view name) const;
+  // What such a type is called, and the spec with one that is as large; else "", and the spec.
+  std::string_view foreign_type(std::string_view name) const;  // throws Error{kNotFound}
+  const TensorSpec& stored_spec(std::string_view name) const;  // throws Error{kNotFound}
   std::vector<std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}
   // Fills `out` from byte `offset` of the tensor on. Throws Error{kOutOfRange} when it has not so many.
   void read(std::string_view name, int64_t offset, std::span<std::byte> out) const;
@@ -83,6 +91,7 @@ class SafetensorsFile {
  private:
   struct Tensor {
     TensorSpec spec;
+    std::string_view foreign_type;
     int64_t begin;
     int64_t end;
   };

@@ -114,6 +114,8 @@ TEST_F(SafetensorsDamage, OfATensorIsNamed) {
   EXPECT_THAT(complaint(tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4), HasSubstr("do not fit"));
   EXPECT_THAT(complaint(tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4),
               HasSubstr("do not fit float32[2]"));
+  EXPECT_THAT(complaint(tensor(R"("dtype":"U16","shape":[4],"data_offsets":[0,4])"), 4),
+              HasSubstr("do not fit U16[4]"));
   EXPECT_THAT(complaint(tensor(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0),
               HasSubstr("do not fit"));
   EXPECT_THAT(complaint(tensor(R"("dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,0])"), 0),
@@ -127,10 +129,10 @@ TEST_F(SafetensorsDamage, OfATensorIsNamed) {
 }
 
 TEST_F(SafetensorsDamage, IsNotWhatAnUnknownElementTypeIsCalled) {
-  Status status = open(file_of(R"({"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", "x"));
+  Status status = open(file_of(R"({"w":{"dtype":"F8_E9M9","shape":[1],"data_offsets":[0,1]}})", "x"));
 
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr("tensor \"w\": element type \"F8_E4M3\""));
+  EXPECT_THAT(status.message(), HasSubstr("tensor \"w\": element type \"F8_E9M9\""));
 }
 
 }  // namespace

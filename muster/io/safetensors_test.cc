@@ -86,18 +86,46 @@ TEST(Safetensors, GivesBackEveryElementType) {
   for (DType dtype : kStored) tensors.push_back({std::string(name_of(dtype)), {dtype, {3, 5}}});
 
   SafetensorsWriter writer(directory.path("a"), tensors);
-  for (const auto& [name, spec] : tensors) {
+  for (const auto& [name, spec, foreign_type] : tensors) {
     const auto bytes = pattern(spec.bytes());
     EXPECT_EQ(writer.write(name, bytes), crc32c(bytes));
   }
   writer.finish();
 
   SafetensorsFile file(directory.path("a"));
-  for (const auto& [name, spec] : tensors) {
+  for (const auto& [name, spec, foreign_type] : tensors) {
     EXPECT_EQ(file.spec(name), spec);
     EXPECT_THAT(file.bytes(name), ElementsAreArray(pattern(spec.bytes())));
     EXPECT_EQ(dtype_from_safetensors(*safetensors_name(spec.dtype)), spec.dtype);
   }
+}
+
+TEST(Safetensors, GivesBackElementTypesThatProgramsHaveNot) {
+  ScopedDirectory directory;
+  const std::vector<NamedSpec> tensors = {{"a", {DType::kLong, {3}}, "U64"},
+                                          {"b", {DType::kInt, {3}}, "U32"},
+                                          {"c", {DType::kShort, {3}}, "U16"},
+                                          {"d", {DType::kByte, {3}}, "F8_E4M3"},
+                                          {"e", {DType::kByte, {3}}, "F8_E5M2"}};
+
+  SafetensorsWriter writer(directory.path("a"), tensors);
+  for (const NamedSpec& tensor : tensors) writer.write(tensor.name, pattern(tensor.spec.bytes()));
+  writer.finish();
+
+  const SafetensorsFile file(directory.path("a"));
+  for (const NamedSpec& tensor : tensors) {
+    EXPECT_EQ(file.foreign_type(tensor.name), tensor.foreign_type);
+    EXPECT_EQ(file.stored_spec(tensor.name), tensor.spec);
+    EXPECT_THAT(file.bytes(tensor.name), ElementsAreArray(pattern(tensor.spec.bytes())));
+    const Status status = caught([&] { static_cast<void>(file.spec(tensor.name)); });
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(status.message(), HasSubstr("element type \"" + std::string(tensor.foreign_type) + "\""));
+  }
+  EXPECT_THAT(read_file(directory.path("a")), HasSubstr(R"("dtype":"F8_E4M3")"));
+  EXPECT_EQ(caught([&] {
+              SafetensorsWriter(directory.path("b"), {{"w", {DType::kInt, {1}}, "U16"}});
+            }).code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(Safetensors, NamesTheElementTypeThatTheFormatDoesNotHave) {

@@ -42,10 +42,24 @@ std::map<std::string, std::string> names_of(const SafetensorsFile& file, const L
 
 bool is_real_float(at::ScalarType type) { return at::isFloatingType(type); }
 
+// A type of which libtorch has little more than the memory: 8-bit floats, and unsigned integers of more than 8 bits.
+bool is_for_storage(at::ScalarType type) { return !dtype_from_number(static_cast<int64_t>(type)); }
+
+// The same numbers in a type that has all ops, if there is one with room for all of them.
+std::optional<at::Tensor> as_ordinary(const at::Tensor& value) {
+  if (!is_for_storage(value.scalar_type())) return value;
+  if (is_real_float(value.scalar_type())) return value.to(at::kFloat);
+  if (value.scalar_type() != at::ScalarType::UInt64) return value.to(at::kLong);
+  at::Tensor whole = value.view(at::kLong);  // negative where the first bit is set
+  if (whole.lt(0).any().item<bool>()) return std::nullopt;
+  return whole;
+}
+
 // Why values of one type cannot become another; nothing: they can, if they have room.
 std::string refusal_of(at::ScalarType from, at::ScalarType to, bool cast) {
   if (from == to) return {};
   if (!cast) return "LoadWeightsOptions::cast is off";
+  if (is_for_storage(to)) return "values of other types are not converted to this one";
   if (at::isComplexType(from) && !at::isComplexType(to)) return "complex numbers cannot become real ones";
   if (is_real_float(from) && at::isIntegralType(to, /*includeBool=*/true)) return "fractions cannot become integers";
   if (to == at::kBool) return "numbers cannot become truth values";
@@ -124,23 +138,23 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
       continue;
     }
     report.loaded.push_back(target.name);
-    const TensorSpec& there = file.spec(*target.in_file);
-    const TensorSpec here = target.variable.state ? target.variable.state->spec : spec_of(target.tensor);
+    const WeightSpec there = spec_of_weight(file, *target.in_file), here = spec_of_weight(target.tensor);
     const std::string about = str_cat("\"", target.name, "\" is ", there.to_string(), ", expected ", here.to_string());
     if (there.sizes != here.sizes) {
       wrong.push_back(about);
       continue;
     }
-    const at::ScalarType type = scalar_type_of(here.dtype);
-    if (const auto refusal = refusal_of(scalar_type_of(there.dtype), type, options.cast); !refusal.empty()) {
+    if (const auto refusal = refusal_of(there.type, here.type, options.cast); !refusal.empty()) {
       wrong.push_back(str_cat(about, ": ", refusal));
       continue;
     }
     const at::Tensor value = read_weight(file, *target.in_file);
     PlainTensors plain;
-    values.push_back(value.to(type));
-    if (!has_room(value, values.back())) {
-      wrong.push_back(str_cat(about, ": it has values that are too large for ", name_of(here.dtype)));
+    const bool is_same = there.type == here.type;
+    const std::optional<at::Tensor> given = is_same ? value : as_ordinary(value);
+    values.push_back(given ? given->to(here.type) : at::Tensor());
+    if (!given || (!is_same && !has_room(*given, values.back()))) {
+      wrong.push_back(str_cat(about, ": it has values that are too large for ", name_of(dtype_of(here.type))));
     }
   }
   const bool complete = !options.strict || (missing.empty() && unexpected.empty());

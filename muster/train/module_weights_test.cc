@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "muster/base/test_errors.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
@@ -278,6 +279,63 @@ TEST_F(ModuleWeights, OfFilesThatAreDamagedOrMissingAreAnErrorThatNamesTheFile) 
   EXPECT_EQ(caught([&] { load_safetensors(net, path("none")); }).code(), StatusCode::kNotFound);
   EXPECT_FALSE(caught([&] { save_safetensors(net, path("none/file")); }).ok());
   EXPECT_FALSE(caught([&] { save_safetensors(net, folder_.path()); }).ok());
+}
+
+constexpr at::ScalarType kUInt16 = at::ScalarType::UInt16, kUInt32 = at::ScalarType::UInt32,
+                         kUInt64 = at::ScalarType::UInt64, kE4M3 = at::ScalarType::Float8_e4m3fn,
+                         kE5M2 = at::ScalarType::Float8_e5m2;
+
+TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveAreConverted) {
+  torch::nn::Linear layer(3, 2);
+  write_weights(file_, {{"weight", weight_.to(kE4M3)}, {"bias", bias_.to(kE5M2)}}, {});
+  load_safetensors(layer, file_);
+  EXPECT_TRUE(torch::equal(layer->weight, weight_));
+  EXPECT_TRUE(torch::equal(layer->bias, bias_));
+
+  for (const at::ScalarType type : {kUInt16, kUInt32, kUInt64}) {
+    write_weights(file_, {{"weight", weight_.to(torch::kLong).to(type)}, {"bias", bias_}}, {});
+    torch::nn::Linear other(3, 2);
+    const ModuleVariables variables = adopt(other);
+    load_safetensors(other, file_);
+    EXPECT_TRUE(torch::equal(other->weight, weight_)) << type;
+    EXPECT_TRUE(torch::equal(variables.at("weight").value(), weight_)) << type;
+  }
+}
+
+TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveAreRefusedWhereTheyCannotBeConverted) {
+  const auto message_of_loading = [&](const at::Tensor& given, at::ScalarType expected) {
+    torch::nn::Module module;
+    module.register_buffer("count", torch::zeros(given.sizes(), torch::kFloat).to(expected));
+    write_weights(file_, {{"count", given}}, {});
+    return caught([&] { load_safetensors(module, file_); }).message();
+  };
+  const at::Tensor huge = torch::tensor({std::numeric_limits<int64_t>::min()}).view(kUInt64);  // 2^63
+
+  EXPECT_THAT(message_of_loading(huge, torch::kLong),
+              AllOf(HasSubstr(file_), HasSubstr("\"count\" is uint64[1], expected int64[1]"), HasSubstr("too large")));
+  EXPECT_THAT(message_of_loading(torch::tensor({300}).to(kUInt16), torch::kByte), HasSubstr("too large for uint8"));
+  EXPECT_THAT(
+      message_of_loading(torch::tensor({0.5}).to(kE4M3), torch::kLong),
+      AllOf(HasSubstr("is float8_e4m3fn[1], expected int64[1]"), HasSubstr("fractions cannot become integers")));
+  EXPECT_THAT(message_of_loading(torch::tensor({0.5}), kE4M3),
+              AllOf(HasSubstr("expected float8_e4m3fn[1]"), HasSubstr("values of other types are not converted")));
+}
+
+TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveComeBackAsTheyWere) {
+  torch::nn::Module saved, loaded;
+  const at::Tensor numbers = torch::tensor({1, 2, 7});
+  for (const at::ScalarType type : {kUInt16, kUInt32, kUInt64, kE4M3, kE5M2}) {
+    saved.register_buffer(c10::toString(type), numbers.to(torch::kFloat).to(type));
+    loaded.register_buffer(c10::toString(type), torch::zeros({3}).to(type));
+  }
+
+  save_safetensors(saved, file_);
+  load_safetensors(loaded, file_);
+
+  for (const at::Tensor& buffer : loaded.buffers()) {
+    EXPECT_TRUE(torch::equal(buffer.to(torch::kLong), numbers)) << buffer.scalar_type();
+  }
+  EXPECT_THAT(text_in(file_), AllOf(HasSubstr("\"F8_E5M2\""), HasSubstr("\"U32\"")));
 }
 
 TEST_F(ModuleWeights, OfAnEmbeddingAreThoseOfItsTable) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>
 #include <unistd.h>
 
@@ -24,6 +25,29 @@ std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
 }
 
 constexpr const char* kSumOf = "muster.crc32c.";
+
+// What programs have not, and files have.
+struct ForeignType {
+  at::ScalarType type;
+  std::string_view in_files, name;
+};
+constexpr ForeignType kForeignTypes[] = {
+    {at::ScalarType::UInt16, "U16", "uint16"},
+    {at::ScalarType::UInt32, "U32", "uint32"},
+    {at::ScalarType::UInt64, "U64", "uint64"},
+    {at::ScalarType::Float8_e4m3fn, "F8_E4M3", "float8_e4m3fn"},
+    {at::ScalarType::Float8_e5m2, "F8_E5M2", "float8_e5m2"},
+};
+const ForeignType* foreign_type_of(at::ScalarType type) {
+  const auto* known = std::ranges::find(kForeignTypes, type, &ForeignType::type);
+  return known == std::end(kForeignTypes) ? nullptr : known;
+}
+
+NamedSpec spec_in_file(const std::string& name, const at::Tensor& tensor) {
+  const ForeignType* foreign = foreign_type_of(tensor.scalar_type());
+  if (foreign == nullptr) return {name, spec_of(tensor)};
+  return {name, {*as_large_as(foreign->in_files), tensor.sizes().vec()}, foreign->in_files};
+}
 
 std::string sum_of(const at::Tensor& tensor) { return absl::StrFormat("%08x", crc32c(bytes_in(tensor))); }
 
@@ -48,7 +72,7 @@ void write_weights(const std::string& path, const NamedTensors& tensors,
   std::vector<NamedSpec> specs;
   std::map<std::string, std::string> described = metadata;
   for (const auto& [name, tensor] : sorted) {
-    specs.push_back({name, spec_of(tensor)});
+    specs.push_back(spec_in_file(name, tensor));
     described[kSumOf + name] = sum_of(here(tensor));  // stands before the bytes
   }
 
@@ -76,10 +100,25 @@ void write_weights(const std::string& path, const NamedTensors& tensors,
   sync_directory(folder.empty() ? "." : folder);
 }
 
+std::string WeightSpec::to_string() const {
+  const ForeignType* foreign = foreign_type_of(type);
+  if (foreign == nullptr) return TensorSpec{dtype_of(type), sizes}.to_string();
+  return str_cat(foreign->name, "[", absl::StrJoin(sizes, ", "), "]");
+}
+
+WeightSpec spec_of_weight(const SafetensorsFile& file, const std::string& name) {
+  const TensorSpec& stored = file.stored_spec(name);
+  const std::string_view foreign = file.foreign_type(name);
+  if (foreign.empty()) return {scalar_type_of(stored.dtype), stored.sizes};
+  return {std::ranges::find(kForeignTypes, foreign, &ForeignType::in_files)->type, stored.sizes};
+}
+
+WeightSpec spec_of_weight(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
+
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
-  const TensorSpec& spec = file.spec(name);
+  const WeightSpec spec = spec_of_weight(file, name);
   PlainTensors plain;
-  at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(scalar_type_of(spec.dtype)));
+  at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.type));
   file.read(name, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<size_t>(tensor.nbytes())});
   const auto expected = file.metadata().find(kSumOf + name);
   if (expected == file.metadata().end() || expected->second == sum_of(tensor)) return tensor;

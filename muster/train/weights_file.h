@@ -19,6 +19,16 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 void write_weights(const std::string& path, const NamedTensors& tensors,
                    const std::map<std::string, std::string>& metadata);
 
+// What a tensor of the file is, also of a type that programs have not, such as at::kFloat8_e4m3fn.
+struct WeightSpec {
+  at::ScalarType type;
+  std::vector<int64_t> sizes;
+
+  std::string to_string() const;  // "float32[2, 3]"
+};
+WeightSpec spec_of_weight(const SafetensorsFile& file, const std::string& name);
+WeightSpec spec_of_weight(const at::Tensor& tensor);
+
 // On the CPU, contiguous. Throws as SafetensorsFile::read, and Error{kDataLoss} if the file has another sum for it;
 // files of others have none.
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name);
