@@ -142,6 +142,8 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
 }
 
 void EarlyStopping::on_train_end(Training& training, const Logs&) {
+  if (best_weights_.empty()) return;
+  training.before_change();  // the last epoch may still be being saved, and is to be saved as it was
   std::vector<Variable> variables = weights_of(training.model);
   for (size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
   best_weights_.clear();

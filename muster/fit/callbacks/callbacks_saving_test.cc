@@ -25,6 +25,7 @@
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/io/disk.h"
+#include "muster/train/checkpoints.h"
 
 namespace muster::callbacks_saving_test {
 namespace {
@@ -142,6 +143,35 @@ TEST_P(FitThatSaves, SavesTheRateOfTheEpochThatHasEnded) {
     EXPECT_EQ(rate, expected) << "after " << step << " steps";
     expected /= 2;
   }
+}
+
+TEST_P(FitThatSaves, SavesTheLastEpochAsItWasBeforeTheBestWeightsAreRestored) {
+  const auto weight_of = [](const Model& model) { return model.variables().all()[0].value().clone(); };
+  struct LooksBeforeChanges : Callback {
+    void before_change(Training& training) override {
+      seen.push_back(training.model.variables().all()[0].value().clone());
+    }
+    std::vector<at::Tensor> seen{};
+  };
+  const auto looks = std::make_shared<LooksBeforeChanges>();
+  std::vector<at::Tensor> weights;
+  // A rising number is worse: the first epoch is the best.
+  const LambdaCallback ranks(
+      {.add_logs = [](Training& training, Logs& logs) { logs.set("score", training.epoch); },
+       .on_epoch_end = [&](Training& training, const Logs&) { weights.push_back(weight_of(training.model)); }});
+  const EarlyStopping stops({.monitor = "score", .patience = 2, .restore_best_weights = true});
+  Job one = job();
+
+  one.model->fit(
+      data_,
+      {.epochs = 9, .callbacks = {stops, ranks, looks, ModelCheckpoint({.directory = in("all")})}, .verbose = 0});
+
+  ASSERT_THAT(weights, SizeIs(3));
+  EXPECT_TRUE(weight_of(*one.model).equal(weights[0]));
+  ASSERT_THAT(looks->seen, SizeIs(1));
+  EXPECT_TRUE(looks->seen[0].equal(weights[2])) << "who saves is told while they are what they were";
+  Checkpoints(one.strategy, {.directory = in("all")}).restore();
+  EXPECT_TRUE(weight_of(*one.model).equal(weights[2]));
 }
 
 TEST_P(FitThatSaves, EndsWithADiskThatIsFullAndKeepsWhatItHasSavedBefore) {
