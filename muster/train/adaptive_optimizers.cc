@@ -76,7 +76,6 @@ void Nadam::update(Update step) const {
 // ---- FTRL
 Ftrl::Ftrl(const FtrlOptions& options)
     : RuleWith("ftrl", {{.name = "sums", .initial = options.initial_accumulator}, {.name = "linear"}}, options) {
-  if (options_.learning_rate.initial() == 0) throw invalid_argument("ftrl: learning_rate is 0, expected more");
   if (!(options_.learning_rate_power <= 0)) {
     throw invalid_argument("ftrl: learning_rate_power is ", options_.learning_rate_power, ", expected 0 or less");
   }
@@ -85,6 +84,11 @@ Ftrl::Ftrl(const FtrlOptions& options)
         std::pair("l2", options_.l2), std::pair("l2_shrinkage", options_.l2_shrinkage),
         std::pair("beta", options_.beta)}) {
     expect_not_negative("ftrl", option, value);
+  }
+  for (const ParameterGroup& group : options_.all.groups) {
+    if (group.weight_decay.value_or(0) == 0) continue;
+    throw invalid_argument("ftrl: group \"", group.names, "\" has the weight_decay ", *group.weight_decay,
+                           ", which this rule has not, expected none; its l2 and l2_shrinkage are of all variables");
   }
 }
 
@@ -95,11 +99,15 @@ void Ftrl::update(Update step) const {
   const at::Tensor more = sums + gradient * gradient;
   const at::Tensor before = at::pow(sums, -options_.learning_rate_power);
   const at::Tensor after = at::pow(more, -options_.learning_rate_power);
-  linear.add_(shrunk - (after - before) / step.rate * step.value);
+  const at::Tensor target = linear + (shrunk - (after - before) / step.rate * step.value);
   // l2 + beta / (2 rate), twice.
   const at::Tensor quadratic = after / step.rate + (options_.beta / step.rate + 2 * options_.l2);
-  step.value.copy_((linear.clamp(-options_.l1, options_.l1) - linear) / quadratic);
-  sums.copy_(more);
+  // At a rate of 0, and of a number that has seen no gradient yet, there is no such minimum: all stays as it is.
+  const at::Tensor moves = step.rate.gt(0).logical_and(quadratic.gt(0));
+  const at::Tensor minimum = (target.clamp(-options_.l1, options_.l1) - target) / quadratic;
+  step.value.copy_(at::where(moves, minimum, step.value));
+  linear.copy_(at::where(moves, target, linear));
+  sums.copy_(at::where(moves, more, sums));
 }
 
 // ---- LAMB

@@ -76,7 +76,9 @@ struct FtrlOptions {
   UpdateOptions all{};
 };
 
-// Follow the regularized leader, as Keras has it: for tables of which most rows should stay at zero.
+// Follow the regularized leader, as Keras has it: for tables of which most rows should stay at zero. A step at a rate
+// of 0, with which a schedule may begin, changes nothing. Throws Error{kInvalidArgument} for a group with a
+// weight_decay.
 class Ftrl : public RuleWith<FtrlOptions> {
  public:
   explicit Ftrl(const FtrlOptions& options = {});

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/trace/function.h"
@@ -145,6 +146,51 @@ TEST(Ftrl, KeepsWeightsOfSmallGradientsAtZero) {
   EXPECT_GT(w.value()[1].item<double>(), 0);
 }
 
+TEST(Ftrl, StaysWhereItIsAtARateOfZero) {
+  const at::Tensor ids = torch::arange(4);
+  for (const bool by_rows : {false, true}) {
+    SCOPED_TRACE(by_rows ? "by rows" : "whole");
+    const Variable w = table(), other = table();
+    const at::Tensor start = w.value().clone();
+    const Ftrl warming_up({w}, {.learning_rate = warm_up(2, 0.2)}), at_once({other}, {.learning_rate = 0.1});
+    auto down = [&](const Ftrl& ftrl, const Variable& variable) {
+      const at::Tensor values = by_rows ? lookup(variable, ids) : variable.value();
+      ftrl.minimize((values.sin() * 3).sum());
+    };
+    auto step = function([&] { down(warming_up, w); });
+    auto step_at_once = function([&] { down(at_once, other); });
+
+    step();
+    EXPECT_TRUE(torch::equal(w.value(), start)) << w.value();
+    step();
+    step_at_once();
+
+    EXPECT_FALSE(torch::equal(w.value(), start));
+    EXPECT_TRUE(torch::allclose(w.value(), other.value(), 1e-10, 1e-10)) << "it remembers nothing of the first step";
+  }
+}
+
+TEST(Ftrl, LeavesNumbersAloneThatHaveSeenNoGradient) {
+  Variable w(torch::ones({2}, torch::kDouble));
+  const Ftrl ftrl({w}, {.learning_rate = 0.1, .initial_accumulator = 0});
+  auto step = function([&] { ftrl.minimize((w * torch::tensor({0.0, 3.0}, torch::kDouble)).sum()); });
+
+  step();
+
+  EXPECT_EQ(w.value()[0].item<double>(), 1);
+  EXPECT_LT(w.value()[1].item<double>(), 1);
+}
+
+TEST(Ftrl, RefusesADecayOfAGroup) {
+  const auto with_decay = [](double decay) {
+    Ftrl({.all = {.groups = {{.names = "^wide", .rate_factor = 0.5, .weight_decay = decay}}}});
+  };
+
+  EXPECT_THAT(testing_support::message_of([&] { with_decay(0.1); }),
+              ::testing::HasSubstr("ftrl: group \"^wide\" has the weight_decay 0.1, which this rule has not"));
+  EXPECT_NO_THROW(with_decay(0));
+}
+
 TEST(Lion, FollowsItsFormula) {
   expect_rule<Lion>(LionOptions{.learning_rate = 0.01, .weight_decay = 0.1}, [] {
     return [m = 0.0](double& w, double g, int) mutable {
@@ -216,7 +262,7 @@ TEST(AdaptiveOptimizers, RefuseOptionsThatAreNone) {
   EXPECT_THROW(Adamax({.beta1 = -0.1}), Error);
   EXPECT_THROW(Nadam({.momentum_decay = -1}), Error);
   EXPECT_THROW(Ftrl({.learning_rate_power = 0.5}), Error);
-  EXPECT_THROW(Ftrl({.learning_rate = 0.0}), Error);
+  EXPECT_THROW(Ftrl({.learning_rate = -0.1}), Error);
   EXPECT_THROW(Lamb({.weight_decay = -1}), Error);
   EXPECT_THROW(Lion({.beta2 = 1.5}), Error);
 }
