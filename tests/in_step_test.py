@@ -226,7 +226,8 @@ class InStep(OfJobs):
         self.assertEqual(first.keys(), alone.keys())
         for name, number in alone.items():
             self.assertLess(abs(first[name] - number), 1e-5 * max(1, abs(number)), name)
-        for name in (("labels", "val_auc"), ("numbers", "r2_score"), ("sequences", "accuracy"), ("sequences_trained", "loss")):
+        for name in (("labels", "val_auc"), ("numbers", "r2_score"), ("sequences", "accuracy"), ("sequences_trained", "loss"),
+                     ("labels", "train_on_batch_auc"), ("numbers", "test_on_batch_loss")):
             self.assertIn(name, alone)
         self.assertEqual(first["stopped", "epochs"], 3)
 

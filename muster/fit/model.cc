@@ -434,6 +434,7 @@ Logs Model::train_on_batch(const ModelInput& batch) {
     if (batches > 1) throw out_of_range("train_on_batch: there are fewer than the ", batches, " batches of a step");
     throw out_of_range("train_on_batch: there is no batch in the data");
   }
+  totals.add_others(state.strategy.across(), state.length());
   return totals.logs(*state.criteria());
 }
 

@@ -90,7 +90,8 @@ class Model {
 
   // One step, or its numbers alone, as the strategy has it: by its replicas, or by one worker of parameter servers.
   // Tensors are one batch; of a dataset it is the first element, or as many as make one step (`accumulate`), of which
-  // nothing is kept from call to call.
+  // nothing is kept from call to call. Processes that train in step are all given the same, and each has its rows of
+  // it; the numbers are those of all.
   Logs train_on_batch(const ModelInput& batch);
   Logs test_on_batch(const ModelInput& batch);
   Logs train_on_batch(const at::Tensor& x, const at::Tensor& y) { return train_on_batch({x, y}); }

@@ -296,8 +296,8 @@ int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::str
   return history.preempted() ? muster::kPreempted : 0;
 }
 
-// All numbers of batches that the replicas cannot share evenly, and the losses of a training with others; then a
-// training that learns nothing, and ends.
+// All numbers of batches that the replicas cannot share evenly, the losses of a training with others, and the numbers
+// of single steps; then a training that learns nothing, and ends.
 int fit_with_metrics(const muster::Strategy& strategy) {
   for (const muster::testing_support::MetricTask& task : muster::testing_support::metric_tasks()) {
     for (const bool trains : {false, true}) {
@@ -310,6 +310,14 @@ int fit_with_metrics(const muster::Strategy& strategy) {
         if (trains && !name.ends_with("loss")) continue;
         std::cout << "number " << task.name << (trains ? "_trained " : " ") << name << " " << std::setprecision(17)
                   << history[name].back() << std::endl;
+      }
+    }
+    muster::Model model = muster::testing_support::model_of(task, strategy, /*learning_rate=*/0);
+    for (const bool trains : {false, true}) {
+      const muster::Logs logs = trains ? model.train_on_batch(task.tensors) : model.test_on_batch(task.tensors);
+      for (const auto& [name, value] : logs) {
+        std::cout << "number " << task.name << (trains ? " train_on_batch_" : " test_on_batch_") << name << " "
+                  << std::setprecision(17) << value << std::endl;
       }
     }
   }
