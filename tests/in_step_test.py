@@ -257,12 +257,15 @@ class InStep(OfJobs):
             wait_until(lambda: (self.directory / "checkpoints" / "ckpt-9").exists(), what="a checkpoint")
             job.workers[0].process.kill()
             self.assertEqual(job.workers[1].process.wait(PATIENCE), 1)
+            self.assertEqual(["nothing is restored" in job.workers[index].output() for index in (0, 1)], [True, False])
         last = max(int(path.name[5:]) for path in (self.directory / "checkpoints").glob("ckpt-*"))
         path = self.directory / "weights"
         with Job(*flags, "--steps", str(last + 10), "--weights", path) as job:
             job.expect_success()
             for worker in job.workers.values():
                 self.assertIn(f"restored {last}\n", worker.output())
+            # What is said by all of them is said once.
+            self.assertEqual(["variables from" in job.workers[index].output() for index in (0, 1)], [True, False])
         self.assertEqual(pathlib.Path(f"{path}.0").read_bytes(), pathlib.Path(f"{path}.1").read_bytes())
 
     def test_run_starts_workers_and_ends_with_the_code_of_the_one_that_fails(self):

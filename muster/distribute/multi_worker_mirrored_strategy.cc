@@ -152,7 +152,10 @@ class SavedByFirst : public SavedVariables {
   explicit SavedByFirst(const AcrossWorkers& across) : across_(across) {}
   Write begin_save(const Only& only) const override { return here_->begin_save(only); }
   void take_part(const Only& only) const override { (void)here_->begin_save(only); }
-  void restore(Source source) override { here_->restore(std::move(source)); }
+  void restore(Source source) override {
+    source.silent = !writes();
+    here_->restore(std::move(source));
+  }
   void check_all_used() const override { here_->check_all_used(); }
   void end_filling() override { here_->end_filling(); }
   void restorer_is_gone(const void* restorer) override { here_->restorer_is_gone(restorer); }

@@ -55,7 +55,9 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
     std::set<std::string> unused = unused_after_match(source, names);
     give(source.checkpoint, stored);
     empty_shares(given);
-    MUSTER_LOG(info) << "restored " << restored.size() << " variables from " << source.checkpoint;
+    if (!source.silent) {
+      MUSTER_LOG(info) << "restored " << restored.size() << " variables from " << source.checkpoint;
+    }
     if (source.only) return;
     later_.begin(std::move(source), std::move(unused));
     set_variable_filler(shared_from_this());

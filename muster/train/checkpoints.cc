@@ -304,7 +304,9 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
       throw failed_precondition("there is no checkpoint in ", directory_.path(), ", and ", error.status().message(),
                                 "; start the job anew, and save one before the first step");
     }
-    MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
+    if (strategy_.is_chief()) {
+      MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
+    }
     return std::nullopt;
   }
   std::string damage;
@@ -330,7 +332,9 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
   }
   if (options.step) throw data_loss("the checkpoint of step ", *options.step, " is damaged", damage);
   if (options.begin_anew) {
-    MUSTER_LOG(warning) << "all checkpoints in " << directory_.path() << " are damaged: nothing is restored";
+    if (strategy_.is_chief()) {
+      MUSTER_LOG(warning) << "all checkpoints in " << directory_.path() << " are damaged: nothing is restored";
+    }
     return std::nullopt;
   }
   throw data_loss(damaged == 1 ? "the only checkpoint" : "all checkpoints", " in ", directory_.path(),
