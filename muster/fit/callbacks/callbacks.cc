@@ -189,7 +189,9 @@ void ModelCheckpoint::on_epoch_begin(Training& training) {
   if (best_ && !best_->best() && training.epoch > 0 && !std::isnan(best_before_)) best_->set_best(best_before_);
 }
 
-void ModelCheckpoint::before_change(Training&) { checkpoints_->wait(); }
+void ModelCheckpoint::before_change(Training&) {
+  if (checkpoints_) checkpoints_->wait();  // none before the training has begun for it
+}
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {
   if (best_ && !best_->improves(logs, "ModelCheckpoint")) return;
@@ -247,7 +249,9 @@ void BackupAndRestore::on_train_begin(Training& training) {
   }
 }
 
-void BackupAndRestore::before_change(Training&) { checkpoints_->wait(); }
+void BackupAndRestore::before_change(Training&) {
+  if (checkpoints_) checkpoints_->wait();
+}
 
 void BackupAndRestore::on_epoch_over(Training& training) {
   const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();

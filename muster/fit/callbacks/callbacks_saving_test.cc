@@ -145,6 +145,21 @@ TEST_P(FitThatSaves, SavesTheRateOfTheEpochThatHasEnded) {
   }
 }
 
+TEST_P(FitThatSaves, LetsACallbackChangeTheRateBeforeTheOthersHaveBegun) {
+  const LambdaCallback changes({.on_train_begin = [](Training& training) {
+    training.before_change();
+    training.model.optimizer().set_learning_rate(0.5);
+  }});
+  Job one = job();
+
+  one.model->fit(data_,
+                 {.callbacks = {changes, BackupAndRestore({in("backup")}), ModelCheckpoint({.directory = in("all")})},
+                  .verbose = 0});
+
+  EXPECT_EQ(one.model->optimizer().learning_rate(), 0.5);
+  EXPECT_THAT(steps_in(in("all")), SizeIs(1));
+}
+
 TEST_P(FitThatSaves, SavesTheLastEpochAsItWasBeforeTheBestWeightsAreRestored) {
   const auto weight_of = [](const Model& model) { return model.variables().all()[0].value().clone(); };
   struct LooksBeforeChanges : Callback {
