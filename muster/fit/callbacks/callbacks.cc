@@ -12,46 +12,17 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/callbacks/make_directory.h"
 #include "muster/fit/exported/export_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/runtime/executor/profile.h"
 #include "muster/train/checkpoints.h"
-#include "muster/train/preemption.h"
 
 namespace muster {
 namespace {
 
-// In a backup: how many have ended, and what the callback of a number remembers.
-constexpr const char* kEpochs = "fit.epochs";
-constexpr const char* kSteps = "fit.steps";
-constexpr const char* kStopped = "fit.stopped";  // there, if the training had come to its end
-constexpr const char* kMemory = "fit.callback.";
 constexpr const char* kBest = "fit.best.";  // in a checkpoint: the best of this number so far
-
-// Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
-void remove_backups(const std::string& directory) {
-  try {
-    CheckpointDirectory backups(directory);
-    for (const Checkpoint& each : backups.all()) {
-      if (backups.index(each.step).metadata.contains(kEpochs)) backups.remove(each.step);
-    }
-  } catch (const Error& error) {
-    MUSTER_LOG(warning) << "BackupAndRestore: the backup in " << directory << " stays: " << error.what();
-  }
-  std::error_code not_empty;
-  std::filesystem::remove(directory, not_empty);
-}
-
-// Now, so that one that cannot be is an error before the first epoch. Servers make theirs.
-void make_directory(const char* who, const std::string& directory, const Strategy& strategy) {
-  if (strategy.servers() || !strategy.is_chief()) return;
-  try {
-    CheckpointDirectory(directory).make();
-  } catch (const Error& error) {
-    throw unavailable(who, ": the directory \"", directory, "\" cannot be made: ", error.status().message());
-  }
-}
 
 // Takes the lines of epochs from this one on out of a file of CsvLogger.
 void forget_epochs(const std::string& path, int first) {
@@ -222,67 +193,6 @@ void ModelCheckpoint::remember(const std::string& memory) {
 }
 
 void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
-
-void BackupAndRestore::on_train_begin(Training& training) {
-  checkpoints_ = std::make_shared<Checkpoints>(training.model.strategy(),
-                                               CheckpointsOptions{.directory = options_.directory, .keep = 1});
-  make_directory("BackupAndRestore", options_.directory, training.model.strategy());
-  checkpoints_->check_directory();
-  if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
-  if (!checkpoints_->restore()) return;
-  checkpoints_->finish_restore();
-  if (!absl::SimpleAtoi(checkpoints_->metadata(kEpochs), &training.epoch) || training.epoch < 0) {
-    throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
-                              " is no backup of fit(); expected a directory of its own");
-  }
-  training.stop = !checkpoints_->metadata(kStopped).empty();
-  int64_t steps = 0;
-  if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
-  for (size_t i = 0; i < training.memories().size(); ++i) {
-    training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
-  }
-  if (!training.model.strategy().is_chief()) return;
-  if (training.stop || training.epoch >= training.epochs) {
-    MUSTER_LOG(info) << "fit had ended with epoch " << training.epoch << " of " << training.epochs;
-  } else {
-    MUSTER_LOG(info) << "fit goes on with epoch " << training.epoch + 1 << " of " << training.epochs;
-  }
-}
-
-void BackupAndRestore::before_change(Training&) {
-  if (checkpoints_) checkpoints_->wait();
-}
-
-void BackupAndRestore::on_epoch_over(Training& training) {
-  const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
-  const bool last = told_to_end || training.stop || training.epoch + 1 >= training.epochs;
-  // The workers do not wait for a disk that is slower than they are: the next one takes the place of this.
-  if (!last && checkpoints_->save_is_under_way()) return;
-  std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
-                                              {kSteps, std::to_string(training.steps)}};
-  if (training.stop) metadata[kStopped] = "yes";
-  const std::vector<std::string> memories = training.memories();
-  for (size_t i = 0; i < memories.size(); ++i) {
-    if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
-  }
-  checkpoints_->save_between_steps(training.epoch + 1, metadata);
-  if (!told_to_end) return;
-  training.preempted = training.epoch + 1 < training.epochs;
-  training.stop = true;
-  if (training.preempted && training.model.strategy().is_chief()) {
-    MUSTER_LOG(info) << "fit was told to end: epoch " << training.epoch + 1 << " of " << training.epochs
-                     << " is saved in " << options_.directory << ", and it goes on from there when it is started again";
-  }
-}
-
-void BackupAndRestore::on_train_end(Training& training, const Logs&) {
-  checkpoints_->wait();
-  if (training.preempted) return;
-  training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
-  if (training.model.strategy().is_chief()) remove_backups(options_.directory);
-}
-
-void BackupAndRestore::on_train_left() { preemption_.reset(); }
 
 void CsvLogger::on_train_begin(Training& training) {
   begun_ = false;

@@ -1,9 +1,11 @@
-// BackupAndRestore: a job that was lost goes on where it was.
+#include "muster/fit/callbacks/backup_and_restore.h"
+
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <csignal>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "muster/base/log.h"
@@ -12,13 +14,17 @@
 #include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/fit/test_callbacks.h"
+#include "muster/io/checkpoint_reader.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/embedding.h"
 
-namespace muster::callbacks_backup_test {
+namespace muster::backup_and_restore_test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 using testing_support::dies_in;
 
 class FitWithBackup : public testing_support::CallbacksTest {};
@@ -170,5 +176,42 @@ TEST_F(FitWithBackup, LetsVariablesBeginAnewThatAreMadeAfterItWasTakenAway) {
   EXPECT_NO_THROW(strategy.make<torch::nn::Linear>(2, 1));
 }
 
+TEST_F(FitWithBackup, SavesTheRowsOfTablesThatHaveChanged) {
+  const InProcessCluster cluster(
+      {.workers = 1, .ps = 1, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}});
+  const Strategy strategy = testing_support::strategy_of(cluster, Transport::kLocal);
+  const VariableScope scope = strategy.scope();
+  Model trained = compile(strategy.make<torch::nn::Sequential>(nn::Embedding({.rows = 40, .dim = 2, .name = "table"}),
+                                                               torch::nn::Linear(2, 1)),
+                          {.optimizer = Adagrad({.learning_rate = 0.5}), .loss = mean_squared_error});
+  const auto values = [&] {
+    std::vector<at::Tensor> all;
+    for (const Variable& variable : trained.variables().all()) all.push_back(variable.value().clone());
+    return all;
+  };
+  const ModelInput data{torch::tensor({1, 33}), torch::ones({2, 1})};
+  const BackupAndRestoreOptions options{.directory = in("backup"), .incremental = IncrementalOptions{.least_bytes = 0}};
+  // The second epoch changes what the first backup has as it was.
+  const LambdaCallback dies_at_its_end({.on_epoch_begin =
+                                            [&](Training& training) {
+                                              if (training.epoch == 0) return;
+                                              const CheckpointDirectory backups(in("backup"));
+                                              while (backups.present().empty()) std::this_thread::yield();
+                                            },
+                                        .on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+
+  EXPECT_THROW(
+      trained.fit(data, {.epochs = 2, .callbacks = {dies_at_its_end, BackupAndRestore(options)}, .verbose = 0}), Error);
+
+  EXPECT_THAT(CheckpointReader(in("backup/ckpt-2")).names(), Contains(StartsWith("table#ids@")));
+  const std::vector<at::Tensor> saved = values();
+  for (Variable variable : trained.variables().all()) variable.assign(torch::zeros_like(variable.value()));
+  std::vector<at::Tensor> found;
+  const LambdaCallback look({.on_train_begin = [&](Training&) { found = values(); }});
+  trained.fit(data, {.epochs = 3, .callbacks = {BackupAndRestore(options), look}, .verbose = 0});
+  ASSERT_THAT(found, SizeIs(saved.size()));
+  for (size_t i = 0; i < saved.size(); ++i) EXPECT_TRUE(found[i].equal(saved[i])) << i;
+}
+
 }  // namespace
-}  // namespace muster::callbacks_backup_test
+}  // namespace muster::backup_and_restore_test

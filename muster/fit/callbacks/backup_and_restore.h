@@ -1,0 +1,42 @@
+// A job that was lost goes on where it was.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "muster/fit/callbacks/callback.h"
+#include "muster/train/incremental_options.h"
+
+namespace muster {
+
+class Checkpoints;
+class Preemption;
+
+struct BackupAndRestoreOptions {
+  std::string directory;
+  bool preemption = false;  // a SIGTERM to any worker ends fit() of all after an epoch: see History::preempted()
+  std::optional<IncrementalOptions> incremental{};  // of large tables only the rows that have changed are saved
+};
+// Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
+// callbacks know what they knew then, if they are the same in the same order. On parameter servers nobody waits for a
+// slow disk: epochs that end while one is being saved, except the last, are left out. A job that ends takes its backup
+// away, and the directory if nothing else is in it. Limit: the place in the data is not saved: what goes on in it from
+// epoch to epoch begins with the first element again.
+class BackupAndRestore : public Callback {
+ public:
+  explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
+  void on_train_begin(Training& training) override;
+  void before_change(Training& training) override;  // waits for a save
+  void on_epoch_over(Training& training) override;
+  void on_train_end(Training& training, const Logs& logs) override;
+  void on_train_left() override;  // a signal is the program's again
+
+ private:
+  BackupAndRestoreOptions options_;
+  std::shared_ptr<Checkpoints> checkpoints_;
+  std::shared_ptr<Preemption> preemption_;  // uses the checkpoints
+};
+
+}  // namespace muster
