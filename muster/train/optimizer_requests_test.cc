@@ -35,6 +35,7 @@ std::vector<Rule> rules() {
   return {
       rule<Sgd>("Sgd", SgdOptions{.learning_rate = 0.1}),
       rule<Sgd>("Momentum", SgdOptions{.learning_rate = 0.01, .momentum = 0.9, .weight_decay = 0.1}),
+      rule<Sgd>("Dampening", SgdOptions{.learning_rate = 0.01, .momentum = 0.9, .dampening = 0.5}),
       rule<Sgd>("Nesterov", SgdOptions{.learning_rate = 0.01, .momentum = 0.9, .nesterov = true}),
       rule<Adagrad>("Adagrad", AdagradOptions{.learning_rate = 0.1}),
       rule<Adam>("Adam", AdamOptions{.learning_rate = 0.1}),

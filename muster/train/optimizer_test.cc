@@ -186,6 +186,8 @@ TEST(Optimizer, RefusesOptionsThatPyTorchRefuses) {
 
   EXPECT_THROW(Sgd({w}, {.learning_rate = -0.1}), Error);
   EXPECT_THROW(Sgd({w}, {.momentum = -1}), Error);
+  EXPECT_THROW(Sgd({w}, {.momentum = 0.9, .dampening = -0.1}), Error);
+  EXPECT_THROW(Sgd({w}, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}), Error);
   EXPECT_THROW(Sgd({w}, {.weight_decay = -1}), Error);
   EXPECT_THROW(Adagrad({w}, {.initial_accumulator = -1}), Error);
   EXPECT_THROW(Adagrad({w}, {.learning_rate = std::nan("")}), Error);

@@ -3,6 +3,9 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
+#include <ATen/ops/where.h>
+
+#include <limits>
 
 #include "muster/runtime/executor/step_ops.h"
 #include "muster/runtime/rows/row_ops.h"
@@ -13,10 +16,24 @@ namespace muster {
 using step_ops::descend_;
 
 // ---- SGD
-Sgd::Sgd(const SgdOptions& options)
-    : RuleWith("sgd", options.momentum == 0 ? std::vector<SlotRule>{} : std::vector<SlotRule>{{.name = "momentum"}},
-               options) {
+namespace {
+
+// The momentum before the first gradient, which is not dampened.
+constexpr double kNoMomentumYet = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+Sgd::Sgd(const SgdOptions& options) : RuleWith("sgd", {}, options) {
+  if (options_.momentum != 0) {
+    add_slot({.name = "momentum", .initial = options_.dampening == 0 ? 0 : kNoMomentumYet});
+  }
   expect_not_negative("sgd", "momentum", options_.momentum);
+  if (!(options_.dampening >= 0 && options_.dampening <= 1)) {
+    throw invalid_argument("sgd: dampening is ", options_.dampening, ", expected 0 to 1");
+  }
+  if (options_.nesterov && options_.dampening != 0) {
+    throw invalid_argument("sgd: nesterov with a dampening of ", options_.dampening, ", expected none");
+  }
   if (options_.nesterov && options_.momentum <= 0) {
     throw invalid_argument("sgd: nesterov needs a momentum, got ", options_.momentum);
   }
@@ -26,7 +43,12 @@ void Sgd::update(Update step) const {
   at::Tensor gradient = step.decayed_gradient();
   if (!step.slots.empty()) {
     at::Tensor& momentum = step.slots[0];
-    momentum.mul_(options_.momentum).add_(gradient);
+    if (options_.dampening == 0) {
+      momentum.mul_(options_.momentum).add_(gradient);
+    } else {
+      const at::Tensor later = momentum.mul(options_.momentum).add_(gradient, 1 - options_.dampening);
+      momentum.copy_(at::where(momentum.eq(kNoMomentumYet), gradient, later));
+    }
     gradient = options_.nesterov ? gradient.add(momentum, options_.momentum) : momentum;
   }
   descend_(step.value, gradient, step.rate);

@@ -11,6 +11,7 @@ namespace muster {
 struct SgdOptions {
   Schedule learning_rate = 0.01;
   double momentum = 0;
+  double dampening = 0;  // of what a gradient adds to the momentum, but for the first one of a variable, or of a row
   bool nesterov = false;
   double weight_decay = 0;
   UpdateOptions all{};
