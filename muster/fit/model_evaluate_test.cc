@@ -86,7 +86,9 @@ TEST(Predict, TakesAllColumnsOfDataForAModelThatKnowsThemByName) {
   Model model = compile(std::make_shared<ByName>(), {.loss = Loss(kTarget)});
   const at::Tensor x = Numbers(6).x;
 
-  EXPECT_EQ(model.predict(Dataset::tensors({x, x}).named({"a", "b"}).batch(2)).size(0), 6);
+  const at::Tensor said = model.predict(Dataset::tensors({x, x + 1}).named({"b", "a"}).batch(2));
+  EXPECT_EQ(said.size(0), 6);
+  EXPECT_TRUE(model.predict(Features({"a", "b"}, {x + 1, x})).allclose(said)) << "of tensors with names";
 }
 
 TEST(Validation, TakesTheFirstStepsAfterEachEpoch) {

@@ -29,7 +29,8 @@ class ModelInput {
   ModelInput(at::Tensor inputs) : what_(Tensors{{std::move(inputs)}}) {}               // NOLINT
   ModelInput(std::vector<at::Tensor> tensors) : what_(Tensors{std::move(tensors)}) {}  // NOLINT
   ModelInput(std::initializer_list<at::Tensor> tensors) : what_(Tensors{tensors}) {}
-  ModelInput(const Features& inputs, const Features& targets);  // tensors with names
+  // Tensors with names. Without targets, as for predict(), they are columns as those of a dataset.
+  ModelInput(const Features& inputs, const Features& targets = {{}, {}});  // NOLINT
   template <class F>
     requires std::is_invocable_r_v<Dataset, F&, InputContext>
   ModelInput(F make) : what_(checked(std::move(make))) {}  // NOLINT; throws Error{kInvalidArgument} for an empty one

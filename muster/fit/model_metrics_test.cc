@@ -75,6 +75,19 @@ TEST(ModelMetrics, WeighClassesOnTwoDevicesAsOnOne) {
   EXPECT_NEAR(own_accuracy, accuracy, 1e-6);
 }
 
+TEST(ModelMetrics, DoNotWeighTheClassesOfValidationData) {
+  torch::manual_seed(4);
+  const at::Tensor x = torch::randn({28, 4}), y = torch::randint(3, {28});
+  Model model = compile(torch::nn::Linear(4, 3),
+                        {.optimizer = Sgd({.learning_rate = 0}), .loss = sparse_categorical_cross_entropy});
+
+  const History history =
+      model.fit({x, y}, {.validation_data = ModelInput{x, y}, .class_weight = {{0, 3.0}, {2, 0.5}}, .verbose = kQuiet});
+
+  EXPECT_NEAR(history["val_loss"][0], model.evaluate({x, y})["loss"], 1e-6);
+  EXPECT_GT(std::abs(history["loss"][0] - history["val_loss"][0]), 1e-3) << "which is that of training";
+}
+
 TEST(ModelMetrics, LearnNothingFromWhatAColumnMasks) {
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({16, 5, 4}), y = torch::randint(3, {16, 5});

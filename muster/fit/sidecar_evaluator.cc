@@ -102,6 +102,11 @@ std::optional<int64_t> SidecarEvaluator::wait_for_another(std::optional<int64_t>
     if (!present.empty() && (!last || present.back().step > *last)) return present.back().step;
     const auto now = std::chrono::steady_clock::now();
     if (last && now >= begin + options_.patience) return std::nullopt;
+    if (!last && options_.first_within && now >= begin + *options_.first_within) {
+      throw deadline_exceeded("SidecarEvaluator: no checkpoint has come to the directory \"", options_.directory,
+                              "\" in ", options_.first_within->count(),
+                              " s (first_within), expected one of a training, as ModelCheckpoint leaves them");
+    }
     if (!last && now >= reminder) {
       const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begin);
       MUSTER_LOG(info) << "No checkpoints appear to be found in " << options_.directory << " after " << waited.count()

@@ -16,7 +16,9 @@ struct SidecarEvaluatorOptions {
   EvaluateOptions evaluate{};  // how much of the data
   std::string logs{};          // for TensorBoard, if not empty: evaluation_loss_vs_iterations and so on in validation/
   std::optional<int64_t> max_evaluations{};  // ends after so many,
-  std::chrono::seconds patience{600};        // and when no new checkpoint has come for so long; it waits for the first
+  std::chrono::seconds patience{600};        // and when no new checkpoint has come for so long
+  // Throws Error{kDeadlineExceeded} if the first has not come after so long; without, it waits for it.
+  std::optional<std::chrono::seconds> first_within{};
   std::chrono::milliseconds look_every{500};
   // Not empty: the best checkpoint so far, by this number of an evaluation, is in this directory, whatever becomes of
   // that in the other one. An evaluator that is started again goes on with the best number that it has.

@@ -86,6 +86,21 @@ TEST(SidecarEvaluator, WaitsForTheFirstCheckpointAndSaysSo) {
   EXPECT_EQ(evaluator.run(), 1);
 }
 
+TEST(SidecarEvaluator, SaysWhereNoFirstCheckpointHasComeInTime) {
+  const ScopedDirectory directory;
+  const std::string checkpoints = directory.path() + "/checkpoints";
+  Model model = small_model();
+  SidecarEvaluator evaluator(model, some_data(),
+                             {.directory = checkpoints, .max_evaluations = 1, .first_within = seconds(0)});
+
+  const Status status = caught([&] { evaluator.run(); });
+
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(status.message(), HasSubstr("no checkpoint has come to the directory \"" + checkpoints + "\" in 0 s"));
+  model.fit(some_data(), {.callbacks = {ModelCheckpoint({.directory = checkpoints})}, .verbose = 0});
+  EXPECT_EQ(evaluator.run(), 1) << "one that is there has come in time";
+}
+
 TEST(SidecarEvaluator, NamesACheckpointWithoutTheCountOfSteps) {
   const ScopedDirectory directory;
   Model model = small_model();
