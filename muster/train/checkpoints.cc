@@ -139,11 +139,13 @@ bool Checkpoints::save_is_under_way() {
 Status Checkpoints::Saving::end() { return under_way.valid() ? under_way.get() : written; }
 
 void Checkpoints::wait() {
-  {
-    absl::MutexLock lock(&one_mu_);
-    wait_until_saved();
-  }
+  wait_until_written();
   directory_.wait_until_removed();
+}
+
+void Checkpoints::wait_until_written() {
+  absl::MutexLock lock(&one_mu_);
+  wait_until_saved();
 }
 
 void Checkpoints::wait_until_saved() {

@@ -75,6 +75,8 @@ class Checkpoints {
   // the save, too, as a save of another thread does for a restore: else it would have values of before and after. Who
   // destroys this waits for all, and the log has the error.
   void wait() ABSL_LOCKS_EXCLUDED(one_mu_);
+  // The same, though older ones may still be being removed: for who is about to change variables.
+  void wait_until_written() ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
   // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers

@@ -67,7 +67,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
 }
 
 void BackupAndRestore::before_change(Training&) {
-  if (checkpoints_) checkpoints_->wait();
+  if (checkpoints_) checkpoints_->wait_until_written();
 }
 
 void BackupAndRestore::on_epoch_over(Training& training) {

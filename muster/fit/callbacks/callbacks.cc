@@ -161,7 +161,7 @@ void ModelCheckpoint::on_epoch_begin(Training& training) {
 }
 
 void ModelCheckpoint::before_change(Training&) {
-  if (checkpoints_) checkpoints_->wait();  // none before the training has begun for it
+  if (checkpoints_) checkpoints_->wait_until_written();  // none before the training has begun for it
 }
 
 void ModelCheckpoint::on_epoch_end(Training& training, const Logs& logs) {

@@ -264,6 +264,30 @@ TEST_F(FitThatSavesOnServers, TakesTheStepsOfTheNextEpochWhileTheDiskTakesItsTim
   EXPECT_THAT(steps_in(in("checkpoints")), steps) << "none is left out";
 }
 
+TEST_F(FitThatSavesOnServers, ChangesTheRateWhileAnOlderCheckpointIsBeingRemoved) {
+  absl::Notification last_epoch_taken;
+  std::atomic<int> removed = 0;
+  const LambdaCallback steers({.on_epoch_end = [&](Training& training, const Logs&) {
+    if (training.epoch == 2) last_epoch_taken.Notify();
+  }});
+  const LearningRateScheduler halves([](int, double rate) { return rate / 2; });
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string&) {
+    if (call != "remove") return 0;
+    last_epoch_taken.WaitForNotification();
+    ++removed;
+    return 0;
+  });
+  Job trained = job("parameter_servers");
+
+  trained.model->fit(data_,
+                     {.epochs = 3,
+                      .callbacks = {steers, halves, ModelCheckpoint({.directory = in("checkpoints"), .keep = 1})},
+                      .verbose = 0});
+
+  EXPECT_GE(removed, 2) << "those of the first two epochs";
+  EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
 TEST_F(FitThatSavesOnServers, LeavesBackupsOutWhileOneIsBeingSavedButNotTheLast) {
   absl::Notification disk_goes_on;
   std::vector<int64_t> there;
