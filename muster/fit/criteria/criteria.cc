@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/GradMode.h>
@@ -105,8 +104,6 @@ at::Tensor class_weights(const at::Tensor& by_class, const at::Tensor& target, c
   return by_class.to(output.options().requires_grad(false)).index_select(0, classes);
 }
 
-int64_t examples_of(const at::Tensor& target) { return target.dim() == 0 ? 1 : target.size(0); }
-
 Counted counted(const Expected& expected, const at::Tensor& by_class, const at::Tensor& output) {
   const int64_t examples = examples_of(expected.target);
   Counted found;
@@ -159,9 +156,9 @@ at::Tensor sum_of_all(const at::Tensor& values) {
   return c10::isReducedFloatingType(values.scalar_type()) ? values.sum(at::kFloat) : values.sum();
 }
 
-// For metrics: one tensor, which has a weight for each example or position.
-at::Tensor in_one(const Counted& counted, int64_t examples, const at::Tensor& output) {
-  if (counted.all_alike()) return at::ones({examples}, output.options().requires_grad(false));
+// For metrics: one tensor, which has a weight for each example or position; undefined: all alike.
+at::Tensor in_one(const Counted& counted, const at::Tensor& output) {
+  if (counted.all_alike()) return {};
   const int64_t dims = counted.dims();
   if (!counted.mask.defined()) return with_dims(counted.weights, dims);
   const at::Tensor mask = with_dims(counted.mask, dims).to(output.scalar_type());
@@ -217,6 +214,12 @@ LossOfBatch weigh(const Loss& loss, at::Tensor each, const Expected& expected, C
 LossOfBatch loss_of_batch(const Criterion& criterion, const at::Tensor& output, const Expected& expected,
                           const Counted& counted, int64_t examples, int64_t batches) {
   const Loss& loss = criterion.loss;
+  const bool plain = loss.options().reduction != LossReduction::kSum && !loss.options().ignored_class;
+  const bool is_mean = plain && counted.all_alike();
+  if (is_mean && examples > 0) {
+    const at::Tensor mean = loss.mean(output, expected.target);
+    if (mean.defined()) return {.each = mean, .known_divisor = static_cast<double>(examples)};
+  }
   const at::Tensor each = loss.elements(output, expected.target);
   if (each.dim() > 0 && each.size(0) != examples) {
     throw invalid_argument("loss ", loss.name(), ": it is ", spec_of(each).to_string(),
@@ -226,8 +229,7 @@ LossOfBatch loss_of_batch(const Criterion& criterion, const at::Tensor& output, 
     throw invalid_argument("loss ", loss.name(), ": it is one number for the batch, so that weights of ",
                            "examples would be lost; expected a number for each example");
   }
-  const bool plain = loss.options().reduction != LossReduction::kSum && !loss.options().ignored_class;
-  if (each.dim() == 0 || (plain && counted.all_alike())) {
+  if (each.dim() == 0 || is_mean) {
     return {.each = mean_beyond(each, 1), .known_divisor = static_cast<double>(examples)};
   }
   return weigh(loss, each, expected, counted, examples, batches);
@@ -387,9 +389,9 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
   const at::TensorOptions as_sums = outputs.tensors()[all_[0].place].options().requires_grad(false).dtype(at::kDouble);
   std::vector<at::Tensor> sums = counts(examples, losses, as_sums);
   for (const LossOfBatch& of_batch : losses) {
-    // One op: nobody needs the mean itself, whose gradient is known without it.
+    // One op: nobody needs the mean itself, whose gradient is known without it, or it is that of all.
     const at::Tensor& each = of_batch.each;
-    sums.push_back(each.dim() == 0 ? (each.to(at::kDouble) * static_cast<double>(examples)).reshape({1})
+    sums.push_back(each.dim() == 0 ? at::full({1}, static_cast<double>(examples), as_sums) * each
                                    : (each.dim() == 1 ? each : each.flatten()).sum({0}, /*keepdim=*/true, at::kDouble));
   }
   for (size_t i = 0; i < all_.size(); ++i) {
@@ -397,14 +399,14 @@ Criteria::Judged Criteria::judge(const Features& outputs, const std::vector<Expe
     if (criterion.metrics.empty()) continue;
     about(criterion, [&] {
       const at::Tensor output = filled_where_masked(weighted[i].mask, outputs.tensors()[criterion.place].detach(), 1);
-      const at::Tensor weights = in_one(weighted[i], examples, output);
+      const at::Tensor weights = in_one(weighted[i], output);
       const at::Tensor probabilities = probabilities_of(output, criterion.loss.outputs());
       // Softmax, which takes longer than to look for the highest, leaves the order as it is.
       const bool in_order = criterion.loss.outputs() == Outputs::kClassLogits && output.dim() > 1;
       for (const Metric& metric : criterion.metrics) {
         const bool as_it_is =
             metric.reads() == Metric::Reads::kAsGiven || (in_order && metric.reads() == Metric::Reads::kRanks);
-        sums.push_back(metric.sums(as_it_is ? output : probabilities, targets[i], weights, criterion.loss.outputs()));
+        metric.add_sums(as_it_is ? output : probabilities, targets[i], weights, criterion.loss.outputs(), sums);
       }
     });
   }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "muster/base/test_errors.h"
+#include "muster/trace/tracer/trace.h"
 
 namespace muster::criteria_test {
 namespace {
@@ -211,6 +212,61 @@ TEST(Criteria, AddUpExactlyOverBatchesOfDifferentLengths) {
   const Logs logs = criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()});
   EXPECT_NEAR(logs["loss"], 7.0 / 3, 1e-6);
   EXPECT_NEAR(logs["mean"], 7.0 / 3, 1e-6);
+}
+
+// The names of the ops of a step; all weights are 1 if there are some.
+std::vector<std::string> ops_of_a_step(bool weighted) {
+  const Criteria criteria({"output"}, sparse_categorical_cross_entropy, {}, {Accuracy()});
+  auto step = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    Expected expected{.target = in[1]};
+    if (weighted) expected.weights = in[2];
+    const Criteria::Judged judged = criteria.judge({{"output"}, {in[0]}}, {expected}, {});
+    return {judged.sums, judged.loss};
+  };
+  const TracedProgram traced = trace(step, {torch::randn({4, 3}), torch::tensor({0, 2, 1, 1}), torch::ones({4})}, {});
+  std::vector<std::string> names;
+  for (const Instruction& instruction : traced.program.instructions) {
+    names.push_back(traced.program.op_of(instruction).name);
+  }
+  return names;
+}
+
+TEST(Criteria, TakeFewerOpsWhereAllExamplesCountAlike) {
+  const std::vector<std::string> weighted = ops_of_a_step(true), alike = ops_of_a_step(false);
+
+  EXPECT_THAT(weighted, ::testing::IsSupersetOf({"aten::dot", "aten::_to_copy"})) << "as they are named here";
+  EXPECT_LT(alike.size(), weighted.size());
+  for (const char* const op : {"aten::dot", "aten::_to_copy", "aten::stack", "aten::ones", "aten::div"}) {
+    EXPECT_THAT(alike, ::testing::Not(::testing::Contains(op)));
+  }
+}
+
+TEST(Criteria, AreTheSameWithoutWeightsAsWithWeightsOfOne) {
+  torch::manual_seed(3);
+  const at::Tensor scores = torch::randn({37, 5}), classes = torch::randint(5, {37});
+  const Criteria criteria({"output"}, sparse_categorical_cross_entropy, {},
+                          {Accuracy(), SparseCategoricalCrossEntropy(), TopKAccuracy(2)});
+  auto judged = [&](const at::Tensor& weights) {
+    const at::Tensor output = scores.clone().requires_grad_();
+    const Criteria::Judged all = criteria.judge({{"output"}, {output}}, {{.target = classes, .weights = weights}}, {});
+    all.loss.backward();
+    return std::pair(all.sums, output.grad());
+  };
+
+  const auto [sums, gradient] = judged({});
+  const auto [sums_of_ones, gradient_of_ones] = judged(torch::ones({37}));
+
+  EXPECT_EQ(sums.scalar_type(), torch::kDouble);
+  EXPECT_TRUE(torch::allclose(sums, sums_of_ones, 1e-6)) << sums << sums_of_ones;
+  EXPECT_TRUE(torch::allclose(gradient, gradient_of_ones, 1e-5, 1e-7));
+}
+
+TEST(Criteria, GoDownNothingInABatchWithoutExamples) {
+  const auto [to_go_down, epoch] =
+      loss_of(sparse_categorical_cross_entropy, torch::zeros({0, 3}), {.target = torch::zeros({0}, torch::kLong)});
+
+  EXPECT_EQ(to_go_down, 0);
+  EXPECT_EQ(epoch, 0);
 }
 
 TEST(Criteria, RefuseWeightsThatWouldBeBroadcast) {

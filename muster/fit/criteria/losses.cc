@@ -24,6 +24,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cmath>
@@ -211,12 +212,22 @@ Loss make_categorical_cross_entropy(const ClassLossOptions& options) {
 
 Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
   static constexpr const char* kName = "sparse_categorical_cross_entropy";
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
   check_smoothing(kName, options.label_smoothing);
+  const auto classes_in = [](const at::Tensor& output, const at::Tensor& target) {
+    return whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
+  };
+  // Libtorch divides the losses of each example, however few, among all threads, which takes longer than these do; and
+  // the gradients again. It does not do so with their mean. Half of the digits would be too few for that.
+  const auto mean = [=](const at::Tensor& output, const at::Tensor& target) {
+    if (output.dim() != 2 || c10::isReducedFloatingType(output.scalar_type())) return at::Tensor();
+    return at::cross_entropy_loss(output, classes_in(output, target), {}, at::Reduction::Mean, kNone);
+  };
+  const bool has_mean = options.from_logits && !options.ignore_class && options.label_smoothing == 0;
   return {kName,
-          [options](const at::Tensor& output, const at::Tensor& target) {
-            at::Tensor classes = whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
-            if (options.from_logits && output.dim() == 2) {                   // one op forth, and one back
-              constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
+          [=](const at::Tensor& output, const at::Tensor& target) {
+            at::Tensor classes = classes_in(output, target);
+            if (options.from_logits && output.dim() == 2) {  // one op forth, and one back
               return at::cross_entropy_loss(output, classes, {}, at::Reduction::None,
                                             options.ignore_class.value_or(kNone), options.label_smoothing);
             }
@@ -234,7 +245,8 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
           },
           {.outputs = options.from_logits ? Outputs::kClassLogits : Outputs::kProbabilities,
            .ignored_class = options.ignore_class,
-           .of_examples = true}};
+           .of_examples = true,
+           .mean = has_mean ? mean : decltype(LossOptions::mean)()}};
 }
 
 Loss make_categorical_focal_cross_entropy(const CategoricalFocalOptions& options) {

@@ -34,6 +34,9 @@ struct LossOptions {
   std::optional<int64_t> ignored_class{};  // targets of this number do not count, as if a mask said so
   // A row of the target is of an example: one number, which is none of a batch, is an error. Else it may be anything.
   bool of_examples = false;
+  // The mean over all examples, for those of which it takes less than each by itself; undefined: it has to be made of
+  // these. REQUIRES: an example.
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> mean{};
 };
 
 // A function of the outputs of a model and of what they should be. It gives a number for each example, or for each
@@ -45,12 +48,12 @@ class Loss {
 
   Loss() = default;  // none
   Loss(std::string name, Function function, LossOptions options = {})
-      : name_(std::move(name)), function_(std::move(function)), options_(options) {}
+      : name_(std::move(name)), function_(std::move(function)), options_(std::move(options)) {}
   Loss(std::string name, Function function, Outputs outputs)
       : Loss(std::move(name), std::move(function), LossOptions{.outputs = outputs}) {}
   template <class F>
-    requires std::is_invocable_r_v<at::Tensor, F&, at::Tensor, at::Tensor>
-  Loss(F function) : Loss("loss", std::move(function)) {}  // NOLINT: a lambda is a loss
+  requires std::is_invocable_r_v<at::Tensor, F&, at::Tensor, at::Tensor> Loss(F function)
+      : Loss("loss", std::move(function)) {}  // NOLINT: a lambda is a loss
 
   // The same with another reduction: mean_squared_error.with(LossReduction::kSum).
   Loss with(LossReduction reduction) const;
@@ -63,6 +66,10 @@ class Loss {
   // For each example, without a reduction; and for each element, of which weights and masks choose.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const;
   at::Tensor elements(const at::Tensor& output, const at::Tensor& target) const { return function_(output, target); }
+  // Of all examples, if the options have it.
+  at::Tensor mean(const at::Tensor& output, const at::Tensor& target) const {
+    return options_.mean ? options_.mean(output, target) : at::Tensor();
+  }
   // Which of the elements count; undefined: all.
   at::Tensor counted(const at::Tensor& elements, const at::Tensor& target) const;
 

@@ -230,6 +230,22 @@ TEST(Losses, RefuseShapesThatWouldBeBroadcast) {
               HasSubstr("expected the number of a class for each row of scores"));
 }
 
+TEST(Losses, OfClassesHaveAMeanThatIsThatOfAllOfThem) {
+  const Loss& loss = sparse_categorical_cross_entropy;
+  EXPECT_TRUE(torch::allclose(loss.mean(kScores, kClasses), loss(kScores, kClasses).mean()));
+  EXPECT_EQ(loss.mean(kScores, kClasses.unsqueeze(1)).dim(), 0);
+
+  EXPECT_FALSE(loss.mean(kScores.unsqueeze(0), kClasses.unsqueeze(0)).defined()) << "of positions";
+  EXPECT_FALSE(loss.mean(kScores.to(torch::kHalf), kClasses).defined()) << "half of the digits are too few";
+  EXPECT_FALSE(mean_squared_error.mean(kOutput, kTarget).defined());
+  for (const ClassLossOptions& options :
+       std::vector<ClassLossOptions>{{.from_logits = false}, {.label_smoothing = 0.1}, {.ignore_class = 2}}) {
+    EXPECT_FALSE(make_sparse_categorical_cross_entropy(options).mean(kScores, kClasses).defined());
+  }
+  EXPECT_THAT(message_of([&] { loss.mean(kScores, torch::one_hot(kClasses, 3)); }),
+              HasSubstr("expected the number of a class for each row of scores"));
+}
+
 TEST(Losses, MayBeLambdas) {
   const Loss loss = [](const at::Tensor& output, const at::Tensor& target) { return (output - target).abs().max(); };
   EXPECT_EQ(loss(torch::tensor({1.F, 5.F}), torch::zeros({2})).item<float>(), 5);

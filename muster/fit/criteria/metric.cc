@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -52,36 +54,64 @@ bool has_scores(const at::Tensor& output, const at::Tensor& target) {
          (output.dim() == target.dim() && target.size(-1) == 1);
 }
 
+// What is known to be a constant costs no step anything.
+at::Tensor count_of(int64_t count, const at::Tensor& like) {
+  return at::full({1}, static_cast<double>(count), like.options().dtype(at::kDouble).requires_grad(false));
+}
+
+// The sum of all values, [1]. Right answers are of type bool.
+at::Tensor sum_of(const at::Tensor& values) {
+  return (values.dim() == 1 ? values : values.flatten()).sum({0}, /*keepdim=*/true, at::kDouble);
+}
+
+// Of right answers as numbers, too.
+at::Tensor mean_of_positions(const at::Tensor& values, int64_t dims) {
+  if (values.dim() <= dims) return values;
+  return mean_beyond(values.scalar_type() == at::kBool ? values.to(at::kDouble) : values, dims);
+}
+
 // Of values for each example, for each position that has a weight, or one for the batch.
-at::Tensor mean_sums(const std::string& name, const at::Tensor& values, const at::Tensor& weights) {
-  const at::Tensor own = mean_beyond(values, weights.dim()).to(at::kDouble);
+std::vector<at::Tensor> mean_sums(const std::string& name, const at::Tensor& values, const at::Tensor& target,
+                                  const at::Tensor& weights) {
+  if (!weights.defined()) {
+    const int64_t examples = examples_of(target);
+    const at::Tensor count = count_of(examples, values), own = mean_of_positions(values, 1);
+    if (own.dim() == 0) return {count * own, count};
+    if (own.size(0) != examples) {
+      check_weights(str_cat(metric_named(name), ", its weights"), count.expand({examples}), own);
+    }
+    return {sum_of(own), count};
+  }
+  const at::Tensor own = mean_of_positions(values, weights.dim()).to(at::kDouble);
   const at::Tensor w = weights.to(at::kDouble);
-  if (own.dim() == 0) return at::stack({(own * w).sum(), w.sum()});
+  if (own.dim() == 0) return {at::stack({(own * w).sum(), w.sum()})};
   if (own.sizes() != w.sizes()) check_weights(str_cat(metric_named(name), ", its weights"), w, own);
-  return at::stack({own.dim() == 1 ? own.dot(w) : (own * w).sum(), w.sum()});
+  return {at::stack({own.dim() == 1 ? own.dot(w) : (own * w).sum(), w.sum()})};
 }
 double mean_result(const std::vector<double>& sums) { return ratio(sums[0], sums[1]); }
 
-at::Tensor sums_of_loss(const std::string& name, const Loss& loss, const at::Tensor& output, const at::Tensor& target,
-                        const at::Tensor& weights) {
+std::vector<at::Tensor> sums_of_loss(const std::string& name, const Loss& loss, const at::Tensor& output,
+                                     const at::Tensor& target, const at::Tensor& weights) {
+  if (!weights.defined() && examples_of(target) > 0) {
+    const at::Tensor mean = loss.mean(output, target);
+    if (mean.defined()) return mean_sums(name, mean, target, weights);
+  }
   const at::Tensor each = loss.elements(output, target);
   const at::Tensor counted = loss.counted(each, target);
-  return mean_sums(name, each, counted.defined() ? weights_for(metric_named(name), weights, each) * counted : weights);
+  if (!counted.defined()) return mean_sums(name, each, target, weights);
+  const at::Tensor chosen = weights.defined() ? weights_for(metric_named(name), weights, each) * counted : counted;
+  return mean_sums(name, each, target, chosen);
 }
 
 Metric mean_of_loss(const std::string& name, const Loss& loss) {
-  if (loss.outputs() == Outputs::kLogits || loss.outputs() == Outputs::kClassLogits) {
-    return {name, 2,
-            [name, loss](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind) {
-              return sums_of_loss(name, loss, outputs_as(loss.outputs(), output, kind), target, weights);
-            },
-            mean_result};
-  }
+  const bool of_logits = loss.outputs() == Outputs::kLogits || loss.outputs() == Outputs::kClassLogits;
   return {name, 2,
-          [name, loss](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
-            return sums_of_loss(name, loss, output, target, weights);
+          [name, loss, of_logits](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
+                                  Outputs kind) {
+            return sums_of_loss(name, loss, of_logits ? outputs_as(loss.outputs(), output, kind) : output, target,
+                                weights);
           },
-          mean_result};
+          mean_result, of_logits ? Metric::Reads::kAsGiven : Metric::Reads::kProbabilities};
 }
 
 // The mean of one loss where outputs are its logits, else of the other one, which takes probabilities.
@@ -91,7 +121,7 @@ Metric cross_entropy(const std::string& name, const Loss& of_logits, const Loss&
             if (kind == of_logits.outputs()) return sums_of_loss(name, of_logits, output, target, weights);
             return sums_of_loss(name, of_probabilities, probabilities_of(output, kind), target, weights);
           },
-          mean_result};
+          mean_result, Metric::Reads::kAsGiven};
 }
 
 // True positives, false positives, false negatives.
@@ -170,13 +200,37 @@ double precision_recall_area(const std::vector<double>& above_true, const std::v
 
 }  // namespace
 
+Metric::Parts Metric::parts_of(Sums sums) {
+  return parts_of([sums = std::move(sums)](const at::Tensor& output, const at::Tensor& target,
+                                           const at::Tensor& weights,
+                                           Outputs) { return sums(output, target, weights); });
+}
+
+Metric::Parts Metric::parts_of(SumsAsGiven sums) {
+  return [sums = std::move(sums)](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
+                                  Outputs kind) {
+    const auto ones = [&] { return at::ones({examples_of(target)}, output.options().requires_grad(false)); };
+    return std::vector<at::Tensor>{sums(output, target, weights.defined() ? weights : ones(), kind)};
+  };
+}
+
+at::Tensor Metric::sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
+                        Outputs kind) const {
+  return at::cat(parts_(output, target, weights, kind));
+}
+
+void Metric::add_sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind,
+                      std::vector<at::Tensor>& all) const {
+  const std::vector<at::Tensor> parts = parts_(output, target, weights, kind);
+  all.insert(all.end(), parts.begin(), parts.end());
+}
+
 MeanOf::MeanOf(std::string name, PerExample value)
     : Metric(
           name, 2,
           [name, value = std::move(value)](const at::Tensor& output, const at::Tensor& target,
-                                           const at::Tensor& weights) {
-            return mean_sums(name, value(output, target), weights);
-          },
+                                           const at::Tensor& weights,
+                                           Outputs) { return mean_sums(name, value(output, target), target, weights); },
           mean_result) {}
 
 Metric MeanOf::of_loss(std::string name, const Loss& loss) { return mean_of_loss(name, loss); }
@@ -184,59 +238,65 @@ Metric MeanOf::of_loss(std::string name, const Loss& loss) { return mean_of_loss
 Accuracy::Accuracy(std::string name, double threshold)
     : Metric(
           name, 2,
-          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
+                            Outputs) -> std::vector<at::Tensor> {
             if (has_scores(output, target)) {
-              return mean_sums(name, output.argmax(-1).eq(classes_of(name, output, target)).to(at::kDouble), weights);
+              return mean_sums(name, output.argmax(-1).eq(classes_of(name, output, target)), target, weights);
             }
-            const auto [p, y, w] = flat(name, output, target, weights);
-            return at::stack({((p > threshold).eq(y > threshold).to(at::kDouble) * w).sum(), w.sum()});
+            const auto [p, y] = in_one_shape(metric_named(name), output, target);
+            const at::Tensor right = (p.to(at::kDouble) > threshold).eq(y.to(at::kDouble) > threshold);
+            if (!weights.defined()) return {sum_of(right), count_of(right.numel(), right)};
+            const at::Tensor w = weights_for(metric_named(name), weights, right).to(at::kDouble);
+            return {at::stack({(right.to(at::kDouble) * w).sum(), w.sum()})};
           },
           mean_result, Reads::kRanks) {}
 
 BinaryAccuracy::BinaryAccuracy(double threshold, std::string name)
     : Metric(
           name, 2,
-          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             const auto [said, wanted] = in_one_shape(metric_named(name), output, target);
-            return mean_sums(name, (said > threshold).to(at::kDouble).eq(wanted).to(at::kDouble), weights);
+            return mean_sums(name, (said > threshold).to(at::kDouble).eq(wanted), target, weights);
           },
           mean_result) {}
 
 CategoricalAccuracy::CategoricalAccuracy(std::string name)
     : Metric(
           name, 2,
-          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             if (!are_distributions(target, output)) {
               throw invalid_argument(metric_named(name), ": the output is ", spec_of(output).to_string(),
                                      " and the target ", spec_of(target).to_string(),
                                      ", expected a score and a share for each class");
             }
-            return mean_sums(name, output.argmax(-1).eq(target.argmax(-1)).to(at::kDouble), weights);
+            return mean_sums(name, output.argmax(-1).eq(target.argmax(-1)), target, weights);
           },
           mean_result, Reads::kRanks) {}
 
 SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::optional<int64_t> ignore_class, std::string name)
     : Metric(
           name, 2,
-          [name, ignore_class](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name, ignore_class](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             const at::Tensor classes = class_of_each_row(metric_named(name), output, target);
-            const at::Tensor right = output.argmax(-1).eq(classes).to(at::kDouble);
-            if (!ignore_class) return mean_sums(name, right, weights);
-            return mean_sums(name, right, weights_for(metric_named(name), weights, right) * classes.ne(*ignore_class));
+            const at::Tensor right = output.argmax(-1).eq(classes);
+            if (!ignore_class) return mean_sums(name, right, target, weights);
+            const at::Tensor counted = classes.ne(*ignore_class);
+            return mean_sums(name, right, target,
+                             weights.defined() ? weights_for(metric_named(name), weights, right) * counted : counted);
           },
           mean_result, Reads::kRanks) {}
 
 TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
     : Metric(
           name, 2,
-          [name, k](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name, k](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             // Fewer than k classes are above it, so that classes of equal scores are all in or all out, as in Keras; a
             // score that is no number is above all others. What is no class is never right.
             const at::Tensor classes = classes_of(name, output, target).unsqueeze(-1);
             const at::Tensor is_class = classes.ge(0).logical_and(classes.lt(output.size(-1)));
             const at::Tensor score = output.gather(-1, classes.clamp(0, output.size(-1) - 1));
             const at::Tensor above = output.le(score).logical_not().sum(-1, /*keepdim=*/true);
-            return mean_sums(name, above.lt(k).logical_and(is_class).squeeze(-1).to(at::kDouble), weights);
+            return mean_sums(name, above.lt(k).logical_and(is_class).squeeze(-1), target, weights);
           },
           mean_result, Reads::kRanks) {}
 
@@ -309,7 +369,7 @@ MeanAbsoluteError::MeanAbsoluteError(std::string name) : MeanOf(std::move(name),
 RootMeanSquaredError::RootMeanSquaredError(std::string name)
     : Metric(
           name, 2,
-          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
+          [name](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             return sums_of_loss(name, mean_squared_error, output, target, weights);
           },
           [](const std::vector<double>& sums) { return std::sqrt(mean_result(sums)); }) {}

@@ -27,31 +27,38 @@ class Metric {
   // The number, from the sums of all batches.
   using Result = std::function<double(const std::vector<double>& sums)>;
 
+  // The same in parts, which follow each other; undefined weights: all examples count alike, which takes fewer ops.
+  using Parts = std::function<std::vector<at::Tensor>(const at::Tensor& output, const at::Tensor& target,
+                                                      const at::Tensor& weights, Outputs kind)>;
+
   // What it reads of scores of classes: their probabilities, only which of them are higher, or what the loss does.
   enum class Reads { kProbabilities, kRanks, kAsGiven };
 
   Metric(std::string name, int64_t length, Sums sums, Result result, Reads reads = Reads::kProbabilities)
-      : Metric(
-            std::move(name), length,
-            [sums = std::move(sums)](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
-                                     Outputs) { return sums(output, target, weights); },
-            std::move(result), reads) {}
+      : Metric(std::move(name), length, parts_of(std::move(sums)), std::move(result), reads) {}
   Metric(std::string name, int64_t length, SumsAsGiven sums, Result result, Reads reads = Reads::kAsGiven)
-      : name_(std::move(name)), length_(length), sums_(std::move(sums)), result_(std::move(result)), reads_(reads) {}
+      : Metric(std::move(name), length, parts_of(std::move(sums)), std::move(result), reads) {}
+  Metric(std::string name, int64_t length, Parts parts, Result result, Reads reads = Reads::kProbabilities)
+      : name_(std::move(name)), length_(length), parts_(std::move(parts)), result_(std::move(result)), reads_(reads) {}
 
   const std::string& name() const { return name_; }
   int64_t length() const { return length_; }
   Reads reads() const { return reads_; }
+  // Undefined weights: all alike.
   at::Tensor sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
-                  Outputs kind = Outputs::kValues) const {
-    return sums_(output, target, weights, kind);
-  }
+                  Outputs kind = Outputs::kValues) const;
+  // Puts them, in parts, behind what is there.
+  void add_sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind,
+                std::vector<at::Tensor>& all) const;
   double result(const std::vector<double>& sums) const { return result_(sums); }
 
  private:
+  static Parts parts_of(Sums sums);
+  static Parts parts_of(SumsAsGiven sums);
+
   std::string name_;
   int64_t length_;
-  SumsAsGiven sums_;
+  Parts parts_;
   Result result_;
   Reads reads_;
 };

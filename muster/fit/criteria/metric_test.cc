@@ -134,8 +134,41 @@ TEST(Metrics, AreMeansOfWhatAFunctionSays) {
   EXPECT_NEAR(result(mean, values, values, weights), 2.75, 1e-9);
   EXPECT_NEAR(result(mean, pairs, values, weights), 5.5, 1e-9);
   EXPECT_NEAR(result(mean, pairs, values, torch::stack({weights, weights * 0}, 1)), 2.75, 1e-9);
-  EXPECT_THAT(testing_support::message_of([&] { result(mean, values, values, torch::ones({4, 2})); }),
+  EXPECT_THAT(testing_support::message_of([&] {
+                result(mean, values, values, torch::ones({4, 2}));
+              }),
               HasSubstr("metric mean, its weights: it is float64[2, 2]"));
+}
+
+TEST(Metrics, AreTheSameWithoutWeightsAsWithWeightsOfOne) {
+  const at::Tensor positions = kScores.view({2, 2, 3}), of_positions = kClasses.view({2, 2});
+  auto expect_same = [](const Metric& metric, const at::Tensor& output, const at::Tensor& target) {
+    const at::Tensor sums = metric.sums(output, target, {});
+    EXPECT_EQ(sums.scalar_type(), torch::kDouble) << metric.name();
+    EXPECT_TRUE(torch::allclose(sums, metric.sums(output, target, torch::ones({output.size(0)})), 1e-7))
+        << metric.name() << sums;
+  };
+  for (const Metric& metric :
+       std::vector<Metric>{Accuracy(), SparseCategoricalAccuracy(), SparseCategoricalAccuracy(1), TopKAccuracy(2),
+                           SparseCategoricalCrossEntropy(), SparseCategoricalCrossEntropy(1), MeanIoU(3)}) {
+    expect_same(metric, kScores, kClasses);
+    expect_same(metric, positions, of_positions);
+  }
+  for (const Metric& metric : std::vector<Metric>{BinaryAccuracy(), Accuracy("one", 0.3), CategoricalAccuracy(), Auc(),
+                                                  RootMeanSquaredError(), MeanAbsoluteError()}) {
+    expect_same(metric, kScores, kLabels);
+  }
+  for (const Metric& metric : std::vector<Metric>{Accuracy(), Precision(), R2Score(), MeanSquaredError()}) {
+    expect_same(metric, kSaid, kTrue);
+  }
+  const MeanOf of_batch("mean", [](const at::Tensor& output, const at::Tensor&) { return output.mean(); });
+  expect_same(of_batch, kSaid, kTrue);
+  EXPECT_THAT(testing_support::message_of([&] {
+                MeanOf("sums", [](const at::Tensor& output, const at::Tensor&) {
+                  return output.sum(0);
+                }).sums(kScores, kClasses, {});
+              }),
+              HasSubstr("metric sums, its weights: it is float64[4], expected one for each of 3 examples"));
 }
 
 TEST(Metrics, CountRightAnswersOverClosures) {

@@ -5,6 +5,8 @@
 
 namespace muster {
 
+int64_t examples_of(const at::Tensor& target) { return target.dim() == 0 ? 1 : target.size(0); }
+
 at::Tensor mean_beyond(const at::Tensor& values, int64_t dims) {
   return values.dim() <= dims ? values : values.flatten(dims).mean(dims);
 }

@@ -7,6 +7,9 @@
 
 namespace muster {
 
+// How many a target is of.
+int64_t examples_of(const at::Tensor& target);
+
 // The mean over all dimensions after the first `dims`.
 at::Tensor mean_beyond(const at::Tensor& values, int64_t dims);
 
