@@ -16,6 +16,7 @@
 #include "muster/cluster/roles.h"
 #include "muster/cluster/server.h"
 #include "muster/cluster/server_options_from_flags.h"
+#include "muster/data/cardinality.h"
 #include "muster/data/dataset.h"
 #include "muster/data/files/example_builder.h"
 #include "muster/data/files/tfrecord_writer.h"
