@@ -214,4 +214,8 @@ bool is_endless(const Dataset& dataset) { return never_ends(*dataset.node()); }
 
 bool keeps_its_length(const Dataset& dataset) { return is_as_long_each_time(*dataset.node()); }
 
+bool has_cache(const Dataset& dataset) {
+  return any_step(*dataset.node(), [](const DatasetNode& step) { return std::holds_alternative<CacheOp>(step.op()); });
+}
+
 }  // namespace muster

@@ -20,4 +20,7 @@ bool is_endless(const Dataset& dataset);
 // functions of a user's own may change.
 bool keeps_its_length(const Dataset& dataset);
 
+// Whether it keeps elements for later rounds, which takes somebody who reads to the end and sees it.
+bool has_cache(const Dataset& dataset);
+
 }  // namespace muster

@@ -182,6 +182,15 @@ TEST_F(FitDisplayTest, KeepsWhatCallbacksPrintApartFromTheBarOfFit) {
   EXPECT_THAT(written, HasSubstr("\repoch 1/2  33% [")) << "the length of tensors is known before the first epoch";
 }
 
+TEST_F(FitDisplayTest, KnowsTheLengthOfADatasetBeforeTheFirstEpoch) {
+  const at::Tensor x = torch::ones({12, 1});
+  Terminal terminal;
+
+  model_.fit(Dataset::tensors({x, x}).shuffle(12).batch(5, /*drop_remainder=*/true).prefetch(2), {.epochs = 1});
+
+  EXPECT_THAT(terminal.written(), HasSubstr("\repoch 1/1  50% ["));
+}
+
 TEST_F(FitDisplayTest, SaysOneStep) {
   std::ostringstream out;
   FitDisplay display({.out = &out});

@@ -1,6 +1,7 @@
 #include "muster/fit/model_input.h"
 
 #include "muster/base/status.h"
+#include "muster/data/cardinality.h"
 
 namespace muster {
 
@@ -32,6 +33,7 @@ std::variant<Dataset, ModelInput::Make> ModelInput::batched(int64_t batch_size, 
 }
 
 std::optional<int64_t> ModelInput::batches(int64_t batch_size) const {
+  if (const auto* dataset = std::get_if<Dataset>(&what_)) return cardinality_of(*dataset).count;
   const auto* given = std::get_if<Tensors>(&what_);
   if (given == nullptr || given->tensors.empty() || given->tensors[0].dim() == 0 || batch_size < 1) return std::nullopt;
   const int64_t rows = given->tensors[0].size(0);

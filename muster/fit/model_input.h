@@ -42,7 +42,7 @@ class ModelInput {
 
   // With tensors in batches, in another order each time if they are shuffled.
   std::variant<Dataset, Make> batched(int64_t batch_size, bool shuffle) const;
-  // How many of them there are, where that is known before: of tensors.
+  // How many of them there are, where that is known before: of tensors, and of datasets whose descriptions say so.
   std::optional<int64_t> batches(int64_t batch_size) const;
   bool is_tensors() const { return std::holds_alternative<Tensors>(what_); }
   // With tensors as one batch.

@@ -44,6 +44,11 @@ bool keeps_length(const Input& input) {
   return dataset != nullptr && keeps_its_length(*dataset);
 }
 
+bool reads_into_cache(const Input& input) {
+  const auto* dataset = std::get_if<Dataset>(&input);
+  return dataset != nullptr && has_cache(*dataset);
+}
+
 std::optional<int64_t> left(std::optional<int64_t> count, int64_t done) {
   return count ? std::optional(*count - done) : std::nullopt;
 }
@@ -55,7 +60,7 @@ class LoopInStep : public StepLoop {
       : strategy_(std::move(strategy)),
         input_(std::move(input)),
         keeps_length_(keeps_length(input_)),
-        is_sure_(length.has_value()),
+        is_sure_(length && !reads_into_cache(input_)),
         length_(length) {}
 
   Totals once(const Steps& steps, std::optional<int64_t> count) override {
@@ -128,7 +133,7 @@ class LoopInStep : public StepLoop {
   const Strategy strategy_;
   const Input input_;
   const bool keeps_length_;  // from pass to pass, as far as its steps say
-  bool is_sure_;             // the length is where each pass ends
+  bool is_sure_;             // the length is where each pass ends, and nobody has to see the end
   std::optional<Iterator> iterator_;
   std::optional<int64_t> length_;  // of an epoch, as it was told, or of the last one that was seen
 };

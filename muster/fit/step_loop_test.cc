@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <numeric>
 
 #include "muster/base/test_errors.h"
@@ -119,6 +120,25 @@ TEST(StepLoop, TakesSeveralAtATimeOfDataWhoseLengthItIsTold) {
   EXPECT_EQ(sum_of(make_step_loop(Strategy(), Dataset::range(7), 7)->once(steps, {})), 21);
 
   EXPECT_TRUE(steps.several.last_program());
+}
+
+TEST(StepLoop, ReadsWhatIsCachedOnceWhereItIsToldTheLength) {
+  auto made = std::make_shared<std::atomic<int>>(0);
+  const Dataset numbers = Dataset::range(6).map_native([made](Columns columns) {
+    ++*made;
+    return columns;
+  });
+  const auto loop = make_step_loop(Strategy(), numbers.cache(), 6);
+  std::vector<Taken> epochs(3);
+  const int before = *made;
+
+  for (Taken& epoch : epochs) {
+    EXPECT_EQ(loop->run(counting(3), {}, epoch.each), 6);
+    EXPECT_THAT(epoch.steps, ElementsAre(3, 3)) << "the length is known before the first one";
+    EXPECT_THAT(epoch.sums, ElementsAre(3, 12));
+  }
+
+  EXPECT_LE(*made, before + 6 + 1) << "each once, and the first to see what an element looks like";
 }
 
 TEST(StepLoop, LosesNothingBeforeTheEndOfDataThatIsShorterThanWasAskedFor) {

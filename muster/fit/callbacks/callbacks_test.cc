@@ -80,8 +80,9 @@ TEST_F(FitCallbacks, TensorBoardSaysBeforeTheFirstEpochThatItCannotWrite) {
   int epochs = 0;
   const LambdaCallback count({.on_epoch_begin = [&](Training&) { ++epochs; }});
 
-  const Status status = testing_support::caught(
-      [&] { trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0}); });
+  const Status status = testing_support::caught([&] {
+    trained.fit(data_, {.callbacks = {TensorBoard({.directory = in("file/logs")}), count}, .verbose = 0});
+  });
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_EQ(epochs, 0);
@@ -345,6 +346,20 @@ TEST_F(FitCallbacks, SeeEachExecution) {
                .verbose = 0});
 
   EXPECT_THAT(steps, ElementsAre(3, 6, 7));
+}
+
+TEST_F(FitCallbacks, SeeProgramsOfSeveralStepsInTheFirstEpochOfDataWhoseDescriptionSaysItsLength) {
+  for (const Dataset& data : {data_.repeat(2).take(7), data_.cache().repeat(2).take(7)}) {
+    std::vector<int64_t> steps;
+    Model trained = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error, .steps_per_execution = 3});
+
+    trained.fit(data, {.epochs = 2,
+                       .callbacks = {LambdaCallback(
+                           {.on_steps = [&](Training& training, const Logs&) { steps.push_back(training.steps); }})},
+                       .verbose = 0});
+
+    EXPECT_THAT(steps, ElementsAre(3, 6, 7, 10, 13, 14));
+  }
 }
 
 TEST_F(FitCallbacks, SayWhichNumbersThereAre) {
