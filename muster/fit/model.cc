@@ -203,7 +203,10 @@ struct Model::State {
       };
       return function(std::move(of_all), {.name = trains ? "fit" : "evaluate", .many_shapes = true}, kNoPlace);
     };
-    return {.one = made(1), .several = made(options.steps_per_execution), .count = options.steps_per_execution};
+    return {.one = made(1),
+            .several = made(options.steps_per_execution),
+            .count = options.steps_per_execution,
+            .batches = trains ? options.accumulate : 1};
   }
 
   // `data`: of the examples; from their beginning.

@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
+#include "muster/data/cardinality.h"
 #include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/coordinator/part_dealer.h"
 #include "muster/runtime/executor/next_element.h"
@@ -187,6 +188,9 @@ class LoopOnWorkers : public StepLoop {
     size_t workers = 1;
     size_t under_way = 0;  // steps
     bool ended = false;
+    // That nobody has scheduled a step for, if the description says how many there are. There may be more: a worker
+    // that comes back begins again, and where several share the data each has a last batch of its own.
+    std::optional<int64_t> elements{};
   };
   struct Scheduled {
     RemoteValue<at::Tensor> sums;
@@ -224,6 +228,7 @@ class LoopOnWorkers : public StepLoop {
     int64_t scheduled = 0, done = 0;
     bool goes_on = true, saw_end = false;
     std::optional<Status> cancelled;
+    const int64_t elements_of_step = steps.batches * strategy_.num_replicas_in_sync();
     auto schedule = [&](Lane& lane) {
       // Nobody knows where the data of one worker ends.
       const int64_t taken = lane.worker ? 1 : steps.next(left(count, scheduled));
@@ -231,6 +236,7 @@ class LoopOnWorkers : public StepLoop {
         under_way.push_back({coordinator_.schedule_on(lane.worker, steps.of(taken), *data_), taken, &lane});
         ++lane.under_way;
         scheduled += taken;
+        if (lane.elements) *lane.elements -= taken * elements_of_step;
       } catch (const Error& error) {
         if (!is_sequence_end(error.status())) throw;
         lane.ended = true;
@@ -257,11 +263,16 @@ class LoopOnWorkers : public StepLoop {
       done += next.steps;
       if (!each(sums, next.steps)) goes_on = false;
     };
+    // Behind what is known to be there a step finds the end, if anything: one of each worker is enough to see it.
+    auto most_under_way = [&](const Lane& lane) {
+      const bool all_scheduled = lane.elements && *lane.elements < elements_of_step;
+      return (all_scheduled ? size_t{1} : ahead_) * lane.workers;
+    };
     while (true) {
       for (bool any = goes_on; any;) {
         any = false;
         for (Lane& lane : lanes_) {
-          if (lane.ended || lane.under_way >= ahead_ * lane.workers || (count && scheduled >= *count)) continue;
+          if (lane.ended || lane.under_way >= most_under_way(lane) || (count && scheduled >= *count)) continue;
           schedule(lane);
           any = true;
         }
@@ -337,6 +348,7 @@ class LoopOnWorkers : public StepLoop {
     lanes_.assign(1, {.workers = strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);
     if (dataset == nullptr) return of_each_worker(std::get<ModelInput::Make>(input_), counted);
+    lanes_[0].elements = cardinality_of(*dataset).count;
     // Each element by one worker, and all of them even if one dies.
     const bool shared = !counted || !is_endless(*dataset);
     if (!shared) return coordinator_.create_per_worker_dataset(*dataset);
@@ -351,8 +363,10 @@ class LoopOnWorkers : public StepLoop {
 
   PerWorkerDataset of_each_worker(const ModelInput::Make& make, bool counted) {
     bool handed_out = false, any_endless = false, all_endless = true;
+    std::vector<std::optional<int64_t>> elements(strategy_.workers().size());
     PerWorkerDataset data = coordinator_.create_per_worker_dataset([&](InputContext context) {
       Dataset made = make(context);
+      elements[static_cast<size_t>(context.input_pipeline_id)] = cardinality_of(made).count;
       const bool endless = is_endless(made);
       handed_out = made.handed_out();
       any_endless = any_endless || endless;
@@ -364,8 +378,13 @@ class LoopOnWorkers : public StepLoop {
           "the dataset that a function made for a worker has no end, so a number of steps is needed");
     }
     if (!handed_out && !all_endless) {
-      lanes_.assign(strategy_.workers().size(), {});
-      for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].worker = static_cast<int>(i);
+      lanes_.assign(elements.size(), {});
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        lanes_[i].worker = static_cast<int>(i);
+        lanes_[i].elements = elements[i];
+      }
+    } else {
+      lanes_[0].elements = handed_out ? elements[0] : std::nullopt;  // all of them read the same
     }
     return data;
   }

@@ -20,11 +20,12 @@ struct Steps {
   int64_t count = 1;  // of the latter
   // Where the next program, of so many steps, is to be profiled; null: it is not. Of steps that this process takes.
   std::function<Profile*(int64_t steps)> profile = [](int64_t) { return nullptr; };
+  int64_t batches = 1;  // of a replica, that each step takes
 
   // How many are taken next: several only if it is known that so many are left, since data that ends among them takes
   // those before with it.
   int64_t next(std::optional<int64_t> left) const { return count > 1 && left && *left >= count ? count : 1; }
-  Steps one_by_one() const { return {.one = one, .several = one}; }
+  Steps one_by_one() const { return {.one = one, .several = one, .batches = batches}; }
   const StepFunction& of(int64_t steps) const { return steps == 1 ? one : several; }
 };
 

@@ -238,6 +238,24 @@ TEST_F(StepLoopOnWorkers, TakeAllOnceEachTime) {
   EXPECT_EQ(sum_of(make_step_loop(strategy_, Dataset::range(6))->once(counting(4), 10)), 15);
 }
 
+TEST_F(StepLoopOnWorkers, SchedulesOneStepForEachWorkerBehindAnEndThatIsKnown) {
+  const auto scheduled = [](const StepFunction& step) { return step.stats().hits + step.stats().misses; };
+  const std::vector<std::variant<Dataset, ModelInput::Make>> inputs{
+      Dataset::range(300), Dataset::range(300).cache(),
+      ModelInput::Make([](InputContext input) { return Dataset::range(300).shard(input); }),
+      ModelInput::Make([](InputContext) { return Dataset::range(300).shard({}, ShardPolicy::kDynamic); })};
+  for (const auto& input : inputs) {
+    const Steps steps = counting(4);
+    const auto loop = make_step_loop(strategy_, input);
+    for (int epoch = 1; epoch <= 2; ++epoch) {
+      Taken taken;
+      EXPECT_EQ(loop->run(steps, {}, taken.each), 300);
+      EXPECT_LE(scheduled(steps.one), epoch * (300 + 2));
+    }
+    EXPECT_EQ(scheduled(steps.several), 0);
+  }
+}
+
 TEST_F(StepLoopOnWorkers, EndsWhereEachOfThemHasTooFewForAStep) {
   const Steps of_four{counting(4).several, counting(4).several, 1};
   const auto loop = make_step_loop(strategy_, Dataset::range(9));
