@@ -242,5 +242,76 @@ TEST_F(EvaluateWhileWorkersDie, CountsEachExampleOnceInTheMetricsOfTheValidation
   EXPECT_GE(killer.kills(), 1);
 }
 
+// An opened sequence whose elements are counted, whatever it is made of.
+class CountedSource : public ElementSource {
+ public:
+  explicit CountedSource(std::unique_ptr<ElementSource> behind) : behind_(std::move(behind)) {}
+
+  std::optional<Element> next() override {
+    pass_element();
+    return behind_->next();
+  }
+  bool begin_again() override { return behind_->begin_again(); }
+  void close() override { behind_->close(); }
+  void used(int64_t elements) override { behind_->used(elements); }
+  void taken_again() override { behind_->taken_again(); }
+  void hand_out(const PartsGiven& given, const Cancellation* cancellation, PartsDone wanted) override {
+    behind_->hand_out(given, cancellation, std::move(wanted));
+  }
+  std::string position_after(int64_t taken) const override { return behind_->position_after(taken); }
+  InputTiming timing() const override { return behind_->timing(); }
+
+ private:
+  const std::unique_ptr<ElementSource> behind_;
+};
+
+LocalWorkerOptions counting_elements() {
+  LocalWorkerOptions options;
+  options.open_source = [](const std::string& description, Worker& worker) {
+    return std::make_unique<CountedSource>(muster::open_source(description, worker));
+  };
+  return options;
+}
+
+class EvaluateOfOtherInputWhileAWorkerDies : public ::testing::Test {
+ protected:
+  // In an evaluation that a worker dies in, and is there again at once.
+  void expect_each_once(const ModelInput& input) {
+    LogCapture log;
+    Logs logs;
+    {
+      const std::jthread killer([this, soon = passed_elements() + 25](const std::stop_token& stop) {
+        if (!wait_for_elements(soon, stop)) return;
+        cluster_.stop({"worker", 1});
+        cluster_.start({"worker", 1});
+      });
+      logs = model_.evaluate(input, {.batch_size = 2});
+    }
+    EXPECT_EQ(logs.at("loss"), numbers_.mean());
+    EXPECT_TRUE(log.contains("begins again"));
+  }
+
+  InProcessCluster cluster_{{.workers = 2, .ps = 1, .worker = counting_elements()}};
+  ParameterServerStrategy strategy_{cluster_.resolver()};
+  Model model_ = model_of(strategy_);
+  const Numbers numbers_{2000};
+};
+
+TEST_F(EvaluateOfOtherInputWhileAWorkerDies, CountsEachExampleOfTensorsOnce) {
+  expect_each_once({numbers_.x, numbers_.y});
+}
+
+TEST_F(EvaluateOfOtherInputWhileAWorkerDies, CountsEachExampleOnceOfWhatAFunctionMakesForEachWorker) {
+  expect_each_once([this](InputContext input) { return numbers_.data().batch(2).shard(input); });
+}
+
+TEST_F(EvaluateOfOtherInputWhileAWorkerDies, CountsEachExampleOnceOfWhatAFunctionHandsOut) {
+  expect_each_once([this](InputContext) { return numbers_.data().shard({}, ShardPolicy::kDynamic).batch(2); });
+}
+
+TEST_F(EvaluateOfOtherInputWhileAWorkerDies, CountsEachExampleOnceOfWhatCannotBeHandedOut) {
+  expect_each_once(numbers_.data().batch(2).take(1000));
+}
+
 }  // namespace
 }  // namespace muster::model_evaluate_test
