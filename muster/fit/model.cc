@@ -295,7 +295,11 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
     std::optional<Program> one = steps.one.last_program();
     return one ? std::move(one) : steps.several.last_program();
   };
-  const auto loop = make_step_loop(state.strategy, std::move(data), length);
+  const std::shared_ptr<StepLoop> loop = make_step_loop(state.strategy, std::move(data), length);
+  training.place_in_data = [counted = options.steps_per_epoch.has_value(), of = std::weak_ptr<StepLoop>(loop)] {
+    const std::shared_ptr<StepLoop> here = counted ? of.lock() : nullptr;
+    return here ? here->position() : std::string();
+  };
   std::optional<Profile> profile;  // of the steps that have just been taken
   Steps seen = steps;
   seen.profile = [&](int64_t count) { return audience.wants_profile(count) ? &profile.emplace() : nullptr; };
@@ -305,6 +309,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (numbers) training.numbers = audience.numbers(*numbers);
   state.parts.set_training(true);
   audience.train_begin();
+  if (options.steps_per_epoch && !training.begin_at.empty()) loop->go_on_from(training.begin_at);
   History history;
   Logs logs;
   for (; training.epoch < options.epochs && !training.stop; ++training.epoch) {

@@ -74,6 +74,16 @@ class LoopInStep : public StepLoop {
     return totals;
   }
 
+  std::string position() const override {
+    if (!iterator_ || !strategy_.across().alone() || !std::holds_alternative<Dataset>(input_)) return {};
+    try {
+      return iterator_->position();
+    } catch (const Error&) {  // such a sequence does not know it
+      return {};
+    }
+  }
+  void go_on_from(const std::string& position) override { begin_at_ = position; }
+
  private:
   void open(std::optional<int64_t> count) override {
     const bool goes_on = iterator_ && (count || iterator_->begin_again());
@@ -126,8 +136,19 @@ class LoopInStep : public StepLoop {
     return pass;
   }
 
-  Iterator distributed() const {
-    if (const auto* dataset = std::get_if<Dataset>(&input_)) return strategy_.distribute(*dataset);
+  Iterator distributed() {
+    const std::string begin_at = std::exchange(begin_at_, {});
+    if (const auto* dataset = std::get_if<Dataset>(&input_)) {
+      if (!begin_at.empty() && strategy_.across().alone()) {
+        try {
+          return strategy_.distribute(dataset->from(begin_at));
+        } catch (const Error& error) {
+          if (error.code() != StatusCode::kInvalidArgument) throw;
+          MUSTER_LOG(warning) << "fit begins with the first element of the data: " << error.what();
+        }
+      }
+      return strategy_.distribute(*dataset);
+    }
     return strategy_.distribute(std::get<ModelInput::Make>(input_));
   }
 
@@ -137,6 +158,7 @@ class LoopInStep : public StepLoop {
   bool is_sure_;             // the length is where each pass ends, and nobody has to see the end
   std::optional<Iterator> iterator_;
   std::optional<int64_t> length_;  // of an epoch, as it was told, or of the last one that was seen
+  std::string begin_at_{};         // where the first sequence goes on, if an earlier job was in it
 };
 
 // Whichever worker is free takes the next step; where each reads data of its own that ends, each takes steps until its

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "muster/distribute/strategy.h"
 #include "muster/fit/criteria/totals.h"
@@ -44,6 +45,11 @@ class StepLoop {
   // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.
   int64_t run(const Steps& steps, std::optional<int64_t> count, const Each& each);
+  // Where the next run of so many steps goes on, as text; "" if it begins anew, or nobody knows.
+  virtual std::string position() const { return {}; }
+  // The first run goes on where such a loop was. A place in another dataset is passed over, with a warning.
+  // REQUIRES: nothing was run.
+  virtual void go_on_from(const std::string& /*position*/) {}
   // What steps over the data add up to, from its beginning to its end, or the first `count` of them. Each example
   // counts once: of what was being read when a worker was lost nothing counts, and it is read again. Throws
   // Error{kUnavailable} if workers are lost each time that some of it is.

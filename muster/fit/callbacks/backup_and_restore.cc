@@ -21,6 +21,7 @@ namespace {
 constexpr const char* kEpochs = "fit.epochs";
 constexpr const char* kSteps = "fit.steps";
 constexpr const char* kStopped = "fit.stopped";  // there, if the training had come to its end
+constexpr const char* kPlace = "fit.place";      // in the data
 constexpr const char* kMemory = "fit.callback.";
 
 // Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
@@ -55,6 +56,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   training.stop = !checkpoints_->metadata(kStopped).empty();
   int64_t steps = 0;
   if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
+  training.begin_at = checkpoints_->metadata(kPlace);
   for (size_t i = 0; i < training.memories().size(); ++i) {
     training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
   }
@@ -78,6 +80,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
   if (training.stop) metadata[kStopped] = "yes";
+  if (const std::string place = training.place_in_data(); !place.empty()) metadata[kPlace] = place;
   const std::vector<std::string> memories = training.memories();
   for (size_t i = 0; i < memories.size(); ++i) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];

@@ -54,6 +54,39 @@ TEST_F(FitWithBackup, GoesOnWhereAJobWasLost) {
   EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
 }
 
+TEST_F(FitWithBackup, GoesOnInTheDataWhereTheEpochBeforeHadEnded) {
+  const auto options = [](Callbacks callbacks) {  // three of four batches
+    return FitOptions{.epochs = 4, .steps_per_epoch = 3, .callbacks = std::move(callbacks), .verbose = 0};
+  };
+  const Dataset shuffled = Dataset::tensors({x_, y_}).shuffle(32, 5).batch(8);
+  int number = 0;
+  for (const Dataset& data : {data_.repeat(), shuffled.repeat(), shuffled.cache().repeat()}) {
+    const std::string backup = in("backup" + std::to_string(++number));
+    Model whole = model(), lost = model(), again = model();
+    whole.fit(data, options({}));
+    EXPECT_THROW(lost.fit(data, options({BackupAndRestore({backup}), dies_in(2)})), Error);
+
+    const History history = again.fit(data, options({BackupAndRestore({backup})}));
+
+    EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
+    EXPECT_NEAR(weight_of(again), weight_of(whole), 1e-6) << "data " << number;
+  }
+}
+
+TEST_F(FitWithBackup, BeginsWithTheFirstElementOfOtherData) {
+  const auto fit = [&](const at::Tensor& x, Callbacks callbacks) {
+    Model trained = model();
+    return trained.fit(Dataset::tensors({x, y_}).batch(8).repeat(),
+                       {.epochs = 4, .steps_per_epoch = 3, .callbacks = std::move(callbacks), .verbose = 0});
+  };
+  EXPECT_THROW(fit(x_, {BackupAndRestore({in("backup")}), dies_in(2)}), Error);
+  LogCapture log;
+
+  EXPECT_THAT(fit(x_ * 2, {BackupAndRestore({in("backup")})}).epochs(), ElementsAre(2, 3));
+
+  EXPECT_TRUE(log.contains("begins with the first element of the data"));
+}
+
 TEST_F(FitWithBackup, GivesTheSignalBackWhenATrainingFails) {
   struct sigaction before {
   }, after{};

@@ -41,6 +41,10 @@ struct Training {
   // which is to have what they were in the epoch before.
   std::function<void()> before_change = [] {};
   std::vector<std::string> remembered{};
+  // Likewise: where the next epoch goes on in the data. "" if it begins anew, or nobody knows: it is known in one
+  // process that is given a dataset, or tensors, and steps_per_epoch.
+  std::function<std::string()> place_in_data = [] { return std::string(); };
+  std::string begin_at{};
   // The names of an epoch's numbers; nothing if they are known only after the first one.
   std::optional<std::vector<std::string>> numbers{};
 };
