@@ -106,19 +106,21 @@ class CollectiveRun : public Mail {
     NearPost* post = group_.posts_[to].get();
     if (post == nullptr && !has_wire(to)) return false;
     bool of_this_one = false;  // what is thrown
+    auto next_look = GroupClock::now() + look_after_;
+    const auto look_around = [&] {
+      {
+        absl::MutexLock lock(&answers_->mu);
+        of_this_one = !answers_->failure.ok();
+        if (of_this_one) throw_failure();
+      }
+      if (GroupClock::now() < next_look) return;
+      check_alive(to);
+      next_look = GroupClock::now() + look_after_;
+    };
+    const int64_t edge = edge_of(number_, what, to);
     try {
-      if (post != nullptr) return post->send(edge_of(number_, what, to), tensor, deadline_);
-      auto next_look = GroupClock::now() + look_after_;
-      group_.wire_->send(to, edge_of(number_, what, to), tensor, deadline_, [&] {
-        {
-          absl::MutexLock lock(&answers_->mu);
-          of_this_one = !answers_->failure.ok();
-          if (of_this_one) throw_failure();
-        }
-        if (GroupClock::now() < next_look) return;
-        check_alive(to);
-        next_look = GroupClock::now() + look_after_;
-      });
+      if (post != nullptr) return post->send(edge, tensor, deadline_, look_around);
+      group_.wire_->send(to, edge, tensor, deadline_, look_around);
       return true;
     } catch (const Error& error) {
       if (of_this_one) throw;
@@ -505,9 +507,7 @@ void TaskGroup::fail(const Status& why) {
                     origin_of(why));
   here_.abort(generation_, told);
   for (const auto& post : posts_) {
-    if (!post) continue;
-    post->fail(told);
-    post->deliver(0, told, {});  // to those who wait here
+    if (post) post->fail(told);
   }
   if (wire_) wire_->fail(told);
   for (const auto& worker : workers_) {

@@ -1,6 +1,7 @@
 #include "muster/near/near_post.h"
 
 #include <ATen/Functions.h>
+#include <absl/cleanup/cleanup.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -112,13 +113,43 @@ void NearPost::open(Fetch fetch, std::chrono::microseconds look_out) {
   look_out_ = look_out;
 }
 
-bool NearPost::send(int64_t edge, const at::Tensor& tensor, Clock::time_point deadline) {
+void NearPost::begin_to_send(Clock::time_point deadline, const std::function<void()>& look) {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (sending_) sent_.wait_for(mu_, absl::FromChrono(std::min<Clock::duration>(kPause, deadline - Clock::now())));
+      if (!sending_) {
+        sending_ = true;
+        return;
+      }
+    }
+    if (Clock::now() >= deadline) throw deadline_exceeded("does not read what it is sent");
+    if (look) look();
+  }
+}
+
+void NearPost::end_sending() {
+  absl::MutexLock lock(&mu_);
+  sending_ = false;
+  sent_.signal();
+}
+
+bool NearPost::send(int64_t edge, const at::Tensor& tensor, Clock::time_point deadline,
+                    const std::function<void()>& look) {
   Letter letter{.word = PostWord::kTensor,
                 .code = static_cast<int32_t>(dtype_of(tensor.scalar_type())),
                 .edge = edge,
                 .bytes = tensor.nbytes(),
                 .dimensions = static_cast<uint32_t>(tensor.dim())};
-  absl::MutexLock lock(&send_mu_);
+  const auto look_here = [&] {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!ended_.ok()) throw Error(ended_);
+    }
+    if (look) look();
+  };
+  begin_to_send(deadline, look_here);
+  const absl::Cleanup sent = [&] { end_sending(); };
   bool here = tensor.is_cpu() && letter.bytes <= kMost && letter.dimensions <= kMostDimensions;
   at::Tensor whole;
   if (here) {
@@ -133,11 +164,12 @@ bool NearPost::send(int64_t edge, const at::Tensor& tensor, Clock::time_point de
     }
   }
   if (!here) letter.word = PostWord::kFetch;
-  write(letter, letter.inlined > 0 ? bytes_of(whole) : std::span<const char>(), deadline);
+  write(letter, letter.inlined > 0 ? bytes_of(whole) : std::span<const char>(), deadline, look_here);
   return here;
 }
 
-void NearPost::write(const Letter& letter, std::span<const char> inlined, Clock::time_point deadline) {
+void NearPost::write(const Letter& letter, std::span<const char> inlined, Clock::time_point deadline,
+                     const std::function<void()>& look) {
   std::array<iovec, 2> parts{iovec{const_cast<Letter*>(&letter), sizeof letter},
                              iovec{const_cast<char*>(inlined.data()), inlined.size()}};
   msghdr header{};
@@ -151,8 +183,8 @@ void NearPost::write(const Letter& letter, std::span<const char> inlined, Clock:
     {
       absl::MutexLock lock(&mu_);
       read(Clock::now());
-      if (!ended_.ok()) throw Error(ended_);
     }
+    if (look) look();
     pollfd room{.fd = socket_.number(), .events = POLLOUT, .revents = 0};
     ::poll(&room, 1, milliseconds_until(std::min(deadline, Clock::now() + kPause)));
   }
@@ -291,10 +323,12 @@ void NearPost::wake() {
 }
 
 void NearPost::fail(const Status& why) {
+  deliver(0, why, {});  // whoever is sending and has no room gives up
   const std::string words = why.message().substr(0, kMostWords);
-  absl::MutexLock lock(&send_mu_);
   try {
-    write({.word = PostWord::kFailed, .code = static_cast<int32_t>(why.code())}, words, Clock::now());
+    begin_to_send(Clock::now() + 2 * kPause, {});
+    const absl::Cleanup sent = [&] { end_sending(); };
+    write({.word = PostWord::kFailed, .code = static_cast<int32_t>(why.code())}, words, Clock::now(), {});
   } catch (const Error&) {  // then it hears of it otherwise
   }
 }

@@ -41,8 +41,10 @@ class NearPost {
 
   // Copies the tensor. False: it is too large, or there is no room for it, and the other one fetches it: the caller
   // leaves it where that is done. Throws Error{kUnavailable} if the other one is gone, {kDeadlineExceeded} if it reads
-  // nothing until then.
-  bool send(int64_t edge, const at::Tensor& tensor, Clock::time_point deadline) ABSL_LOCKS_EXCLUDED(send_mu_, mu_);
+  // nothing until then, what fail() was called with, and what `look` throws, which is called now and then while there
+  // is no room for letters.
+  bool send(int64_t edge, const at::Tensor& tensor, Clock::time_point deadline, const std::function<void()>& look = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
   // What the other one has sent under this number: to be read, not written. Nothing: it was not there until then, or
   // somebody has called `wake`. Throws Error{kUnavailable} if the other one is gone, or what it has failed with.
   std::optional<at::Tensor> take(int64_t edge, Clock::time_point until) ABSL_LOCKS_EXCLUDED(mu_);
@@ -50,8 +52,9 @@ class NearPost {
   void deliver(int64_t edge, const Status& status, at::Tensor tensor) ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits looks whether it still wants to.
   void wake() ABSL_LOCKS_EXCLUDED(mu_);
-  // The other one gets this for all that it waits for. Throws nothing.
-  void fail(const Status& why) ABSL_LOCKS_EXCLUDED(send_mu_, mu_);
+  // Whoever waits here gets this, and so does the other one for all that it waits for, unless it reads nothing: then it
+  // must hear of it another way. Throws nothing, and waits for a moment at most.
+  void fail(const Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Letter;
@@ -66,8 +69,12 @@ class NearPost {
   std::optional<Arrived> next(Clock::time_point until);
   Arrived opened(std::span<const char> message);
   at::Tensor tensor_of(const Letter& letter, std::span<const char> inlined);
-  void write(const Letter& letter, std::span<const char> inlined, Clock::time_point deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mu_);
+  // Places in memory are used in the order in which letters tell of them, so one thread at a time puts something there
+  // and writes. It may wait for long, and is waited for no longer than `look` allows.
+  void begin_to_send(Clock::time_point deadline, const std::function<void()>& look) ABSL_LOCKS_EXCLUDED(mu_);
+  void end_sending() ABSL_LOCKS_EXCLUDED(mu_);
+  void write(const Letter& letter, std::span<const char> inlined, Clock::time_point deadline,
+             const std::function<void()>& look) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Descriptor socket_, bell_;
   const std::shared_ptr<NearTrays> trays_;  // outlives the tensors in them
@@ -75,9 +82,9 @@ class NearPost {
   std::chrono::microseconds look_out_{};
   std::vector<char> buffer_;  // of the thread that reads
 
-  absl::Mutex send_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   absl::Mutex mu_;
-  SteadyCondVar changed_;
+  SteadyCondVar changed_, sent_;
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;  // a thread puts and writes
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at the socket
   uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
   Status ended_ ABSL_GUARDED_BY(mu_);

@@ -6,8 +6,10 @@
 #include <torch/torch.h>
 
 #include <future>
+#include <latch>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "muster/near/near_socket.h"
 #include "muster/near/test_process.h"
@@ -182,6 +184,41 @@ TEST_F(NearPosts, GoOnWhenBothSendMoreThanTheSocketHolds) {
   EXPECT_TRUE(right.get());
 }
 
+// Sends until there is no room, which `stuck` hears of. What that ends with.
+std::future<Status> sends_until_stuck(NearPost& post, std::latch& stuck) {
+  return std::async(std::launch::async, [&] {
+    bool told = false;
+    const auto tell = [&] {
+      if (!std::exchange(told, true)) stuck.count_down();
+    };
+    return failure_in([&] {
+      for (int i = 0;; ++i) post.send(i, torch::ones({1'000}), later(), tell);
+    });
+  });
+}
+
+TEST_F(NearPosts, LetWhoeverHasNoRoomLookWhetherItStillWantsTo) {
+  const Status failure = failure_in([&] {
+    while (true) here_->send(1, torch::ones({1'000}), later(), [] { throw invalid_argument("somebody pressed a key"); });
+  });
+
+  EXPECT_EQ(failure.message(), "somebody pressed a key");
+}
+
+TEST_F(NearPosts, LetWhoeverComesAfterOneThatHasNoRoomLookToo) {
+  std::latch stuck(1);
+  std::future<Status> first = sends_until_stuck(*here_, stuck);
+  stuck.wait();
+
+  const Status second = failure_in([&] {
+    here_->send(1, torch::ones({1}), later(), [] { throw invalid_argument("somebody pressed a key"); });
+  });
+
+  EXPECT_EQ(second.message(), "somebody pressed a key");
+  here_->fail(Status(StatusCode::kAborted, "enough"));
+  EXPECT_EQ(first.get().message(), "enough");
+}
+
 TEST(NearPost, IsNotMadeWithOneThatMeansAnotherGroup) {
   const std::string name = str_cat("muster-test-", random_id());
   const Descriptor listener = listen_at(name);
@@ -249,6 +286,38 @@ TEST(NearPost, ReachesAnotherProcessAndSeesItsEnd) {
   const Status failure = failure_in([&] { post.take(3, later()); });
   EXPECT_EQ(failure.code(), StatusCode::kUnavailable);
   EXPECT_THAT(failure.message(), HasSubstr("has ended"));
+}
+
+TEST(NearPost, GivesUpOnAStoppedProcessWhenItFails) {
+  const std::string name = str_cat("muster-test-", random_id());
+  const Descriptor listener = listen_at(name);
+  OtherProcess other([&](OtherProcess& test) {
+    std::optional<PostCaller> caller = call_at(name, 7, 1);
+    test.tell(1);
+    test.hear();
+    const std::unique_ptr<NearPost> post = finish(*std::move(caller), 7);
+    post->open([](int64_t) {}, {});
+    test.tell(2);
+    while (true) post->take(-1, later());  // reads all that comes
+  });
+  ASSERT_EQ(other.hear(), 1u);
+  auto answered = answer_callers(listener, 7);
+  ASSERT_EQ(answered.size(), 1u);
+  NearPost& post = *answered[0].second;
+  post.open([](int64_t) {}, {});
+  other.tell(1);
+  ASSERT_EQ(other.hear(), 2u);
+  ASSERT_EQ(::kill(other.pid(), SIGSTOP), 0);
+  std::latch stuck(1);
+  std::future<Status> sender = sends_until_stuck(post, stuck);
+  stuck.wait();
+
+  post.fail(Status(StatusCode::kAborted, "another rank has ended"));
+
+  const Status failure = sender.get();
+  EXPECT_EQ(failure.code(), StatusCode::kAborted) << failure;
+  EXPECT_EQ(failure.message(), "another rank has ended");
+  EXPECT_EQ(failure_in([&] { post.take(1, later()); }).message(), "another rank has ended");
 }
 
 }  // namespace
