@@ -60,13 +60,17 @@ SharedMemory::~SharedMemory() {
 std::optional<uint64_t> NearTrays::put(std::span<const char> bytes) {
   const uint64_t size = rounded_up(bytes.size());
   if (size > SharedMemory::kRoom) return std::nullopt;
-  absl::MutexLock lock(&mu_);
-  uint64_t place = put_;
-  if (const uint64_t left = SharedMemory::kRoom - place % SharedMemory::kRoom; left < size) place += left;
-  const uint64_t read = theirs_.read_so_far().load(std::memory_order_acquire);
-  if (read > put_ || place + size - read > SharedMemory::kRoom) return std::nullopt;
+  uint64_t place = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    place = put_;
+    if (const uint64_t left = SharedMemory::kRoom - place % SharedMemory::kRoom; left < size) place += left;
+    const uint64_t read = theirs_.read_so_far().load(std::memory_order_acquire);
+    if (read > put_ || place + size - read > SharedMemory::kRoom) return std::nullopt;
+    put_ = place + size;
+  }
+  // Nobody else has the place. Whoever is done with what the other one has put need not wait for the copy.
   std::copy(bytes.begin(), bytes.end(), ours_.room() + place % SharedMemory::kRoom);
-  put_ = place + size;
   return place;
 }
 

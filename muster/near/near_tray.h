@@ -51,7 +51,8 @@ class NearTrays {
  public:
   NearTrays(SharedMemory ours, SharedMemory theirs) : ours_(std::move(ours)), theirs_(std::move(theirs)) {}
 
-  // Copies it. Where it is now; nothing if there is no room until the other one has read more.
+  // Copies it. Where it is now; nothing if there is no room until the other one has read more. The other one is told of
+  // places in the order in which they were given.
   std::optional<uint64_t> put(std::span<const char> bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // What the other one has put there; null if there is no such place. REQUIRES: `done_with` is called once for it.
   const char* find(uint64_t place, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
