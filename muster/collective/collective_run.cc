@@ -6,13 +6,17 @@
 #include <cstring>
 
 #include "muster/base/status.h"
+#include "muster/near/near_post.h"
 #include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {
 
-constexpr int64_t kChunkBytes = 4 << 20;  // of a part: while one is summed the next ones travel
-constexpr size_t kPartsAhead = 4;
+// Of a part: while one is summed the next ones travel, and the sums of those before come back. Between processes of one
+// machine all of them lie in memory that both see, where up to a piece may be left out at the end.
+constexpr auto kChunkBytes = static_cast<int64_t>(NearPost::kMost);
+constexpr size_t kPartsAhead = 4, kPartsBehind = 2;
+static_assert((2 * (kPartsAhead + kPartsBehind + 1) + 1) * NearPost::kMost < SharedMemory::kRoom);
 
 // The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum
 // for all, and what was summed.
@@ -282,20 +286,21 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
     reduce_into(sum, call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
     leave_for_all(mail, part_summed(part.number), sum, Whose::kOfCaller);  // who may write to the result soon
   };
-  const size_t ahead = std::min(kPartsAhead, parts.size());
-  for (size_t i = 0; i < ahead; ++i) send_pieces(parts[i]);
-  agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i + ahead < parts.size()) send_pieces(parts[i + ahead]);
-    sum_up(parts[i]);
-  }
-  for (const Part& part : parts) {
+  const auto take_sums = [&](const Part& part) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == here) continue;
       const at::Tensor sum = mail.wait(part.summed[rank]);
       at::Tensor place = part.of_rank(made, rank);
       if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
     }
+  };
+  const size_t ahead = std::min(kPartsAhead, parts.size());
+  for (size_t i = 0; i < ahead; ++i) send_pieces(parts[i]);
+  agree(describe_call(call, values), {}, mail);  // what is on its way meanwhile is only summed then
+  for (size_t i = 0; i < parts.size() + kPartsBehind; ++i) {
+    if (i + ahead < parts.size()) send_pieces(parts[i + ahead]);
+    if (i < parts.size()) sum_up(parts[i]);
+    if (i >= kPartsBehind) take_sums(parts[i - kPartsBehind]);
   }
   std::vector<at::Tensor> results(values.size());
   for (size_t i = 0; i < packs.size(); ++i) unpack(packs[i], made[i], values, results);

@@ -36,7 +36,7 @@ constexpr std::chrono::microseconds kLookOut{100};  // for what a process of thi
 
 // Everything that one task leaves for another in one call has a number of its own.
 int64_t edge_of(uint64_t call, int64_t what, int to) {
-  constexpr uint64_t kCalls = (uint64_t{1} << 31) - 1, kParts = 1 << 16, kRanks = 1 << 16;
+  constexpr uint64_t kCalls = (uint64_t{1} << 29) - 1, kParts = 1 << 18, kRanks = 1 << 16;
   if (static_cast<uint64_t>(what) >= kParts)
     throw invalid_argument("a collective of more than 128 GiB a task; send less");
   return static_cast<int64_t>(((call & kCalls) * kParts + static_cast<uint64_t>(what)) * kRanks +

@@ -334,28 +334,6 @@ TEST_P(TaskGroups, HearOfAFailureInTheMiddleOfALargeTensor) {
   for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("somebody pressed a key"));
 }
 
-// More messages than the ways between them hold.
-TEST_P(TaskGroups, AreCancelledWhileNobodyReadsWhatTheySend) {
-  start_tasks(2);
-  std::latch over(1);
-
-  const std::vector<Status> failures = together(2, [&](TaskGroup& group) {
-    if (group.rank() == 1) return over.wait();
-    Cancellation cancellation;
-    const std::jthread cancels([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is in the middle of them
-      cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
-    });
-    const std::vector<torch::Tensor> many(2'000, torch::ones({1'000}));
-    const Status failure = failure_of([&] { group.run({.kind = CollectiveKind::kAllGather}, many, &cancellation); });
-    over.count_down();
-    throw Error(failure);
-  });
-
-  EXPECT_EQ(failures[0].code(), StatusCode::kCancelled) << failures[0];
-  EXPECT_THAT(failures[0].message(), HasSubstr("somebody pressed a key"));
-}
-
 TEST_P(TaskGroups, SendComplexNumbersAsTheyAreAndNotAsTheyLie) {
   start_tasks(2);
   expect_all_well(2, [&](TaskGroup& group) {
