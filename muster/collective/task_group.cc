@@ -19,6 +19,7 @@
 #include "muster/collective/measure_sizes_of.h"
 #include "muster/collective/near_ranks.h"
 #include "muster/collective/wire_posts.h"
+#include "muster/runtime/ops/operands.h"
 
 namespace muster {
 namespace {
@@ -553,7 +554,8 @@ void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values
     return done(error.status(), {});
   }
   for (at::Tensor& value : values) {
-    if (value.defined()) value = value.clone();  // the caller may go on and write to it
+    // The caller may go on and write to what it still has.
+    if (!nobody_else_sees(value, false)) value = value.clone();
   }
   const bool gpus = by_gpus(call, values);
   std::optional<c10::Stream> stream;  // what the values come from, and what the results are for

@@ -73,6 +73,7 @@ void Executor::Run::begin_collective(const Step& step, const Step::Collective& c
     return signal(step.signals);
   }
   std::vector<at::Tensor> values = tensors_at(step, 0);
+  for (const ValueId value : step.kills) frame_.values[value].reset();  // so that the group need not copy it
   group->start(collective.call, std::move(values), remote_options_.cancellation,
                [this, &step, began = begin_call()](const Status& status, std::vector<at::Tensor> outputs) {
                  end_call(step, began, status.ok() ? arrived(step, std::move(outputs)) : status);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include "muster/graph/test_program.h"
 #include "muster/runtime/memory/memory_pool.h"
 #include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/operands.h"
 
 namespace muster {
 namespace {
@@ -417,6 +419,52 @@ TEST(Executor, WritesToNoMemoryThatWasOnlyLent) {
 
   EXPECT_TRUE(torch::equal(sum, torch::full({4}, 2.0F)));
   EXPECT_THAT(numbers, ::testing::Each(1));
+}
+
+// Notes of what it is given whether anybody else has it.
+class LookingGroup : public Collectives {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string described(int rank) const override { return str_cat("rank ", rank); }
+  std::vector<at::Tensor> run(const CollectiveCall&, std::vector<at::Tensor> values, const Cancellation*) override {
+    return values;
+  }
+  void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation*,
+             CollectiveDone done) override {
+    alone[call.purpose] = nobody_else_sees(values.at(0), false);
+    done({}, {values[0].clone()});
+  }
+  void fail(const Status& why) override { ADD_FAILURE() << why; }
+
+  std::map<std::string, bool> alone;  // by purpose
+};
+
+TEST(Executor, HandsOverToAGroupWhatNobodyElseNeeds) {
+  Bench bench;
+  Builder builder;
+  const ValueId x = builder.argument();
+  const auto sum = [&](ValueId value, const std::string& purpose) {
+    const size_t made = builder.instruction(
+        kCollective.name, {refs({value}), integer(1), integer(0), integer(0), integer(0), {purpose}}, {1});
+    return builder.program.instructions[made].results[0][0];
+  };
+  const ValueId last = sum(builder.relu(x), "last use"), kept = builder.add(x, x), of_kept = sum(kept, "used again"),
+                of_argument = sum(x, "of the caller"), again = builder.relu(kept);
+  Program program = builder.finish({builder.add(builder.add(last, of_kept), builder.add(of_argument, again))});
+  check(program);
+  program = place(std::move(program),
+                  {.devices = bench.devices.names(), .default_device = bench.devices.default_name()});
+  const auto group = std::make_shared<LookingGroup>();
+  Executor executor(std::move(program), bench.devices, bench.catalog, bench.variables, nullptr,
+                    {.group = [&](uint64_t) { return group; }});
+  const at::Tensor ones = torch::ones({2, 2});
+
+  const at::Tensor result = executor.run({ones}).at(0);
+
+  EXPECT_TRUE(torch::equal(result, torch::full({2, 2}, 6.0F)));
+  EXPECT_EQ(group->alone, (std::map<std::string, bool>{{"last use", true}, {"of the caller", false},
+                                                       {"used again", false}}));
 }
 
 TEST(Executor, FreesTensorsAtTheirLastUse) {

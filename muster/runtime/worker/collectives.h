@@ -61,8 +61,8 @@ class Collectives {
   // it does not come, kAborted if it was cancelled there.
   virtual std::vector<at::Tensor> run(const CollectiveCall& call, std::vector<at::Tensor> values,
                                       const Cancellation* cancellation = nullptr) = 0;
-  // The same without waiting; its place among the calls is that of this one. `done` is called once, on any thread;
-  // `cancellation` lives until then. Throws nothing.
+  // The same without waiting; its place among the calls is that of this one. Tensors that nobody but `values` has are
+  // not copied. `done` is called once, on any thread; `cancellation` lives until then. Throws nothing.
   virtual void start(const CollectiveCall& call, std::vector<at::Tensor> values, const Cancellation* cancellation,
                      CollectiveDone done) = 0;
 
