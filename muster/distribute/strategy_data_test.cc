@@ -157,6 +157,31 @@ TEST(DistributedData, GivesEachReplicaItsShareOfABatch) {
   EXPECT_EQ(sorted_rows(halves).size(), 100u);
 }
 
+TEST(DistributedData, GivesTheFirstReplicasOneRowMoreIfABatchDoesNotDivide) {
+  const auto four = taken({.replicas = 4}, Dataset::range(16).batch(9));
+
+  EXPECT_THAT(four[0], ElementsAre(Batches{{0, 1, 2}, {9, 10}}, Batches{{3, 4}, {11, 12}}, Batches{{5, 6}, {13, 14}},
+                                   Batches{{7, 8}, {15}}));
+}
+
+TEST(DistributedData, LeavesOnlyAReplicaWithoutRowsForWhichThereAreNone) {
+  const auto three = taken({.replicas = 3}, Dataset::range(6).batch(4));
+
+  EXPECT_THAT(three[0], ElementsAre(Batches{{0, 1}, {4}}, Batches{{2}, {5}}, Batches{{3}, {}}));
+}
+
+TEST(DistributedData, DealsOutTheRowsOfWorkersEvenlyToTheirReplicas) {
+  const auto two = taken({.count = 2, .replicas = 2}, Dataset::range(14).batch(7), ShardPolicy::kOff);
+
+  std::vector<size_t> rows;  // of the first two steps
+  for (size_t step = 0; step < 2; ++step) {
+    for (const auto& worker : two) {
+      for (const Batches& replica : worker) rows.push_back(replica.at(step).size());
+    }
+  }
+  EXPECT_THAT(rows, ElementsAre(2, 2, 2, 1, 2, 1, 2, 2)) << "as batch_sizes_for_worker has it";
+}
+
 // ---- By any strategy that takes its steps here
 std::vector<Strategy> strategies_of_this_process() {
   const std::vector<std::string> devices{"/device:CPU:1", "/device:CPU:2"};

@@ -22,15 +22,28 @@
 
 namespace muster {
 
-at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t replicas) {
+RowsOfReplica rows_of_replica(int64_t rows, int64_t replica, int64_t replicas, Deal deal) {
+  if (deal == Deal::kFirstOnesFull) {
+    const int64_t share = (rows + replicas - 1) / replicas, first = std::min(replica * share, rows);
+    return {.first = first, .count = std::min(share, rows - first)};
+  }
+  const int64_t each = rows / replicas, more = rows % replicas;
+  return {.first = replica * each + std::min(replica, more), .count = each + (replica < more ? 1 : 0)};
+}
+
+namespace {
+
+at::Tensor dealt_to(const at::Tensor& batch, int64_t replica, int64_t replicas, Deal deal) {
   if (replicas == 1) return batch;
   if (batch.dim() == 0) {
     throw invalid_argument("a batch for ", replicas, " replicas is ", spec_of(batch).to_string(),
                            ", which has no rows to deal out; add batch(n)");
   }
-  const int64_t rows = batch.size(0), share = (rows + replicas - 1) / replicas, first = std::min(replica * share, rows);
-  return batch.narrow(0, first, std::min(share, rows - first));
+  const auto [first, count] = rows_of_replica(batch.size(0), replica, replicas, deal);
+  return batch.narrow(0, first, count);
 }
+
+}  // namespace
 
 Iterator iterator_over(std::shared_ptr<ElementSource> source, Iterator pattern) {
   PlainTensors plain;
@@ -49,11 +62,11 @@ std::shared_ptr<SharedSource> source_of(const at::Tensor& number) {
 }
 
 // The mean over replicas is the mean over rows only if all have as many.
-void warn_of_shares(const std::vector<at::Tensor>& batch, int64_t replicas) {
+void warn_of_shares(const std::vector<at::Tensor>& batch, int64_t replicas, Deal deal) {
   if (batch.empty() || batch[0].dim() == 0 || batch[0].size(0) % replicas == 0) return;
   MUSTER_LOG(warning) << "a batch of " << batch[0].size(0) << " rows for " << replicas
                       << " replicas: the last ones get "
-                      << (batch[0].size(0) <= (replicas - 1) * ((batch[0].size(0) + replicas - 1) / replicas)
+                      << (rows_of_replica(batch[0].size(0), replicas - 1, replicas, deal).count == 0
                               ? "none, and the mean of nothing is not a number"
                               : "fewer, and each replica counts alike, however many rows it has")
                       << "; take a multiple, and batch(n, /*drop_remainder=*/true)";
@@ -129,10 +142,12 @@ std::vector<at::Tensor> Iterator::next_tensors(size_t count) {
   const bool by_all = shared_by == SharedBy::kAllReplicas;
   const int64_t replicas = by_all ? replica->num_replicas() : replica->num_replicas() / replica->across().size;
   const int64_t number_of_this = by_all ? replica->id() : replica->number_here();
+  // TensorFlow deals batches of a known size out evenly, and those that its workers read alike as it did before that.
+  const Deal deal = by_all && !replica->across().alone() ? Deal::kFirstOnesFull : Deal::kEvenly;
   // Whoever takes no gradients counts the rows that there are, or should.
-  if (number_of_this == 0 && c10::GradMode::is_enabled()) warn_of_shares(rows, replicas);
+  if (number_of_this == 0 && c10::GradMode::is_enabled()) warn_of_shares(rows, replicas, deal);
   if (replicas > 1) check_rows_alike(rows);
-  for (at::Tensor& tensor : rows) tensor = rows_of_replica(tensor, number_of_this, replicas);
+  for (at::Tensor& tensor : rows) tensor = dealt_to(tensor, number_of_this, replicas, deal);
   return rows;
 }
 

@@ -91,8 +91,14 @@ struct Iterator {
 // Begins a sequence of this process, whose elements look as the pattern says.
 Iterator iterator_over(std::shared_ptr<ElementSource> source, Iterator pattern);
 
-// The rows of a batch that a replica gets: as evenly as they go, so that the last ones may get fewer, or none. Throws
-// Error{kInvalidArgument} for a scalar.
-at::Tensor rows_of_replica(const at::Tensor& batch, int64_t replica, int64_t replicas);
+// Which rows of a batch a replica gets. Nine rows for four replicas:
+enum class Deal {
+  kEvenly,         // 3, 2, 2, 2
+  kFirstOnesFull,  // 3, 3, 3, 0
+};
+struct RowsOfReplica {
+  int64_t first = 0, count = 0;
+};
+RowsOfReplica rows_of_replica(int64_t rows, int64_t replica, int64_t replicas, Deal deal = Deal::kEvenly);
 
 }  // namespace muster
