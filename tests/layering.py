@@ -25,7 +25,7 @@ MAY_INCLUDE = {
 WITHOUT_TORCH = {"base", "graph", "io"}
 WITH_GRPC = {"rpc"}
 # For users who have included <torch/torch.h> anyway: muster.h does without torch::nn, which takes seconds to compile.
-OF_THEIR_OWN = {"muster/train/sync_batch_norm.h"}
+OF_THEIR_OWN = {"muster/train/batch_norm.h", "muster/train/sync_batch_norm.h"}
 # What muster.h must not lead to: how calls, clusters and coordinators work inside.
 NOT_FOR_USERS = re.compile(r"muster/(rpc/(?!credentials/credentials\.h)|cluster/cluster_peers|session/local_master|distribute/coordinator/coordinator_core|.*\.pb\.h)")
 MAX_HEADERS = {"base": 10}
