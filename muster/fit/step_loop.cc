@@ -195,7 +195,10 @@ class LoopOnWorkers : public StepLoop {
     return all;
   }
 
-  bool always_one_by_one(std::optional<int64_t> count) const override { return !count || lanes_[0].worker; }
+  bool always_one_by_one(std::optional<int64_t> count) const override {
+    if (!lanes_[0].worker) return !count;
+    return std::none_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.elements.has_value(); });
+  }
 
  private:
   // Of data that is handed out in parts: those that are evaluated together, from their position on; or all data.
@@ -252,8 +255,7 @@ class LoopOnWorkers : public StepLoop {
     std::optional<Status> cancelled;
     const int64_t elements_of_step = steps.batches * strategy_.num_replicas_in_sync();
     auto schedule = [&](Lane& lane) {
-      // Nobody knows where the data of one worker ends.
-      const int64_t taken = lane.worker ? 1 : steps.next(left(count, scheduled));
+      const int64_t taken = steps.next(sure_steps(lane, left(count, scheduled), elements_of_step));
       try {
         under_way.push_back({coordinator_.schedule_on(lane.worker, steps.of(taken), *data_), taken, &lane});
         ++lane.under_way;
@@ -321,6 +323,15 @@ class LoopOnWorkers : public StepLoop {
                          cancelled->task()));
     }
     return done;
+  }
+
+  // How many of a lane are there without doubt. What workers share ends for each of them where that one has the last of
+  // its elements, which nobody knows; what one of them has alone, where its description says.
+  static std::optional<int64_t> sure_steps(const Lane& lane, std::optional<int64_t> counted, int64_t elements_of_step) {
+    if (!lane.worker) return counted;
+    if (!lane.elements) return std::nullopt;
+    const int64_t own = *lane.elements / elements_of_step;
+    return counted ? std::min(*counted, own) : own;
   }
 
   // Until it has ended, however that was, or the time is over.

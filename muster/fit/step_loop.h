@@ -40,7 +40,7 @@ class StepLoop {
   // Opens the data for the next run(), which does it otherwise.
   void begin(std::optional<int64_t> count);
   // Whether the steps of the next run(), which has begun, are programs of one each, and will be in all later ones:
-  // nobody knows where the data of a worker ends.
+  // nobody knows where the data of a worker ends, since others share it or its description does not say.
   virtual bool always_one_by_one(std::optional<int64_t>) const { return false; }
   // Takes `count` steps, going on where the epoch before has ended; without a number, all from the beginning. Returns
   // how many there were: fewer if the data has ended.

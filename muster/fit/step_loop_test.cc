@@ -181,7 +181,7 @@ TEST_F(StepLoopOnWorkers, EndsAnEpochWhenTheDataOfAllWorkersHasEnded) {
 
   for (int epoch = 0; epoch < 3; ++epoch) {
     Taken taken;
-    EXPECT_EQ(loop->run(counting(4), {}, taken.each), 33);
+    EXPECT_EQ(loop->run(counting(1), {}, taken.each), 33);
     std::sort(taken.sums.begin(), taken.sums.end());
     std::vector<int64_t> all{0, 1, 2};
     for (int64_t i = 100; i < 130; ++i) all.push_back(i);
@@ -216,7 +216,9 @@ TEST_F(StepLoopOnWorkers, KnowThatTheyTakeStepsOneByOneWhereNobodyKnowsAnEnd) {
   const Dataset numbers = Dataset::range(6), kept = numbers.cache();
   for (const auto& [data, count, one_by_one] : {std::tuple(numbers, std::optional<int64_t>(), true),
                                                 {numbers, 6, false},
-                                                {kept, 6, true},
+                                                {kept, 6, false},
+                                                {kept, std::nullopt, false},
+                                                {kept.filter([](const at::Tensor& i) { return i.lt(9); }), 6, true},
                                                 {kept.repeat(), 6, false}}) {
     const auto loop = make_step_loop(strategy_, data);
     loop->begin(count);
@@ -245,14 +247,26 @@ TEST_F(StepLoopOnWorkers, SchedulesOneStepForEachWorkerBehindAnEndThatIsKnown) {
       ModelInput::Make([](InputContext input) { return Dataset::range(300).shard(input); }),
       ModelInput::Make([](InputContext) { return Dataset::range(300).shard({}, ShardPolicy::kDynamic); })};
   for (const auto& input : inputs) {
-    const Steps steps = counting(4);
+    const Steps steps = counting(1);
     const auto loop = make_step_loop(strategy_, input);
     for (int epoch = 1; epoch <= 2; ++epoch) {
       Taken taken;
       EXPECT_EQ(loop->run(steps, {}, taken.each), 300);
       EXPECT_LE(scheduled(steps.one), epoch * (300 + 2));
     }
-    EXPECT_EQ(scheduled(steps.several), 0);
+  }
+}
+
+TEST_F(StepLoopOnWorkers, TakesSeveralAtATimeOfWhatAWorkerHasAloneAndLosesNothingBehindThem) {
+  const auto loop = make_step_loop(strategy_, [](InputContext input) {
+    return input.input_pipeline_id == 0 ? Dataset::range(7) : Dataset::range(100, 106);
+  });
+
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    Taken taken;
+    EXPECT_EQ(loop->run(counting(4), {}, taken.each), 7 + 6);
+    std::sort(taken.sums.begin(), taken.sums.end());
+    EXPECT_THAT(taken.sums, ElementsAre(4, 5, 6, 0 + 1 + 2 + 3, 104, 105, 100 + 101 + 102 + 103));
   }
 }
 
