@@ -24,6 +24,7 @@
 #include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/multi_worker_mirrored_strategy.h"
+#include "muster/distribute/named_strategy.h"
 #include "muster/distribute/replica_ops.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/fit/autocast.h"

@@ -32,20 +32,12 @@ struct Setup {
 };
 
 Setup make_setup(const std::string& name, const std::vector<std::string>& devices) {
-  if (name == "none") return {};
-  if (name == "one_device") return {muster::OneDeviceStrategy(devices.at(0))};
-  if (name == "mirrored") return {muster::MirroredStrategy(devices)};
-  if (name == "central_storage") return {muster::CentralStorageStrategy(devices)};
-  if (name == "multi_worker") {
-    return {muster::MultiWorkerMirroredStrategy(muster::TfConfigClusterResolver(), {.devices = devices})};
+  Setup setup{muster::strategy_named(name, {.devices = devices})};
+  if (setup.strategy.servers()) {
+    const muster::ParameterServerStrategy servers(setup.strategy);
+    setup.coordinator = std::make_shared<muster::ClusterCoordinator>(servers);
   }
-  if (name == "parameter_server") {
-    const muster::ParameterServerStrategy strategy{muster::TfConfigClusterResolver()};
-    return {strategy, std::make_shared<muster::ClusterCoordinator>(strategy)};
-  }
-  throw std::invalid_argument(
-      "--strategy " + name +
-      ": expected none, one_device, mirrored, central_storage, multi_worker or parameter_server");
+  return setup;
 }
 
 using Loss = std::function<torch::Tensor()>;  // of a step: looked at, it is waited for
