@@ -98,6 +98,21 @@ TEST_P(TaskGroups, SumManyTensorsOfSeveralTypesAtOnce) {
   }
 }
 
+TEST_P(TaskGroups, AddUpANumberAndARowOfEachRank) {
+  for (const int tasks : {2, 4}) {
+    start_tasks(tasks);
+
+    expect_all_well(tasks, [&](TaskGroup& group) {
+      const auto number = static_cast<float>(group.rank() + 1);
+      const torch::Tensor one = torch::full({}, number), row = torch::tensor({2 * number - 1, 2 * number});
+      const std::vector<torch::Tensor> sums = group.run({}, {one, row});
+
+      EXPECT_EQ(sums[0].item<float>(), tasks == 2 ? 3 : 10);
+      EXPECT_TRUE(sums[1].equal(tasks == 2 ? torch::tensor({4.0F, 6.0F}) : torch::tensor({16.0F, 20.0F})));
+    });
+  }
+}
+
 TEST_P(TaskGroups, RoundHalfPrecisionOnceAtTheEnd) {
   start_tasks(3);
 
