@@ -33,8 +33,8 @@ class GroupsInMemory : public testing::Test, public testing_support::Tasks {
 
   GroupsInMemory() {
     for (int rank = 0; rank < kTasks; ++rank) {
-      asked_.push_back(std::make_shared<AskedWorker>(
-          LocalWorkerOptions{.devices = {.task = name(rank), .cpus = 1, .gpus = false}}));
+      asked_.push_back(
+          std::make_shared<AskedWorker>(LocalWorkerOptions{.devices = {.task = name(rank), .cpus = 1, .gpus = false}}));
       workers_[name(rank)] = asked_.back();
     }
   }

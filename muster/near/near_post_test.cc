@@ -199,7 +199,8 @@ std::future<Status> sends_until_stuck(NearPost& post, std::latch& stuck) {
 
 TEST_F(NearPosts, LetWhoeverHasNoRoomLookWhetherItStillWantsTo) {
   const Status failure = failure_in([&] {
-    while (true) here_->send(1, torch::ones({1'000}), later(), [] { throw invalid_argument("somebody pressed a key"); });
+    while (true)
+      here_->send(1, torch::ones({1'000}), later(), [] { throw invalid_argument("somebody pressed a key"); });
   });
 
   EXPECT_EQ(failure.message(), "somebody pressed a key");
@@ -210,9 +211,8 @@ TEST_F(NearPosts, LetWhoeverComesAfterOneThatHasNoRoomLookToo) {
   std::future<Status> first = sends_until_stuck(*here_, stuck);
   stuck.wait();
 
-  const Status second = failure_in([&] {
-    here_->send(1, torch::ones({1}), later(), [] { throw invalid_argument("somebody pressed a key"); });
-  });
+  const Status second = failure_in(
+      [&] { here_->send(1, torch::ones({1}), later(), [] { throw invalid_argument("somebody pressed a key"); }); });
 
   EXPECT_EQ(second.message(), "somebody pressed a key");
   here_->fail(Status(StatusCode::kAborted, "enough"));

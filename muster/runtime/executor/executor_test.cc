@@ -453,8 +453,8 @@ TEST(Executor, HandsOverToAGroupWhatNobodyElseNeeds) {
                 of_argument = sum(x, "of the caller"), again = builder.relu(kept);
   Program program = builder.finish({builder.add(builder.add(last, of_kept), builder.add(of_argument, again))});
   check(program);
-  program = place(std::move(program),
-                  {.devices = bench.devices.names(), .default_device = bench.devices.default_name()});
+  program =
+      place(std::move(program), {.devices = bench.devices.names(), .default_device = bench.devices.default_name()});
   const auto group = std::make_shared<LookingGroup>();
   Executor executor(std::move(program), bench.devices, bench.catalog, bench.variables, nullptr,
                     {.group = [&](uint64_t) { return group; }});
@@ -463,8 +463,8 @@ TEST(Executor, HandsOverToAGroupWhatNobodyElseNeeds) {
   const at::Tensor result = executor.run({ones}).at(0);
 
   EXPECT_TRUE(torch::equal(result, torch::full({2, 2}, 6.0F)));
-  EXPECT_EQ(group->alone, (std::map<std::string, bool>{{"last use", true}, {"of the caller", false},
-                                                       {"used again", false}}));
+  EXPECT_EQ(group->alone,
+            (std::map<std::string, bool>{{"last use", true}, {"of the caller", false}, {"used again", false}}));
 }
 
 TEST(Executor, FreesTensorsAtTheirLastUse) {
