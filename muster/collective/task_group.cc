@@ -109,6 +109,8 @@ class CollectiveRun : public Mail {
     bool of_this_one = false;  // what is thrown
     auto next_look = GroupClock::now() + look_after_;
     const auto look_around = [&] {
+      // Whoever does not read this rank's letters may be stuck in turn with what it sends by wire.
+      if (post != nullptr && group_.wire_) group_.wire_->read_now();
       {
         absl::MutexLock lock(&answers_->mu);
         of_this_one = !answers_->failure.ok();
@@ -507,10 +509,10 @@ void TaskGroup::fail(const Status& why) {
                     names_a_rank(why) ? why.message() : str_cat(described(rank()), ": ", why.message()),
                     origin_of(why));
   here_.abort(generation_, told);
-  for (const auto& post : posts_) {
-    if (post) post->fail(told);
-  }
   if (wire_) wire_->fail(told);
+  for (const auto& post : posts_) {
+    if (post) post->fail(told);  // may wait for a moment
+  }
   for (const auto& worker : workers_) {
     if (worker) worker->abort(generation_, told);
   }

@@ -91,8 +91,8 @@ TEST_F(GroupsInMemory, CopyNothingThatTheirCallerHasLetGoOf) {
       started.count_down();
     }
     done.wait();
-    EXPECT_EQ(sums.at(0).sum().item<float>(), 2'000);
-    EXPECT_EQ(sums.at(1).sum().item<float>(), 2'000);
+    for (const at::Tensor& sum : sums) EXPECT_EQ(sum.sum().item<float>(), 2'000);
+    EXPECT_EQ(sums.size(), 2u);
     over.arrive_and_wait();
   });
 

@@ -16,10 +16,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // local_strategies_test.cc gives this program four devices.
-const std::vector<std::string> kTwoDevices{"/device:CPU:1", "/device:CPU:2"};
+const std::vector<std::string> kTwoCopies{"/device:CPU:1", "/device:CPU:2"};
 
 TEST(MirroredStrategy, PutsTogetherWhatReplicasHaveWhenItIsRead) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto make = [&](Aggregation aggregation) {
     return strategy.make<Variable>(
         torch::full({}, 1.0F),
@@ -48,7 +48,7 @@ TEST(MirroredStrategy, PutsTogetherWhatReplicasHaveWhenItIsRead) {
 }
 
 TEST(MirroredStrategy, ReadsWhatWasAssignedToAValueOfEachReplica) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto make = [&](Aggregation aggregation, at::ScalarType dtype) {
     return strategy.make<Variable>(
         torch::zeros({2}, dtype),
@@ -71,7 +71,7 @@ TEST(MirroredStrategy, ReadsWhatWasAssignedToAValueOfEachReplica) {
 }
 
 TEST(MirroredStrategy, TakesNoRowsOutsideOfReplicasThatEachHasForItself) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto seen = strategy.make<Variable>(
       torch::zeros({4, 2}),
       VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
@@ -89,7 +89,7 @@ TEST(MirroredStrategy, TakesNoRowsOutsideOfReplicasThatEachHasForItself) {
 }
 
 TEST(MirroredStrategy, TakesTheMeanOfNumbersWhoseSumHasNoRoom) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   for (const auto& [dtype, number] : {std::pair(torch::kInt8, 100.0), std::pair(torch::kUInt8, 200.0),
                                       std::pair(torch::kInt, 2e9), std::pair(torch::kHalf, 60000.0)}) {
     for (const Synchronization when : {Synchronization::kOnRead, Synchronization::kOnWrite}) {
@@ -106,7 +106,7 @@ TEST(MirroredStrategy, TakesTheMeanOfNumbersWhoseSumHasNoRoom) {
 }
 
 TEST(MirroredStrategy, RefusesToPutBoolsTogether) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto flag = strategy.make<Variable>(
       torch::zeros({}, torch::kBool),
       VariableOptions{.aggregation = Aggregation::kMean, .synchronization = Synchronization::kOnRead});
@@ -115,7 +115,7 @@ TEST(MirroredStrategy, RefusesToPutBoolsTogether) {
 }
 
 TEST(MirroredStrategy, SlicesWhatReplicasHaveTogether) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto seen = strategy.make<Variable>(
       torch::zeros({4}), VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
   auto count = function([&] { seen.assign_add(torch::arange(4, torch::kFloat) * (replica_id() + 1)); });
@@ -131,7 +131,7 @@ TEST(MirroredStrategy, SlicesWhatReplicasHaveTogether) {
 }
 
 TEST(MirroredStrategy, WritesWhatReplicasHaveTogetherToAVariableInPlace) {
-  const MirroredStrategy strategy(kTwoDevices);
+  const MirroredStrategy strategy(kTwoCopies);
   auto seen = strategy.make<Variable>(
       torch::zeros({2}), VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
   auto total = strategy.make<Variable>(torch::zeros({2}), VariableOptions{.trainable = false});

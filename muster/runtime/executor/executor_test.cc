@@ -450,8 +450,9 @@ TEST(Executor, HandsOverToAGroupWhatNobodyElseNeeds) {
     return builder.program.instructions[made].results[0][0];
   };
   const ValueId last = sum(builder.relu(x), "last use"), kept = builder.add(x, x), of_kept = sum(kept, "used again"),
-                of_argument = sum(x, "of the caller"), again = builder.relu(kept);
-  Program program = builder.finish({builder.add(builder.add(last, of_kept), builder.add(of_argument, again))});
+                again = builder.relu(kept), of_argument = sum(x, "of the caller"), other = builder.relu(x);
+  // What the step behind a collective needs at once is not begun, but waited for.
+  Program program = builder.finish({builder.add(builder.add(last, of_kept), builder.add(of_argument, again)), other});
   check(program);
   program =
       place(std::move(program), {.devices = bench.devices.names(), .default_device = bench.devices.default_name()});

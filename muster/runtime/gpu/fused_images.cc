@@ -200,7 +200,8 @@ class ImageFuser {
       summed = step.results[0][0];
       activation = only_user(summed, *sum);
     }
-    const bool fits = activation && is_op(*activation, "aten::relu") && is_alone(*activation) &&
+    // What it waits for those after it have not waited for once more.
+    const bool fits = steps_[i].awaits.empty() && activation && is_op(*activation, "aten::relu") && is_alone(*activation) &&
                       steps_[*activation].results[0][0] >= 0 && may_move(i, sum, *activation, other);
     if (!fits) return replace_normalization(steps_[i], {8, kNoValue}, false);
     Step fused = steps_[i];
@@ -469,7 +470,8 @@ class ImageFuser {
     const Step::Op& call = *step.as<Step::Op>();
     if (step.slots.size() != 1 || step.slots[0].value >= added_ || call.guard != nullptr) return false;
     if (!call.stack[1].isInt() || !call.stack[2].isInt() || call.stack[2].toInt() != 1) return false;
-    return uses[aliases_.group(step.slots[0].value)] == 1;
+    const bool comes_from_outside = maker_[step.slots[0].value] == steps_.size();  // so it is there from the beginning
+    return comes_from_outside && uses[aliases_.group(step.slots[0].value)] == 1;
   }
 
   void make_one(const std::vector<size_t>& counts, int64_t number) {

@@ -60,9 +60,9 @@ struct Norm : Builder {
 // The plan on a CPU, as if its kernels could be chosen as they can on a GPU.
 struct Fused {
   // `unordered`: operands of steps, by position, that are brought to the usual order. `signals`: a step that tells
-  // another lane that it is done.
+  // another lane that it is done; `awaits`: one that waits for another lane.
   explicit Fused(Program made, const std::vector<std::pair<size_t, int32_t>>& unordered = {},
-                 std::optional<size_t> signals = std::nullopt)
+                 std::optional<size_t> signals = std::nullopt, std::optional<size_t> awaits = std::nullopt)
       : program(checked(std::move(made))),
         plan(place(program, {.devices = devices.names(), .default_device = devices.default_name()}), devices, catalog,
              nullptr) {
@@ -75,6 +75,7 @@ struct Fused {
     }
     for (const auto& [step, position] : unordered) plan.lanes[0][step].unordered.push_back(position);
     if (signals) plan.lanes[0][*signals].signals = plan.num_events++;
+    if (awaits) plan.lanes[0][*awaits].awaits.push_back(plan.num_events++);
     fuse_images(plan, 0, Aliases(program), program.num_values);
   }
   static Program checked(Program program) {
@@ -167,6 +168,15 @@ TEST(FuseImages, MovesNoBatchNormPastAStepThatOthersWaitFor) {
   const ValueId seen = norm.relu(norm.other), y = norm.relu(norm.result());
 
   const Fused fused(norm.finish({y, seen}), {}, /*signals=*/1);
+
+  EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::relu", "aten::relu"));
+}
+
+TEST(FuseImages, MovesNoBatchNormThatWaitsForOthersBehindThoseThatCountOnIt) {
+  Norm norm;
+  const ValueId seen = norm.relu(norm.x), y = norm.relu(norm.result());
+
+  const Fused fused(norm.finish({y, seen}), {}, /*signals=*/std::nullopt, /*awaits=*/0);
 
   EXPECT_THAT(fused.ops(), ElementsAre(kNormalize, "aten::relu", "aten::relu"));
 }
@@ -384,6 +394,17 @@ TEST(FuseImages, CountsTogetherWhatNothingElseLooksAt) {
   EXPECT_THAT(fused.ops(), ElementsAre("aten::_foreach_add_", "aten::relu", "aten::add_", "aten::add_", "aten::relu"));
   EXPECT_EQ(fused.step(0).lists[0].values, (std::vector{a, b}));
   EXPECT_TRUE(fused.step(0).results.empty());
+}
+
+TEST(FuseImages, CountsNothingBeforeItIsMade) {
+  Builder builder;
+  auto count = [&](ValueId counter) { builder.op("aten::add_.Scalar", {ref(counter), integer(1), integer(1)}); };
+  const ValueId a = builder.variable("a"), x = builder.argument();
+  count(a);
+  const ValueId made = builder.relu(x);
+  count(made);
+
+  EXPECT_THAT(Fused(builder.finish({})).ops(), ElementsAre("aten::add_", "aten::relu", "aten::add_"));
 }
 
 TEST(FuseImages, CountsNothingBeforeAStepThatOthersWaitFor) {
