@@ -218,4 +218,11 @@ bool has_cache(const Dataset& dataset) {
   return any_step(*dataset.node(), [](const DatasetNode& step) { return std::holds_alternative<CacheOp>(step.op()); });
 }
 
+bool has_generator(const Dataset& dataset) {
+  return any_step(*dataset.node(), [](const DatasetNode& step) {
+    return std::holds_alternative<GeneratorOp>(step.op()) ||
+           (std::holds_alternative<RegisteredOp>(step.op()) && step.inputs().empty());
+  });
+}
+
 }  // namespace muster

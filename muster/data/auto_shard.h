@@ -23,4 +23,7 @@ bool keeps_its_length(const Dataset& dataset);
 // Whether it keeps elements for later rounds, which takes somebody who reads to the end and sees it.
 bool has_cache(const Dataset& dataset);
 
+// Whether C++ code makes elements, which may make others the next time.
+bool has_generator(const Dataset& dataset);
+
 }  // namespace muster

@@ -148,5 +148,16 @@ TEST_F(AutoShard, TracesAFunctionOnceForAllPipelines) {
   EXPECT_EQ(traced, 1);
 }
 
+TEST(HasGenerator, FindsCodeThatMakesElements) {
+  const auto make = [] {
+    return [] { return std::optional<Element>(); };
+  };
+  const Dataset made = Dataset::generator(make);
+
+  EXPECT_TRUE(has_generator(made.batch(2)));
+  EXPECT_TRUE(has_generator(Dataset::zip({Dataset::range(3), made})));
+  EXPECT_FALSE(has_generator(Dataset::range(3).batch(2)));
+}
+
 }  // namespace
 }  // namespace muster

@@ -28,6 +28,12 @@ struct WithMask : torch::nn::Module {
   }
   torch::nn::Linear top{register_module("top", torch::nn::Linear(2, 1))};
 };
+struct WithMaskAndOffset : WithMask {
+  at::Tensor forward(const at::Tensor& x, std::optional<at::Tensor> mask = {}, std::optional<at::Tensor> offset = {}) {
+    const at::Tensor y = WithMask::forward(x, mask);
+    return offset ? y + *offset : y;
+  }
+};
 struct WithoutDefault : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, std::optional<at::Tensor> mask) { return mask ? x * *mask : x; }
 };
@@ -125,6 +131,26 @@ TEST(Forward, DoesNotGuessWhetherAColumnToPredictIsAnInputOrATarget) {
   EXPECT_THAT(message_of([&] { model.predict(columns); }), HasSubstr("the last one may be an input or the target"));
 
   EXPECT_TRUE(model.predict(columns.label("y")).equal(model.predict(x)));
+  const at::Tensor mask = torch::zeros({4, 1});
+  EXPECT_TRUE(model.predict(Features({"x", "mask"}, {x, mask})).equal(mask)) << "there is no target among inputs";
+}
+
+TEST(Forward, DoesNotGuessAmongSeveralTensorsWithDefaults) {
+  const at::Tensor x = torch::ones({4, 2}), one = torch::ones({4, 1});
+  Model model = compile(std::make_shared<WithMaskAndOffset>(), {.loss = mean_squared_error});
+  const Dataset columns = Dataset::tensors({x, one, one}).named({"x", "mask", "y"}).batch(4);
+
+  EXPECT_THAT(message_of([&] { model.predict(columns); }), HasSubstr("the last one may be an input or the target"));
+  EXPECT_TRUE(model.predict(columns.label("y")).equal(model.predict(Features({"x", "mask"}, {x, one}))));
+}
+
+TEST(Forward, DoesNotGuessWhichTensorsWithoutNamesAreInputs) {
+  const at::Tensor x = torch::ones({4, 2}), one = torch::ones({4, 1});
+  Model model = compile(std::make_shared<WithMask>(), {.loss = mean_squared_error});
+
+  EXPECT_THAT(message_of([&] { model.fit({x, one, one}, {.verbose = 0}); }),
+              HasSubstr("has 3 tensors without names, and forward() takes 1 to 2"));
+  EXPECT_THAT(message_of([&] { model.predict({x, one}); }), HasSubstr("nobody knows which of them are inputs"));
 }
 
 }  // namespace

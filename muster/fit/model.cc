@@ -389,10 +389,11 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
   const Dataset dataset = given != nullptr ? *given : std::get<ModelInput::Make>(data)(InputContext());
   const Iterator pattern = dataset.pattern();
   std::vector<std::string> names;
-  auto outputs_of = [this, &pattern, &names](const std::vector<at::Tensor>& tensors) {
+  const bool inputs_alone = inputs.is_tensors();  // whoever has put them together knows what they are
+  auto outputs_of = [this, &pattern, &names, inputs_alone](const std::vector<at::Tensor>& tensors) {
     c10::AutoGradMode no_gradients(false);
     const Features outputs =
-        state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false, state_->parts.inputs).inputs);
+        state_->forward(ModelBatch(pattern, tensors, /*labelled=*/false, state_->parts.inputs, inputs_alone).inputs);
     names = outputs.names();
     return outputs.tensors();
   };

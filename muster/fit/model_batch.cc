@@ -61,8 +61,14 @@ std::vector<Expected> in_order(const std::vector<at::Tensor>& given, const Crite
 }  // namespace
 
 ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled,
-                       const InputsTaken& taken) {
+                       const InputsTaken& taken, bool inputs_alone) {
   if (it.names.empty()) {
+    if (taken.most > taken.count && tensors.size() > taken.count + (labelled ? 1 : 0)) {
+      throw invalid_argument("an element has ", tensors.size(), " tensors without names, and forward() takes ",
+                             taken.count, " to ", taken.most,
+                             ", so nobody knows which of them are inputs; give them names, by Dataset::named and "
+                             "label(), or as Features");
+    }
     const auto end = tensors.begin() + static_cast<ptrdiff_t>(std::min(taken.count, tensors.size()));
     inputs = Features(std::vector<std::string>(static_cast<size_t>(end - tensors.begin())), {tensors.begin(), end});
     targets = Features({}, {end, tensors.end()});
@@ -73,8 +79,11 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
   const size_t count = tensors.size();
   const auto plain =
       static_cast<size_t>(std::ranges::count_if(it.names, [](const std::string& name) { return !output_of(name); }));
-  const bool one_more = !labelled && !taken.by_name && (plain == taken.count + 1 || plain == taken.most + 1);
-  if (one_more && it.labels < 1 && plain <= taken.most) {
+  const bool may_be_either =
+      !labelled && !taken.by_name && it.labels < 1 && plain > taken.count && plain <= taken.most;
+  const bool one_more = !labelled && !taken.by_name && !may_be_either &&
+                        (plain == taken.count + 1 || plain == taken.most + 1);
+  if (may_be_either && !inputs_alone) {
     throw invalid_argument("the columns to predict are ", absl::StrJoin(it.names, ", "), ", but forward() takes ",
                            taken.count, " to ", taken.most,
                            " tensors, so the last one may be an input or the target; "

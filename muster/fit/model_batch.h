@@ -12,8 +12,10 @@ namespace muster {
 
 struct ModelBatch {
   // `labelled`: it has a target; else it may have one, which is found if it has names, or more tensors than the model
-  // takes. Of tensors without names the first ones are inputs. Throws Error{kInvalidArgument} if they cannot be.
-  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, const InputsTaken& taken);
+  // takes. Of tensors without names the first ones are inputs. `inputs_alone`: where a column could be an input or the
+  // target, it is an input. Throws Error{kInvalidArgument} if they cannot be.
+  ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensors, bool labelled, const InputsTaken& taken,
+             bool inputs_alone = false);
 
   // A target for each criterion, by the names of the outputs or in their order, and weights and masks: those of the
   // output, or else those of all. Throws Error{kInvalidArgument} for others.

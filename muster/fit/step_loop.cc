@@ -75,7 +75,8 @@ class LoopInStep : public StepLoop {
   }
 
   std::string position() const override {
-    if (!iterator_ || !strategy_.across().alone() || !std::holds_alternative<Dataset>(input_)) return {};
+    const auto* dataset = std::get_if<Dataset>(&input_);
+    if (!iterator_ || !strategy_.across().alone() || dataset == nullptr || has_generator(*dataset)) return {};
     try {
       return iterator_->position();
     } catch (const Error&) {  // such a sequence does not know it

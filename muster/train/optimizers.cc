@@ -25,7 +25,9 @@ constexpr double kNoMomentumYet = std::numeric_limits<double>::infinity();
 
 Sgd::Sgd(const SgdOptions& options) : RuleWith("sgd", {}, options) {
   if (options_.momentum != 0) {
-    add_slot({.name = "momentum", .initial = options_.dampening == 0 ? 0 : kNoMomentumYet});
+    // By another name: whoever goes on without dampening cannot begin with that mark.
+    const bool dampened = options_.dampening != 0;
+    add_slot({.name = dampened ? "dampened_momentum" : "momentum", .initial = dampened ? kNoMomentumYet : 0});
   }
   expect_not_negative("sgd", "momentum", options_.momentum);
   if (!(options_.dampening >= 0 && options_.dampening <= 1)) {

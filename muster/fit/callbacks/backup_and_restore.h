@@ -23,7 +23,7 @@ struct BackupAndRestoreOptions {
 // callbacks know what they knew then, if they are the same in the same order. On parameter servers nobody waits for a
 // slow disk: epochs that end while one is being saved, except the last, are left out. A job that ends takes its backup
 // away, and the directory if nothing else is in it. With steps_per_epoch one process goes on in the data, too. Limit:
-// several, parameter servers, and what a function makes begin with the first element again.
+// several, parameter servers, and what a function makes, a generator too, begin with the first element again.
 class BackupAndRestore : public Callback {
  public:
   explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -114,10 +115,16 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
 
 void EarlyStopping::on_train_end(Training& training, const Logs&) {
   if (best_weights_.empty()) return;
-  training.before_change();  // the last epoch may still be being saved, and is to be saved as it was
+  const std::vector<at::Tensor> best = std::exchange(best_weights_, {});
+  std::exception_ptr not_saved;
+  try {
+    training.before_change();  // the last epoch may still be being saved, and is to be saved as it was
+  } catch (...) {
+    not_saved = std::current_exception();
+  }
   std::vector<Variable> variables = weights_of(training.model);
-  for (size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
-  best_weights_.clear();
+  for (size_t i = 0; i < best.size(); ++i) variables[i].assign(best[i]);
+  if (not_saved) std::rethrow_exception(not_saved);
 }
 
 std::string EarlyStopping::memory() const { return best_.memory("EarlyStopping", {waited_}); }
