@@ -31,7 +31,6 @@ inline const std::map<std::string, std::string>& schemas() {
              "aten::mm(Tensor self, Tensor mat2) -> Tensor",
              "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
              "aten::relu(Tensor self) -> Tensor",
-             "aten::tanh(Tensor self) -> Tensor",
              "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] "
              "dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
              "aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
