@@ -62,14 +62,19 @@ TEST_F(FitWithBackup, GoesOnInTheDataWhereTheEpochBeforeHadEnded) {
   int number = 0;
   for (const Dataset& data : {data_.repeat(), shuffled.repeat(), shuffled.cache().repeat()}) {
     const std::string backup = in("backup" + std::to_string(++number));
-    Model whole = model(), lost = model(), again = model();
-    whole.fit(data, options({}));
-    EXPECT_THROW(lost.fit(data, options({BackupAndRestore({backup}), dies_in(2)})), Error);
+    double whole = 0;
+    {
+      Model trained = model();
+      trained.fit(data, options({}));
+      whole = weight_of(trained);
+    }
+    EXPECT_THROW(model().fit(data, options({BackupAndRestore({backup}), dies_in(2)})), Error);
+    Model trained = model();
 
-    const History history = again.fit(data, options({BackupAndRestore({backup})}));
+    const History history = trained.fit(data, options({BackupAndRestore({backup})}));
 
     EXPECT_THAT(history.epochs(), ElementsAre(2, 3));
-    EXPECT_NEAR(weight_of(again), weight_of(whole), 1e-6) << "data " << number;
+    EXPECT_NEAR(weight_of(trained), whole, 1e-6) << "data " << number;
   }
 }
 
