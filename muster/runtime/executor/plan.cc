@@ -11,6 +11,7 @@
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/executor/memory_orders.h"
 #include "muster/runtime/executor/plan_step.h"
+#include "muster/runtime/executor/shared_copies.h"
 #include "muster/runtime/gpu/fused_images.h"
 #include "muster/runtime/gpu/fused_steps.h"
 #include "muster/runtime/gpu/gpu_graph.h"
@@ -68,6 +69,7 @@ class Planner {
     if (!is_body_) take_first();
     hold_variables();
     find_last_uses();
+    share_copies(plan_, aliases_, recorded_);
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       const bool gpu = plan_.lane_torch_devices[lane].is_cuda(), records = gpu && GpuGraph::available();
       if (gpu && tuner_ != nullptr) fuse_activations(plan_.lanes[lane], program_);
