@@ -71,12 +71,4 @@ TEST(SharedCopies, AreCopiesIfTheVariableHasChangedBefore) {
   EXPECT_FALSE(is_shared(b, b.v, {}));
 }
 
-TEST(SharedCopies, AreCopiesIfTheyComeOut) {
-  TwoDevices b;
-  const ValueId view = b.op("aten::t", {testing_support::ref(b.v)}, kOther);
-  b.add_(b.v, b.relu(view, kOther));
-
-  EXPECT_FALSE(is_shared(b, b.v, {view}));
-}
-
 }  // namespace muster::shared_copies_test
