@@ -103,6 +103,11 @@ Variable make_table_of(at::Tensor weight, const EmbeddingOptions& options, const
   return table;
 }
 
+at::Tensor lookup_of_now(const Variable& table, const at::Tensor& ids, const LookupOptions& options) {
+  if (tracing() || table.state()->on_demand) return embedding_lookup(table, ids, options);
+  return embedding_lookup(table.value(), ids, options);
+}
+
 at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values) {
   if (values.sizes() == at::IntArrayRef({options.rows, options.dim})) return values;
   throw invalid_argument("table \"", options.name, "\": the values are ", spec_of(values).to_string(), ", expected [",

@@ -70,6 +70,9 @@ std::optional<Variable> make_table_at_once(const EmbeddingOptions& options);
 at::Tensor new_values(const EmbeddingOptions& options);
 // A table that has been a plain tensor until now, which gives its memory up.
 Variable make_table_of(at::Tensor weight, const EmbeddingOptions& options, const AdoptOptions& adopt);
+// In a traced function as the table says; outside of one in the value that it has at the moment, as a whole, since a
+// module that was trained can be called like any other. Rows on demand are looked up in functions alone.
+at::Tensor lookup_of_now(const Variable& table, const at::Tensor& ids, const LookupOptions& options);
 // Throws Error{kInvalidArgument} if they have not the sizes of the options.
 at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values);
 // Throws Error{kFailedPrecondition} if that is not the type of the table: a variable keeps the one that it has.
@@ -100,7 +103,7 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>>, public
   at::Tensor forward(const at::Tensor& ids) { return forward_bags(ids, {}); }
   // With a combiner: one row for each bag of ids.
   at::Tensor forward_bags(const at::Tensor& ids, const LookupOptions& options) const {
-    return table_ ? embedding_lookup(*table_, ids, options) : embedding_lookup(weight(), ids, options);
+    return table_ ? lookup_of_now(*table_, ids, options) : embedding_lookup(weight(), ids, options);
   }
   // Makes it a variable if it is none yet.
   const Variable& table() const {

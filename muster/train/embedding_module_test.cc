@@ -90,6 +90,17 @@ TEST_P(EmbeddingMadeBeforeTheScope, StandsInASequential) {
   EXPECT_TRUE(strategy_.run_here(forward, some_words()).allclose(expected, 1e-5, 1e-6));
 }
 
+TEST_P(EmbeddingMadeBeforeTheScope, IsCalledOutsideOfFunctionsWithItsValuesOfNow) {
+  torch::nn::Sequential net = sequential();
+  const ModuleVariables variables = adopt_in_scope(net);
+  Variable table = variables.at("0.weight");
+  table.assign(torch::ones({5, 3}));
+
+  const at::Tensor now = net->forward(some_words());
+
+  EXPECT_TRUE(now.allclose(net[1]->as<torch::nn::Linear>()->forward(torch::ones({2, 2, 3}))));
+}
+
 TEST_P(EmbeddingMadeBeforeTheScope, IsWhatTheStrategyMakesAModuleOf) {
   const Words before;
 

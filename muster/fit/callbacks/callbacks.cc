@@ -96,6 +96,7 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
   const bool improves = best_.improves(logs, "EarlyStopping");
   if (improves && options_.restore_best_weights) {
     best_weights_.clear();
+    best_epoch_ = training.epoch + 1;
     for (const Variable& variable : weights_of(training.model)) {
       best_weights_.push_back(variable.value().detach().clone());
     }
@@ -124,6 +125,9 @@ void EarlyStopping::on_train_end(Training& training, const Logs&) {
   }
   std::vector<Variable> variables = weights_of(training.model);
   for (size_t i = 0; i < best.size(); ++i) variables[i].assign(best[i]);
+  if (training.model.strategy().is_chief()) {
+    MUSTER_LOG(info) << "the weights of epoch " << best_epoch_ << ", of the best " << best_.monitor() << ", are back";
+  }
   if (not_saved) std::rethrow_exception(not_saved);
 }
 
@@ -132,6 +136,11 @@ std::string EarlyStopping::memory() const { return best_.memory("EarlyStopping",
 void EarlyStopping::remember(const std::string& memory) {
   const std::vector<int64_t> waited = best_.remember("EarlyStopping", memory, 1);
   if (!waited.empty()) waited_ = static_cast<int>(waited[0]);
+  if (!options_.restore_best_weights || !best_.best()) return;
+  MUSTER_LOG(warning) << "EarlyStopping: the weights of the best " << best_.monitor() << " so far, " << *best_.best()
+                      << ", went with the job that was lost; the best of the epochs from here on counts. ModelCheckpoint "
+                         "keeps the best of all";
+  best_ = BestSoFar(options_.monitor, options_.better, options_.min_delta);
 }
 
 ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {

@@ -31,8 +31,8 @@ struct EarlyStoppingOptions {
   int start_from_epoch = 0;          // those before it may be as they like
   std::optional<double> baseline{};  // what is better, but not than this, counts as no better, and is never the last
   // When the training ends. They are kept in this process meanwhile, which needs as much memory as the model: a job
-  // that is lost loses them, and what BackupAndRestore brings back is that of its own epochs. Error{kInvalidArgument}
-  // of fit() where a table makes its rows on demand.
+  // that is lost loses them, so the best begins anew where BackupAndRestore goes on. Error{kInvalidArgument} of fit()
+  // where a table makes its rows on demand.
   bool restore_best_weights = false;
 };
 class EarlyStopping : public Callback {
@@ -47,7 +47,7 @@ class EarlyStopping : public Callback {
  private:
   EarlyStoppingOptions options_;
   BestSoFar best_;
-  int waited_ = 0;
+  int waited_ = 0, best_epoch_ = 0;
   std::vector<at::Tensor> best_weights_{};
 };
 

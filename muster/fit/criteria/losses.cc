@@ -100,6 +100,19 @@ at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target) 
   return mean_beyond(elements(output, target), 1);
 }
 
+at::Tensor Loss::elements(const at::Tensor& output, const at::Tensor& target) const {
+  at::Tensor each = function_(output, target);
+  const bool is_square = each.dim() == 2 && each.size(0) == each.size(1) && each.size(0) > 1;
+  if (is_square && each.numel() > std::max(output.numel(), target.numel()) && output.dim() != target.dim() &&
+      output.numel() == target.numel()) {
+    throw invalid_argument("loss \"", name_, "\": the output is ", spec_of(output).to_string(), ", the target ",
+                           spec_of(target).to_string(), " and the loss ", spec_of(each).to_string(),
+                           ", as if each example were compared with every other one; expected output and target of one "
+                           "shape: squeeze(-1) or unsqueeze(-1) one of them");
+  }
+  return each;
+}
+
 at::Tensor Loss::counted(const at::Tensor& elements, const at::Tensor& target) const {
   if (!options_.ignored_class) return {};
   return target.ne(*options_.ignored_class).reshape(elements.sizes());

@@ -65,7 +65,8 @@ class Loss {
 
   // For each example, without a reduction; and for each element, of which weights and masks choose.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const;
-  at::Tensor elements(const at::Tensor& output, const at::Tensor& target) const { return function_(output, target); }
+  // Throws Error{kInvalidArgument} if a column and a row have become a square.
+  at::Tensor elements(const at::Tensor& output, const at::Tensor& target) const;
   // Of all examples, if the options have it.
   at::Tensor mean(const at::Tensor& output, const at::Tensor& target) const {
     return options_.mean ? options_.mean(output, target) : at::Tensor();

@@ -13,6 +13,7 @@ namespace {
 
 using testing_support::message_of;
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const at::Tensor kOutput = torch::tensor({{0.2F, 0.7F}, {0.9F, 0.4F}, {0.6F, 0.1F}});
@@ -249,6 +250,19 @@ TEST(Losses, OfClassesHaveAMeanThatIsThatOfAllOfThem) {
 TEST(Losses, MayBeLambdas) {
   const Loss loss = [](const at::Tensor& output, const at::Tensor& target) { return (output - target).abs().max(); };
   EXPECT_EQ(loss(torch::tensor({1.F, 5.F}), torch::zeros({2})).item<float>(), 5);
+}
+
+TEST(Losses, OfUsersDoNotCompareEachExampleWithEveryOtherByAccident) {
+  const Loss loss = [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square(); };
+
+  EXPECT_THAT(message_of([&] { loss(torch::ones({4, 1}), torch::ones({4})); }),
+              AllOf(HasSubstr("the output is float32[4, 1], the target float32[4] and the loss float32[4, 4]"),
+                    HasSubstr("squeeze(-1)")));
+  EXPECT_EQ(loss(torch::ones({4, 1}), torch::ones({4, 1})).numel(), 4);
+  const Loss of_pairs = [](const at::Tensor& output, const at::Tensor& target) {
+    return (output - output.t()).square() * (target == target.t());
+  };
+  EXPECT_EQ(of_pairs.elements(torch::ones({4, 1}), torch::ones({4, 1})).numel(), 16) << "somebody wants that";
 }
 
 }  // namespace

@@ -216,12 +216,26 @@ Metric::Parts Metric::parts_of(SumsAsGiven sums) {
 
 at::Tensor Metric::sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights,
                         Outputs kind) const {
-  return at::cat(parts_(output, target, weights, kind));
+  std::vector<at::Tensor> all;
+  add_sums(output, target, weights, kind, all);
+  return at::cat(all);
 }
 
 void Metric::add_sums(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs kind,
                       std::vector<at::Tensor>& all) const {
   const std::vector<at::Tensor> parts = parts_(output, target, weights, kind);
+  int64_t count = 0;
+  for (const at::Tensor& part : parts) {
+    if (part.dim() != 1) {
+      throw invalid_argument(metric_named(name_), ": its sums are ", spec_of(part).to_string(), ", expected [", length_,
+                             "]");
+    }
+    count += part.size(0);
+  }
+  if (count != length_) {
+    throw invalid_argument(metric_named(name_), " has given ", count, " sums of a batch, expected ", length_,
+                           ", the length that it was made with");
+  }
   all.insert(all.end(), parts.begin(), parts.end());
 }
 

@@ -14,6 +14,7 @@ namespace muster::metric_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing_support::message_of;
 
 const at::Tensor kSaid = torch::tensor({0.1F, 0.4F, 0.35F, 0.8F, 0.65F, 0.9F, 0.05F, 0.5F, 0.55F, 0.3F});
 const at::Tensor kTrue = torch::tensor({0.F, 0.F, 1.F, 1.F, 1.F, 1.F, 0.F, 1.F, 0.F, 0.F});
@@ -271,6 +272,22 @@ TEST(Metrics, OfRanksLookAtScoresAndNotAtProbabilitiesThatAreRoundedToOneNumber)
 
   const Logs logs = criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()});
   EXPECT_EQ(logs["top_k_accuracy"], 1);
+}
+
+TEST(Metrics, GiveAsManySumsAsTheyHaveSaid) {
+  const auto metric = [](const std::vector<int64_t>& sizes) {
+    return Metric(
+        "own", 2, [sizes](const at::Tensor&, const at::Tensor&, const at::Tensor&) { return torch::ones(sizes); },
+        [](const std::vector<double>& sums) { return sums[0]; });
+  };
+  const auto message = [&](const std::vector<int64_t>& sizes) {
+    return message_of([&] { metric(sizes).sums(kSaid, kTrue, kWeight); });
+  };
+
+  EXPECT_THAT(message({4}), HasSubstr("metric \"own\" has given 4 sums of a batch, expected 2"));
+  EXPECT_THAT(message({1}), HasSubstr("has given 1 sums of a batch"));
+  EXPECT_THAT(message({}), HasSubstr("its sums are float32[], expected [2]"));
+  EXPECT_EQ(metric({2}).sums(kSaid, kTrue, kWeight).numel(), 2);
 }
 
 TEST(Metrics, OfNothingAreNoError) {

@@ -104,7 +104,7 @@ std::set<std::string> variables_in(const CheckpointIndex& index);
 // The path without symbolic links. Throws Error{kPermissionDenied} if it is not below one of `roots`, or has "..".
 struct PathUse {
   const char* things = "checkpoints";
-  const char* allowed_by = "muster server --storage, LocalWorkerOptions::storage";
+  const char* allowed_by = "--storage of muster server and of muster run, LocalWorkerOptions::storage";
 };
 std::string path_below(const std::vector<std::string>& roots, const std::string& path, const PathUse& use = {});
 
