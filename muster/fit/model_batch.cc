@@ -74,7 +74,7 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
     targets = Features({}, {end, tensors.end()});
     return;
   }
-  // The last column is the target, unless label() has named others. Of data to predict it is, too, if it is one more
+  // The last column that has no weights is the target, unless label() has named others. Of data to predict it is, too, if it is one more
   // than forward() takes: what a model was trained with can be predicted.
   const size_t count = tensors.size();
   const auto plain =
@@ -89,16 +89,20 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
                            " tensors, so the last one may be an input or the target; "
                            "label() the target, or select() the inputs that have no default");
   }
-  const bool has_target = labelled || one_more;
-  const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, has_target ? 1 : 0));
-  if (count <= labels) {
-    throw invalid_argument("a model is trained with inputs and a target, but the dataset has only the column ",
+  const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, 0));
+  const bool is_last = labels == 0 && (labelled || one_more);
+  size_t target = count;
+  for (size_t i = 0; is_last && i < count; ++i) {
+    if (!output_of(it.names[i])) target = i;
+  }
+  if (is_last ? plain < 2 : count <= labels) {
+    throw invalid_argument("a model is trained with inputs and a target, but the columns of the dataset are only ",
                            absl::StrJoin(it.names, ", "));
   }
   std::vector<std::string> names[3];
   std::vector<at::Tensor> columns[3];
   for (size_t i = 0; i < count; ++i) {
-    const size_t kind = i + labels >= count ? 1 : output_of(it.names[i]) ? 2 : 0;
+    const size_t kind = i + labels >= count || i == target ? 1 : output_of(it.names[i]) ? 2 : 0;
     names[kind].push_back(it.names[i]);
     columns[kind].push_back(tensors[i]);
   }

@@ -225,8 +225,12 @@ TEST(Fit, WeighsExamplesAndClasses) {
   const auto by_class = trained({x, y}, {{1, 3.0}});
   const auto by_example = trained(Dataset::tensors({x, y, weights}).batch(8), {});
   const auto by_name = trained(named({x, weights, y}, {"x", "sample_weight", "y"}), {});
+  const auto as_in_keras = trained(named({x, y, weights}, {"x", "y", "sample_weight"}), {});
 
   EXPECT_TRUE(torch::allclose(by_class.first, by_example.first));
+  EXPECT_TRUE(torch::allclose(by_name.first, as_in_keras.first));
+  EXPECT_THAT(message_of([&] { trained(named({x, weights}, {"x", "sample_weight"}), {}); }),
+              HasSubstr("the columns of the dataset are only x, sample_weight"));
   EXPECT_NEAR(by_class.second, by_example.second, 1e-6);
   EXPECT_TRUE(torch::allclose(by_class.first, by_name.first));
 }
