@@ -25,26 +25,6 @@ namespace {
 
 constexpr const char* kBest = "fit.best.";  // in a checkpoint: the best of this number so far
 
-// Takes the lines of epochs from this one on out of a file of CsvLogger.
-void forget_epochs(const std::string& path, int first) {
-  std::ifstream in(path);
-  std::string kept, line;
-  bool forgot = false;
-  while (std::getline(in, line)) {
-    int epoch = 0;
-    const bool again = absl::SimpleAtoi(line.substr(0, line.find(',')), &epoch) && epoch >= first;
-    forgot = forgot || again;
-    if (!again) str_append(kept, line, "\n");
-  }
-  if (!forgot) return;
-  const std::string beside = path + ".tmp";  // whoever is killed now has not lost what it has
-  std::ofstream out(beside, std::ios::trunc);
-  out << kept << std::flush;
-  std::error_code refused;
-  if (out) std::filesystem::rename(beside, path, refused);
-  if (!out || refused) throw unavailable("CsvLogger: \"", path, "\" cannot be written");
-}
-
 // Those of the model and, where the optimizer keeps averages, what these have more: so averages are restored, too.
 std::vector<Variable> weights_of(const Model& model) {
   std::vector<Variable> all = model.variables().all();
@@ -209,36 +189,6 @@ void ModelCheckpoint::remember(const std::string& memory) {
 }
 
 void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
-
-void CsvLogger::on_train_begin(Training& training) {
-  begun_ = false;
-  if (!training.model.strategy().is_chief()) return;
-  const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
-  std::error_code refused;
-  if (!directory.empty()) std::filesystem::create_directories(directory, refused);
-  if (!std::ofstream(path_, std::ios::app)) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
-}
-
-void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
-  if (!training.model.strategy().is_chief()) return;
-  // A training that goes on after a backup adds to what it had written before.
-  std::error_code none;
-  if (!begun_ && training.epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) {
-    forget_epochs(path_, training.epoch);
-    begun_ = true;
-  }
-  std::ofstream out(path_, begun_ ? std::ios::app : std::ios::trunc);
-  if (!begun_) {
-    out << "epoch";
-    for (const auto& [name, value] : logs) out << "," << name;
-    out << "\n";
-  }
-  begun_ = true;
-  out << training.epoch;
-  for (const auto& [name, value] : logs) out << "," << in_all_digits(value);
-  out << "\n" << std::flush;
-  if (!out) throw unavailable("CsvLogger: \"", path_, "\" cannot be written");
-}
 
 TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(options)) {
   if (options_.histogram_freq < 0) {

@@ -15,6 +15,7 @@
 #include "muster/fit/callbacks/backup_and_restore.h"
 #include "muster/fit/callbacks/best_so_far.h"
 #include "muster/fit/callbacks/callback.h"
+#include "muster/fit/callbacks/csv_logger.h"
 #include "muster/fit/tensorboard/hparams.h"
 #include "muster/train/incremental_options.h"
 
@@ -86,21 +87,6 @@ class ModelCheckpoint : public Callback {
   double best_before_ = std::numeric_limits<double>::quiet_NaN();  // theirs
   bool went_on_ = false;
   std::map<std::string, std::string> metadata_{};
-};
-
-// A line for each epoch, the names in the first one. Goes on in the file if the training begins after the first epoch;
-// lines of epochs that it takes again, since they were lost before their backup, go. Makes the directory. Throws
-// Error{kUnavailable} for a file that cannot be written. It only watches.
-class CsvLogger : public Callback {
- public:
-  explicit CsvLogger(std::string path) : path_(std::move(path)) {}
-  bool only_watches() const override { return true; }
-  void on_train_begin(Training& training) override;
-  void on_epoch_end(Training& training, const Logs& logs) override;
-
- private:
-  std::string path_;
-  bool begun_ = false;  // by this training
 };
 
 struct TensorBoardOptions {

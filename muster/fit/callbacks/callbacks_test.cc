@@ -32,13 +32,7 @@ using ::testing::StartsWith;
 using testing_support::dies_in;
 using testing_support::events_below;
 
-class FitCallbacks : public testing_support::CallbacksTest {
- protected:
-  static std::string read_file(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-};
+class FitCallbacks : public testing_support::CallbacksTest {};
 
 TEST_F(FitCallbacks, ModelCheckpointKeepsTheNewest) {
   Model trained = model();
@@ -203,17 +197,6 @@ TEST_F(FitCallbacks, PrintAndWriteInTheChiefOnly) {
   for (const char* word : {"fit", "epoch", "loss"}) EXPECT_FALSE(log.contains(word)) << word;
   EXPECT_FALSE(std::filesystem::exists(in("log.csv")));
   EXPECT_FALSE(std::filesystem::exists(in("logs")));
-}
-
-TEST_F(FitCallbacks, CsvLoggerWritesALineForEachEpoch) {
-  const std::string path = in("log.csv");
-  Model trained = model();
-
-  trained.fit(data_, {.epochs = 2, .validation_data = data_, .callbacks = {CsvLogger(path)}, .verbose = 0});
-
-  EXPECT_THAT(read_file(path), StartsWith("epoch,loss,val_loss\n0,"));
-  EXPECT_THAT(read_file(path), HasSubstr("\n1,"));
-  EXPECT_THROW(trained.fit(data_, {.callbacks = {CsvLogger("/proc/no/log.csv")}, .verbose = 0}), Error);
 }
 
 TEST_F(FitCallbacks, TensorBoardHasAFileForEachKindOfData) {
@@ -390,55 +373,6 @@ TEST_F(FitCallbacks, EarlyStoppingBringsTheBestWeightsBack) {
 
   EXPECT_THAT(weights, SizeIs(4));
   EXPECT_EQ(weight_of(trained), weights[1]);
-}
-
-TEST_F(FitCallbacks, CsvHasAllDigits) {
-  Model trained = model();
-  Training training{.model = trained, .epochs = 1};
-  CsvLogger(in("all.csv")).on_epoch_end(training, {{"loss", 12345.678901}});
-  EXPECT_EQ(read_file(in("all.csv")), "epoch,loss\n0,12345.678901\n");
-}
-
-TEST_F(FitCallbacks, CsvMakesItsDirectoryAndGoesOnWhereATrainingDoes) {
-  Model trained = model();
-  Training training{.model = trained, .epochs = 4};
-  for (const int first : {0, 2}) {
-    CsvLogger logger(in("new/directory/log.csv"));
-    training.epoch = first;
-    logger.on_train_begin(training);
-    logger.on_epoch_end(training, {{"loss", first}});
-  }
-  EXPECT_EQ(read_file(in("new/directory/log.csv")), "epoch,loss\n0,0\n2,2\n");
-  EXPECT_THROW(CsvLogger("/proc/no/log.csv").on_train_begin(training), Error);
-}
-
-TEST_F(FitCallbacks, CsvHasOneLineForAnEpochThatWasLostBeforeItsBackup) {
-  Model trained = model();
-  Training training{.model = trained, .epochs = 4};
-  auto train = [&](int first, int end, double loss) {
-    CsvLogger logger(in("lost.csv"));
-    training.epoch = first;
-    logger.on_train_begin(training);
-    for (; training.epoch < end; ++training.epoch) logger.on_epoch_end(training, {{"loss", loss}});
-  };
-
-  train(0, 3, 1);  // of which the last has no backup
-  train(2, 4, 0.5);
-
-  EXPECT_EQ(read_file(in("lost.csv")), "epoch,loss\n0,1\n1,1\n2,0.5\n3,0.5\n");
-}
-
-TEST_F(FitCallbacks, CsvBeginsAnewWithEachTraining) {
-  Model trained = model();
-  Training training{.model = trained, .epochs = 1};
-  CsvLogger logger(in("anew.csv"));
-
-  for (const double loss : {1.0, 0.5}) {
-    logger.on_train_begin(training);
-    logger.on_epoch_end(training, {{"loss", loss}});
-  }
-
-  EXPECT_EQ(read_file(in("anew.csv")), "epoch,loss\n0,0.5\n");
 }
 
 TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {

@@ -1,0 +1,142 @@
+#include "muster/fit/callbacks/csv_logger.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "muster/base/log.h"
+#include "muster/base/status.h"
+#include "muster/fit/callbacks/best_so_far.h"
+#include "muster/fit/model.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kEpochColumn = "epoch";
+
+Error cannot_write(const std::string& path, const std::string& why) {
+  return unavailable("CsvLogger: \"", path, "\" cannot be written: ", why);
+}
+
+std::string quoted(const std::string& name) {
+  if (name.find_first_of(",\"\r\n") == std::string::npos) return name;
+  std::string text = "\"";
+  for (const char c : name) text += c == '"' ? "\"\"" : std::string(1, c);
+  return text + "\"";
+}
+
+std::string first_line(const std::vector<std::string>& columns) {
+  std::string line = kEpochColumn;
+  for (const std::string& name : columns) str_append(line, ",", quoted(name));
+  return line + "\n";
+}
+
+// What first_line() has written; a name in quotes may have several lines.
+std::vector<std::string> read_names(std::istream& in) {
+  std::vector<std::string> names(1);
+  bool in_quotes = false;
+  for (char c = 0; in.get(c);) {
+    if (c == '"') {
+      const bool is_a_quote = in_quotes && in.peek() == '"';
+      if (is_a_quote) names.back() += static_cast<char>(in.get());
+      if (!is_a_quote) in_quotes = !in_quotes;
+    } else if (in_quotes || (c != ',' && c != '\r' && c != '\n')) {
+      names.back() += c;
+    } else if (c == ',') {
+      names.emplace_back();
+    } else if (c == '\n') {
+      break;
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+CsvLogger::CsvLogger(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) throw invalid_argument("CsvLogger: no path, expected that of a file");
+}
+
+void CsvLogger::on_train_begin(Training& training) {
+  begun_ = false;
+  if (!training.model.strategy().is_chief()) return;
+  const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
+  std::error_code refused;  // said by the file, which cannot be made then
+  if (!directory.empty()) std::filesystem::create_directories(directory, refused);
+  write("", /*anew=*/false);
+}
+
+void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
+  if (!training.model.strategy().is_chief()) return;
+  if (!begun_) begin(training.epoch, logs);
+  begun_ = true;
+  warn_of_others(logs);
+  std::string line = std::to_string(training.epoch);
+  for (const std::string& name : columns_) {
+    const auto found = logs.find(name);
+    str_append(line, ",", found == logs.end() ? "" : in_all_digits(found->second));
+  }
+  write(line + "\n", /*anew=*/false);
+}
+
+void CsvLogger::begin(int epoch, const Logs& logs) {
+  columns_.clear();
+  left_out_.clear();
+  // A training that goes on after a backup adds to what it had written before.
+  std::error_code none;
+  if (epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) return go_on(epoch);
+  for (const auto& [name, value] : logs) columns_.push_back(name);
+  write(first_line(columns_), /*anew=*/true);
+}
+
+// Takes its columns from the file, and the lines of this epoch and later ones out of it.
+void CsvLogger::go_on(int epoch) {
+  std::ifstream in(path_);
+  columns_ = read_names(in);
+  if (columns_[0] != kEpochColumn) {
+    throw failed_precondition("CsvLogger: the first column of \"", path_, "\" is \"", columns_[0],
+                              "\", expected \"epoch\", as CsvLogger writes it, to go on with epoch ", epoch);
+  }
+  columns_.erase(columns_.begin());
+  std::string kept = first_line(columns_), line;
+  bool forgot = false;
+  while (std::getline(in, line)) {
+    int of_line = 0;
+    const bool again = absl::SimpleAtoi(line.substr(0, line.find(',')), &of_line) && of_line >= epoch;
+    forgot = forgot || again;
+    if (!again) str_append(kept, line, "\n");
+  }
+  if (!forgot) return;
+  const std::string beside = path_ + ".tmp";  // whoever is killed now has not lost what it has
+  std::ofstream out(beside, std::ios::trunc);
+  out << kept << std::flush;
+  if (!out) throw cannot_write(path_, std::strerror(errno));
+  std::error_code refused;
+  std::filesystem::rename(beside, path_, refused);
+  if (refused) throw cannot_write(path_, refused.message());
+}
+
+void CsvLogger::warn_of_others(const Logs& logs) {
+  std::vector<std::string> others;
+  for (const auto& [name, value] : logs) {
+    if (std::ranges::find(columns_, name) == columns_.end() && left_out_.insert(name).second) others.push_back(name);
+  }
+  if (others.empty()) return;
+  MUSTER_LOG(warning) << "CsvLogger: \"" << path_ << "\" has no column for " << absl::StrJoin(others, ", ")
+                      << ", which its first line does not name: left out";
+}
+
+void CsvLogger::write(const std::string& text, bool anew) {
+  std::ofstream out(path_, anew ? std::ios::trunc : std::ios::app);
+  out << text << std::flush;
+  if (!out) throw cannot_write(path_, std::strerror(errno));
+}
+
+}  // namespace muster
