@@ -18,6 +18,7 @@
 #include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/fit/autocast.h"
 #include "muster/fit/callbacks/audience.h"
+#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/criteria/criteria.h"
 #include "muster/fit/criteria/totals.h"
 #include "muster/fit/fit_display.h"
@@ -36,6 +37,10 @@ namespace muster {
 namespace {
 
 constexpr std::source_location kNoPlace;  // of functions that are ours: a user knows them by their names
+
+void expect_steps(const char* what, const char* option, std::optional<int64_t> steps) {
+  if (steps) expect_option(*steps >= 1, what, option, *steps, "1 or more");
+}
 
 // Its steps would be traced, and there is no end to them.
 void refuse_in_function(const char* what) {
@@ -265,10 +270,10 @@ Model::Model(ModelParts parts, CompileOptions options) {
 History Model::fit(const ModelInput& input, const FitOptions& options) {
   refuse_in_function("fit");
   State& state = *state_;
-  if (options.epochs < 0 || options.initial_epoch < 0 || (options.steps_per_epoch && *options.steps_per_epoch < 1)) {
-    throw invalid_argument("fit: epochs ", options.epochs, " from ", options.initial_epoch, ", steps_per_epoch ",
-                           options.steps_per_epoch.value_or(0), ", expected no negative ones, and at least one step");
-  }
+  expect_option(options.epochs >= 0, "fit", "epochs", options.epochs, "0 or more");
+  expect_option(options.initial_epoch >= 0, "fit", "initial_epoch", options.initial_epoch, "0 or more");
+  expect_steps("fit", "steps_per_epoch", options.steps_per_epoch);
+  expect_steps("fit", "validation_steps", options.validation_steps);
   std::variant<Dataset, ModelInput::Make> data = input.batched(options.batch_size, options.shuffle);
   if (options.steps_per_epoch && input.is_tensors()) data = std::get<Dataset>(data).repeat();
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
@@ -370,6 +375,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
 
 Logs Model::evaluate(const ModelInput& input, const EvaluateOptions& options) {
   refuse_in_function("evaluate");
+  expect_steps("evaluate", "steps", options.steps);
   return state_->evaluate(input.batched(options.batch_size, /*shuffle=*/false), options.steps,
                           input.batches(options.batch_size));
 }
@@ -383,6 +389,7 @@ at::Tensor Model::predict(const ModelInput& inputs, const EvaluateOptions& optio
 
 Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& options) {
   refuse_in_function("predict");
+  expect_steps("predict", "steps", options.steps);
   const std::variant<Dataset, ModelInput::Make> data = inputs.batched(options.batch_size, /*shuffle=*/false);
   if (!options.steps) refuse_endless(data, "predict: the dataset has no end, so a number of steps is needed");
   const auto* given = std::get_if<Dataset>(&data);

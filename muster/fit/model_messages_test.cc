@@ -9,6 +9,7 @@
 namespace muster::model_messages_test {
 namespace {
 
+using testing_support::error_of;
 using testing_support::message_of;
 
 using ::testing::AllOf;
@@ -166,6 +167,21 @@ TEST(ModelMessages, RefuseToTrainWhileAFunctionIsTraced) {
   EXPECT_THAT(traced([&] { model.predict(x); }), HasSubstr("predict in a traced function"));
   EXPECT_THAT(traced([&] { model.train_on_batch(x, y); }), HasSubstr("train_on_batch in a traced function"));
   EXPECT_THAT(traced([&] { model.test_on_batch(x, y); }), HasSubstr("test_on_batch in a traced function"));
+}
+
+TEST(ModelMessages, NameTheOptionThatIsNoNumberOfStepsOrEpochs) {
+  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  const at::Tensor x = torch::ones({4, 2});
+  const ModelInput data{x, torch::ones({4, 1})};
+  const auto fitted = [&](const FitOptions& options) { return error_of([&] { model.fit(data, options); }); };
+
+  EXPECT_EQ(fitted({.epochs = -1}), "fit: epochs is -1, expected 0 or more");
+  EXPECT_EQ(fitted({.initial_epoch = -3}), "fit: initial_epoch is -3, expected 0 or more");
+  EXPECT_EQ(fitted({.steps_per_epoch = 0}), "fit: steps_per_epoch is 0, expected 1 or more");
+  EXPECT_EQ(fitted({.validation_data = data, .validation_steps = 0}), "fit: validation_steps is 0, expected 1 or more");
+  EXPECT_EQ(error_of([&] { model.evaluate(data, {.steps = 0}); }), "evaluate: steps is 0, expected 1 or more");
+  EXPECT_EQ(error_of([&] { model.evaluate(data, {.steps = -2}); }), "evaluate: steps is -2, expected 1 or more");
+  EXPECT_EQ(error_of([&] { model.predict(x, {.steps = -2}); }), "predict: steps is -2, expected 1 or more");
 }
 
 TEST(ModelMessages, SayHowAParameterIsFrozen) {

@@ -307,7 +307,7 @@ TEST(Fit, RefusesWhatCannotBeTrained) {
   EXPECT_THAT(message_of([&] { model.fit(Dataset::tensors({line.x}).batch(4)); }),
               HasSubstr("elements (inputs, target)"));
   EXPECT_THAT(message_of([&] { model.fit(line.batches().take(0)); }), HasSubstr("empty"));
-  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs -1"));
+  EXPECT_THAT(message_of([&] { model.fit(line.batches(), {.epochs = -1}); }), HasSubstr("epochs is -1"));
   EXPECT_THAT(message_of([&] { model.evaluate(line.batches().repeat()); }), HasSubstr("number of steps"));
   EXPECT_THAT(message_of([&] { model.predict(line.batches().repeat()); }), HasSubstr("number of steps"));
 }
