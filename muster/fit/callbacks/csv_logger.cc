@@ -32,13 +32,13 @@ std::string quoted(const std::string& name) {
   return text + "\"";
 }
 
-std::string first_line(const std::vector<std::string>& columns) {
+std::string line_of_names(const std::vector<std::string>& columns) {
   std::string line = kEpochColumn;
   for (const std::string& name : columns) str_append(line, ",", quoted(name));
   return line + "\n";
 }
 
-// What first_line() has written; a name in quotes may have several lines.
+// What line_of_names() has written; a name in quotes may have several lines.
 std::vector<std::string> read_names(std::istream& in) {
   std::vector<std::string> names(1);
   bool in_quotes = false;
@@ -93,7 +93,7 @@ void CsvLogger::begin(int epoch, const Logs& logs) {
   std::error_code none;
   if (epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) return go_on(epoch);
   for (const auto& [name, value] : logs) columns_.push_back(name);
-  write(first_line(columns_), /*anew=*/true);
+  write(line_of_names(columns_), /*anew=*/true);
 }
 
 // Takes its columns from the file, and the lines of this epoch and later ones out of it.
@@ -105,7 +105,7 @@ void CsvLogger::go_on(int epoch) {
                               "\", expected \"epoch\", as CsvLogger writes it, to go on with epoch ", epoch);
   }
   columns_.erase(columns_.begin());
-  std::string kept = first_line(columns_), line;
+  std::string kept = line_of_names(columns_), line;
   bool forgot = false;
   while (std::getline(in, line)) {
     int of_line = 0;

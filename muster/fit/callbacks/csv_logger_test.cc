@@ -129,10 +129,7 @@ TEST_F(FitWithCsvLogger, QuotesNamesAndKnowsThemAgain) {
 TEST_F(FitWithCsvLogger, GoesOnInNoFileOfAnotherKind) {
   write("7,8\n9,10\n");
 
-  EXPECT_THAT(error_of(StatusCode::kFailedPrecondition,
-                       [&] {
-                         train(1, {{{"loss", 1}}});
-                       }),
+  EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, [&] { train(1, {{{"loss", 1}}}); }),
               AllOf(HasSubstr("the first column of \"" + path_ + "\" is \"7\""), HasSubstr("expected \"epoch\"")));
   EXPECT_EQ(written(), "7,8\n9,10\n");
 }
@@ -141,9 +138,8 @@ TEST_F(FitWithCsvLogger, SaysBeforeTheFirstEpochWhyItCannotWrite) {
   bool begun = false;
   const LambdaCallback watch({.on_epoch_begin = [&](Training&) { begun = true; }});
   const auto refused = [&](const std::string& path) {
-    return error_of(StatusCode::kUnavailable, [&] {
-      model_.fit(data_, {.callbacks = {watch, CsvLogger(path)}, .verbose = 0});
-    });
+    return error_of(StatusCode::kUnavailable,
+                    [&] { model_.fit(data_, {.callbacks = {watch, CsvLogger(path)}, .verbose = 0}); });
   };
   write("no directory");
 
