@@ -13,7 +13,10 @@ Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Trainin
   const bool on_servers = strategy.servers() != nullptr;
   // Of several processes each sees steps of its own.
   const bool alone = !on_servers && strategy.across().alone();
+  size_t number = 0;
   for (const Callbacks::Any& callback : callbacks) {
+    if (callback.operator->() == nullptr) throw invalid_argument("fit: callback ", number, " is null, expected one");
+    ++number;
     if (on_servers && callback->wants_steps()) {
       throw invalid_argument(
           "fit: Batch-level `Callback`s are not supported with ParameterServerStrategy, whose workers do not wait for "

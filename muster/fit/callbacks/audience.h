@@ -15,7 +15,7 @@ namespace muster {
 // another thread. For one thread; `training` is there as long as this is.
 class Audience {
  public:
-  // Throws Error{kInvalidArgument} for a callback of steps on parameter servers.
+  // Throws Error{kInvalidArgument} for a callback of steps on parameter servers, and for one that is null.
   Audience(const Callbacks& callbacks, const Strategy& strategy, Training& training);
   // Tells all of them that fit() is left, if it has begun.
   ~Audience();

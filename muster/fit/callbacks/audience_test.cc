@@ -101,6 +101,18 @@ TEST_F(TheAudience, WatchesOnServersWhatThereWasWhileTheTrainingGoesOn) {
   EXPECT_THAT(beside_, ElementsAre("b begins", "b sees epoch 0, steps 0", "b ends", "b is left"));
 }
 
+TEST_F(TheAudience, IsRefusedIfOneOfItIsNull) {
+  Callbacks callbacks{Listens("a", heard_)};
+  callbacks.add(std::shared_ptr<EarlyStopping>());
+  const at::Tensor x = torch::ones({4, 2});
+
+  EXPECT_EQ(testing_support::error_of([&] {
+              model_.fit({x, torch::ones({4, 1})}, {.callbacks = callbacks, .verbose = 0});
+            }),
+            "fit: callback 1 is null, expected one");
+  EXPECT_THAT(heard_, ElementsAre());
+}
+
 TEST_F(TheAudience, IsNotLeftBeforeItHasBegun) {
   { const Audience audience({Listens("a", heard_)}, Strategy(), training_); }
 
