@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -35,6 +37,7 @@ EventFile::EventFile(const std::string& directory) {
   std::filesystem::create_directories(directory, ignored);
   path_ = (std::filesystem::path(directory) / file_name()).string();
   out_.open(path_, std::ios::binary);
+  check();
   proto::Event event;
   event.set_file_version("brain.Event:2");
   add(std::move(event));
@@ -50,12 +53,16 @@ void EventFile::add(proto::Event event) {
   out_.write(head.data(), head.size());
   out_ << bytes;
   out_.write(tail.data(), tail.size());
-  if (!out_) throw unavailable("events for TensorBoard: \"", path_, "\" cannot be written");
+  check();
 }
 
 void EventFile::flush() {
   out_ << std::flush;
-  if (!out_) throw unavailable("events for TensorBoard: \"", path_, "\" cannot be written");
+  check();
+}
+
+void EventFile::check() const {
+  if (!out_) throw unavailable("events for TensorBoard: \"", path_, "\" cannot be written: ", std::strerror(errno));
 }
 
 }  // namespace muster

@@ -26,6 +26,8 @@ class EventFile {
   static double now();  // in seconds since 1970, as events say it
 
  private:
+  void check() const;  // right after what may have failed: errno says why
+
   std::string path_;
   std::ofstream out_;
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "muster/base/status.h"
+#include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/fit/event.pb.h"
 #include "muster/fit/test_events.h"
@@ -10,6 +11,7 @@
 namespace muster::event_file_test {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::SizeIs;
 using testing_support::events_in;
 using testing_support::ScopedDirectory;
@@ -37,7 +39,11 @@ TEST(EventFile, OfOneDirectoryHasANameOfItsOwn) {
   const ScopedDirectory directory;
   const EventFile one(directory.path()), other(directory.path());
   EXPECT_NE(one.path(), other.path());
-  EXPECT_THROW(EventFile("/proc/nowhere"), Error);
+}
+
+TEST(EventFile, SaysWhyItCannotBeWritten) {
+  EXPECT_THAT(testing_support::error_of(StatusCode::kUnavailable, [] { const EventFile file("/proc/nowhere"); }),
+              EndsWith("cannot be written: No such file or directory"));
 }
 
 }  // namespace
