@@ -359,9 +359,10 @@ Auc::Auc(const AucOptions& options)
           [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
             const auto [p, y, w] = flat(options.name, output, target, weights);
             // Between 0 and 1 in equal steps; the lowest is below all, the highest above. An example counts for all
-            // thresholds below it, which are added up in the end.
+            // thresholds below it, which are added up in the end. What is no number is above none of the others.
             const auto last = static_cast<double>(options.thresholds - 1);
-            const at::Tensor bucket = (p * last).ceil().clamp(1, last).to(at::kLong) - 1;
+            const at::Tensor score = p.masked_fill(p.ne(p), 0);
+            const at::Tensor bucket = (score * last).ceil().clamp(1, last).to(at::kLong) - 1;
             const at::Tensor none = at::zeros({options.thresholds}, w.options());
             return at::cat({none.index_add(0, bucket, w * y), none.index_add(0, bucket, w * (1 - y))});
           },

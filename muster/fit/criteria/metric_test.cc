@@ -46,6 +46,21 @@ TEST(Metrics, OfProbabilitiesAreThoseOfKerasWithAndWithoutWeights) {
   EXPECT_NEAR(result(Accuracy(), kSaid, kTrue, kWeight), 0.6521739, 1e-6);
 }
 
+TEST(Metrics, OfProbabilitiesTakeWhatIsNoNumberForTheSmallest) {
+  const double no_number = std::numeric_limits<double>::quiet_NaN();
+  at::Tensor some = kSaid.clone(), smallest = kSaid.clone();
+  for (const int64_t place : {3, 8}) {  // one that is true, and one that is not
+    some[place] = no_number;
+    smallest[place] = 0;
+  }
+
+  for (const Metric& metric : std::vector<Metric>{Auc(), Auc({.precision_recall = true}), Precision(), Recall()}) {
+    EXPECT_EQ(result(metric, some, kTrue), result(metric, smallest, kTrue)) << metric.name();
+  }
+  EXPECT_NE(result(Auc(), some, kTrue), result(Auc(), kSaid, kTrue));
+  EXPECT_NO_THROW(result(Auc(), torch::full_like(kSaid, no_number), kTrue));
+}
+
 TEST(Metrics, OfNumbersAreThoseOfKeras) {
   EXPECT_NEAR(result(RootMeanSquaredError(), kSaid, kTrue), 0.3754997, 1e-6);
   EXPECT_NEAR(result(RootMeanSquaredError(), kSaid, kTrue, kWeight), 0.3968627, 1e-6);
