@@ -156,6 +156,13 @@ at::Tensor confusion_of_classes(const F1Options& options, const at::Tensor& outp
   return at::cat({of_classes(said * y), of_classes(said * (1 - y)), of_classes((1 - said) * y)});
 }
 
+// The sum of the squares of what values differ from their mean, of their sum, that of their squares, and of their
+// weights. A difference that is no more than the rounding of these sums, or of targets of float32, is none.
+double spread_of(double sum, double squares, double weights) {
+  const double spread = squares - ratio(sum * sum, weights);
+  return spread <= 1e-12 * squares ? 0 : spread;
+}
+
 double f1_of(double right, double wrong, double missed) { return ratio(2 * right, 2 * right + wrong + missed); }
 
 double average_f1(const F1Options& options, const std::vector<double>& sums) {
@@ -412,8 +419,8 @@ R2Score::R2Score(const R2Options& options)
               return spread == 0 ? (errors == 0 ? 1.0 : 0.0) : 1 - errors / spread;
             };
             for (size_t i = 0; i < outputs; ++i) {
-              const double errors = sums[i], sum = sums[outputs + i];
-              const double spread = sums[2 * outputs + i] - ratio(sum * sum, sums[3 * outputs + i]);
+              const double errors = sums[i];
+              const double spread = spread_of(sums[outputs + i], sums[2 * outputs + i], sums[3 * outputs + i]);
               scores += score(errors, spread);
               all_errors += errors;
               all_spread += spread;

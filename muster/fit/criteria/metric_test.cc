@@ -244,6 +244,23 @@ TEST(Metrics, OfSpreadAreThoseOfKerasForSeveralValues) {
               HasSubstr("R2Score({.outputs = 3}) is the mean of those of each"));
 }
 
+TEST(Metrics, OfSpreadAreNothingWhereTargetsAreAllAlike) {
+  for (const double target : {0.1, 0.3, 3.7, -1234.5678}) {
+    const at::Tensor wanted = torch::full({1001, 1}, target),
+                     said = wanted + torch::linspace(-1, 1, 1001).view({-1, 1});
+    const at::Tensor weights = torch::linspace(0.1, 2, 1001);
+    const at::Tensor constant = torch::cat({wanted, said}, 1), guessed = torch::cat({said, said}, 1);
+
+    EXPECT_EQ(result(R2Score(), said, wanted), 0) << target;
+    EXPECT_EQ(result(R2Score(), said, wanted, weights), 0) << target;
+    EXPECT_EQ(result(R2Score(), wanted, wanted), 1) << target;
+    EXPECT_EQ(result(R2Score({.outputs = 2}), guessed, constant, weights), 0.5) << "of 0 and 1, for " << target;
+  }
+  const at::Tensor close = 1000 + torch::linspace(0, 0.1, 11);
+  EXPECT_NEAR(result(R2Score(), close + 0.1, close), -9, 0.1) << "float32 tells these apart";
+  EXPECT_EQ(result(R2Score(), close, close), 1);
+}
+
 TEST(Metrics, OfOverlapLeaveOutWhatIsNoClass) {
   const at::Tensor said = torch::tensor({0, 2, 2, 1, 1, 2}), wanted = torch::tensor({0, 1, 2, 1, 0, 2});
   const at::Tensor weights = torch::tensor({1.F, 2.F, .5F, 1.F, 3.F, 1.F});
