@@ -189,13 +189,25 @@ void save(const std::vector<NamedTensor>& tensors, const std::string& file, cons
                            ", expected a floating-point type");
   }
   NamedTensors values;
+  std::vector<std::string> wrong;
   for (const auto& [name, tensor] : tensors) {
     const auto state = variable_of(tensor).state;
     at::Tensor value = state ? Variable(state).value() : tensor;
     PlainTensors plain;
     value = value.detach();
-    if (options.dtype && is_real_float(value.scalar_type())) value = value.to(*options.dtype);
+    if (options.dtype && is_real_float(value.scalar_type()) && value.scalar_type() != *options.dtype) {
+      at::Tensor converted = value.to(*options.dtype);
+      if (!has_room(*as_ordinary(value), *as_ordinary(converted))) {
+        wrong.push_back(str_cat("\"", name, "\" is ", spec_of_weight(value).to_string(),
+                                ": it has values that are too large for ", spec_of_weight(converted).to_string()));
+      }
+      value = std::move(converted);
+    }
     values.emplace_back(name, std::move(value));
+  }
+  if (!wrong.empty()) {
+    throw invalid_argument("file \"", file, "\": ", first_ten(wrong),
+                           "; nothing is written (SaveWeightsOptions::dtype is a type that has room for all)");
   }
   std::map<std::string, std::string> metadata = options.metadata;
   metadata.emplace("format", "pt");  // without it, some of those that read such files for PyTorch do not

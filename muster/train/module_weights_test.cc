@@ -321,6 +321,30 @@ TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveAreRefusedWhereTheyCannotBeConvert
               AllOf(HasSubstr("expected float8_e4m3fn[1]"), HasSubstr("values of other types are not converted")));
 }
 
+TEST_F(ModuleWeights, AreNotWrittenInATypeThatHasNoRoomForThem) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  torch::nn::Module module;
+  module.register_buffer("large", torch::tensor({1.0F, 1e6F}));
+  module.register_buffer("infinite", torch::tensor({1.0F, infinity, std::numeric_limits<float>::quiet_NaN()}));
+  module.register_buffer("count", torch::tensor({1'000'000}));
+  for (const at::ScalarType type : {at::kHalf, kE4M3, kE5M2}) {
+    const Status status = caught([&] { save_safetensors(module, file_, {.dtype = type}); });
+
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << type;
+    EXPECT_THAT(
+        status.message(),
+        AllOf(HasSubstr(file_), HasSubstr("\"large\" is float32[2]: it has values that are too large for float"),
+              ::testing::Not(HasSubstr("infinite")), ::testing::Not(HasSubstr("count"))));
+    EXPECT_FALSE(std::filesystem::exists(file_)) << type;
+  }
+
+  save_safetensors(module, file_, {.dtype = at::kBFloat16});
+
+  const at::Tensor infinite = read_weight(SafetensorsFile(file_), "infinite").to(at::kFloat);
+  EXPECT_EQ(infinite[1].item<float>(), infinity);
+  EXPECT_TRUE(infinite[2].isnan().item<bool>());
+}
+
 TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveComeBackAsTheyWere) {
   torch::nn::Module saved, loaded;
   const at::Tensor numbers = torch::tensor({1, 2, 7});
