@@ -126,10 +126,11 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>>, public
     EmbeddingImpl(options_, values()).save(archive);
   }
   void load(torch::serialize::InputArchive& archive) override {
-    if (!table_) return Base::load(archive);
     EmbeddingImpl loaded(options_, weight().detach());
-    loaded.load(archive);
-    table_->assign(checked_values(options_, loaded.values()));
+    loaded.Base::load(archive);
+    const at::Tensor values = checked_values(options_, loaded.values());  // before this one is changed
+    if (!table_) return Base::load(archive);
+    table_->assign(values);
   }
   void to(c10::Device device, at::ScalarType type, bool non_blocking = false) override {
     if (!table_) return Base::to(device, type, non_blocking);
