@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/fit/model.h"
@@ -29,6 +31,16 @@ TEST(ModelMessages, NameTheLossWhoseLabelIsNoClass) {
                 expected("has 3, expected at least 0 and below 3"));
     EXPECT_THAT(message_of([&] { model.evaluate({x, -three}); }), expected("has -3, expected at least 0 and below 3"));
     EXPECT_THAT(message_of([&] { model.train_on_batch({x, three}); }), expected("has 3, expected"));
+    // Far from all classes, as what nobody has written or a wrong column is.
+    for (const at::Tensor& far :
+         {torch::full({4}, std::numeric_limits<int64_t>::min()), torch::full({4}, std::numeric_limits<int64_t>::max()),
+          torch::full({4}, 1e30), torch::full({4}, -1e30, torch::kDouble)}) {
+      const at::Tensor one_of_them = torch::cat({torch::ones({3}, far.options()), far.narrow(0, 0, 1)});
+      for (const at::Tensor& y : {far, one_of_them}) {
+        EXPECT_THAT(message_of([&] { model.fit({x, y}, {.verbose = 0}); }), expected("at least 0 and below 3")) << far;
+        EXPECT_THAT(message_of([&] { model.evaluate({x, y}); }), expected("at least 0 and below 3")) << far;
+      }
+    }
   }
 }
 

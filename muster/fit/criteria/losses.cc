@@ -227,8 +227,13 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
   static constexpr const char* kName = "sparse_categorical_cross_entropy";
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::min();  // no class stands for "do not count"
   check_smoothing(kName, options.label_smoothing);
-  const auto classes_in = [](const at::Tensor& output, const at::Tensor& target) {
-    return whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
+  const bool ignores = options.ignore_class.has_value();
+  const auto classes_in = [ignores](const at::Tensor& output, const at::Tensor& target) {
+    const at::Tensor classes = whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
+    // A label may be that number, or a floating one too large for any integer, which becomes it: as little a class as
+    // the next one, which is refused.
+    const bool may_be_none = target.scalar_type() == at::kLong || at::isFloatingType(target.scalar_type());
+    return may_be_none && !ignores ? classes.clamp_min(kNone + 1) : classes;
   };
   // Libtorch divides the losses of each example, however few, among all threads, which takes longer than these do; and
   // the gradients again. It does not do so with their mean. Half of the digits would be too few for that.
