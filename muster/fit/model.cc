@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <source_location>
 
 #include "muster/base/log.h"
@@ -81,7 +82,12 @@ at::Tensor table_of(const std::map<int64_t, double>& class_weight) {
   const int64_t last = class_weight.rbegin()->first;
   if (last > 1'000'000) throw invalid_argument("class_weight: of class ", last, ", expected at most 1,000,000");
   at::Tensor table = at::ones({last + 2});
-  for (const auto& [number, weight] : class_weight) table[number] = weight;
+  for (const auto& [number, weight] : class_weight) {
+    if (!std::isfinite(weight) || weight < 0) {
+      throw invalid_argument("class_weight: of class ", number, " it is ", weight, ", expected a number of 0 or more");
+    }
+    table[number] = weight;
+  }
   return table;
 }
 

@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -330,13 +331,18 @@ Criteria::Criteria(std::vector<std::string> outputs, const PerOutput<Loss>& loss
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool has_loss = loss_of[i] != nullptr && *loss_of[i];
     const bool has_metrics = metrics_of[i] != nullptr && !metrics_of[i]->empty();
+    const double weight = weight_of[i] != nullptr ? *weight_of[i] : 1;
+    if (!std::isfinite(weight) || weight < 0) {
+      throw invalid_argument("compile: loss_weights of output \"", outputs_[i], "\" is ", weight,
+                             ", expected a number of 0 or more");
+    }
     if (!has_loss && !has_metrics) continue;
     any_loss = any_loss || has_loss;
     all_.push_back({.output = outputs_[i],
                     .place = i,
                     .prefix = outputs_.size() > 1 ? outputs_[i] + "_" : "",
                     .loss = has_loss ? *loss_of[i] : Loss(),
-                    .weight = weight_of[i] != nullptr ? *weight_of[i] : 1,
+                    .weight = weight,
                     .metrics = has_metrics ? *metrics_of[i] : MetricList()});
   }
   if (!any_loss) throw invalid_argument("compile: no loss; such as muster::mean_squared_error");
