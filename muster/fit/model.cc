@@ -362,6 +362,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       if (taken == 0) break;  // it has ended with the epoch before
     }
     totals.add_others(state.strategy.across(), state.length());
+    if (totals.examples() == 0) throw out_of_range("fit: there are no examples in the data, whose batches are empty");
     training.examples = examples_before + static_cast<int64_t>(totals.examples());
     logs = totals.logs(*state.criteria());
     if (validation) {
@@ -443,6 +444,11 @@ Logs Model::train_on_batch(const ModelInput& batch) {
     throw failed_precondition("train_on_batch: a step of this model takes ", batches,
                               " batches (accumulate), and nothing is kept from call to call; expected a dataset with "
                               "as many");
+  }
+  // A step of no examples would still move what decays. Of several processes others may have some.
+  const bool alone = !state.strategy.servers() && state.strategy.across().alone();
+  if (alone && batch.is_tensors() && batch.batches(/*batch_size=*/1) == 0) {
+    throw out_of_range("train_on_batch: there are no examples");
   }
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);

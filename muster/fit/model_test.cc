@@ -17,6 +17,7 @@
 namespace muster {
 namespace {
 
+using testing_support::caught;
 using testing_support::message_of;
 
 using ::testing::AllOf;
@@ -348,6 +349,30 @@ TEST(Fit, SaysThatThereAreNoExamples) {
   const Dataset none = Line().batches().filter([](const at::Tensor& x, const at::Tensor&) { return x.sum() > 1e9; });
   EXPECT_THAT(message_of([&] { model.train_on_batch(none); }), HasSubstr("train_on_batch: there is no batch"));
   EXPECT_THAT(message_of([&] { model.test_on_batch(none); }), HasSubstr("there are no examples"));
+}
+
+TEST(Fit, TakesNoStepOfNoExamples) {
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  const at::Tensor x = torch::ones({0, 3}), y = torch::ones({0, 1});
+
+  const Status trained = caught([&] { model.train_on_batch(x, y); });
+  const Status tested = caught([&] { model.test_on_batch(x, y); });
+
+  for (const Status& status : {trained, tested}) {
+    EXPECT_EQ(status.code(), StatusCode::kOutOfRange) << status;
+    EXPECT_THAT(status.message(), HasSubstr("there are no examples"));
+  }
+  EXPECT_EQ(model.optimizer().iterations(), 0);
+}
+
+TEST(Fit, SaysThatBatchesAreAllEmpty) {
+  Model model = compile(small_net(), {.loss = mean_squared_error});
+  const Dataset empty = Dataset::from_tensors({torch::ones({0, 3}), torch::ones({0, 1})});
+
+  const Status status = caught([&] { model.fit(empty, {.verbose = kQuiet}); });
+
+  EXPECT_EQ(status.code(), StatusCode::kOutOfRange) << status;
+  EXPECT_THAT(status.message(), HasSubstr("fit: there are no examples"));
 }
 
 TEST(Fit, SaysWhichBatchDoesNotFit) {
