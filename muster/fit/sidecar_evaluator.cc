@@ -12,6 +12,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/train/checkpoints.h"
 
@@ -87,6 +88,17 @@ class SidecarEvaluator::Best {
 SidecarEvaluator::SidecarEvaluator(Model model, ModelInput data, SidecarEvaluatorOptions options)
     : model_(std::move(model)), data_(std::move(data)), options_(std::move(options)) {
   if (options_.directory.empty()) throw invalid_argument("SidecarEvaluator: no directory of checkpoints");
+  constexpr const char* kWhose = "SidecarEvaluator";
+  if (options_.max_evaluations) {
+    expect_option(*options_.max_evaluations >= 0, kWhose, "max_evaluations", *options_.max_evaluations, "0 or more");
+  }
+  expect_option(options_.patience.count() >= 0, kWhose, "patience", options_.patience.count(), "0 s or more");
+  if (options_.first_within) {
+    const int64_t within = options_.first_within->count();
+    expect_option(within >= 0, kWhose, "first_within", within, "0 s (it is there) or more");
+  }
+  const int64_t look_every = options_.look_every.count();
+  expect_option(look_every > 0, kWhose, "look_every", look_every, "1 ms or more");
   auto place_of = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
   if (!options_.best.empty() && place_of(options_.best) == place_of(options_.directory)) {
     throw invalid_argument("SidecarEvaluator: best \"", options_.best,
@@ -96,13 +108,16 @@ SidecarEvaluator::SidecarEvaluator(Model model, ModelInput data, SidecarEvaluato
 
 std::optional<int64_t> SidecarEvaluator::wait_for_another(std::optional<int64_t> last) const {
   const auto begin = std::chrono::steady_clock::now();
+  const std::optional<std::chrono::seconds> most = last ? options_.patience : options_.first_within;
+  const auto end = most ? std::optional(begin + *most) : std::nullopt;
   auto reminder = begin;
   while (true) {
     const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();
     if (!present.empty() && (!last || present.back().step > *last)) return present.back().step;
     const auto now = std::chrono::steady_clock::now();
-    if (last && now >= begin + options_.patience) return std::nullopt;
-    if (!last && options_.first_within && now >= begin + *options_.first_within) {
+    const bool over = end && now >= *end;
+    if (last && over) return std::nullopt;
+    if (over) {
       throw deadline_exceeded("SidecarEvaluator: no checkpoint has come to the directory \"", options_.directory,
                               "\" in ", options_.first_within->count(),
                               " s (first_within), expected one of a training, as ModelCheckpoint leaves them");
@@ -113,7 +128,9 @@ std::optional<int64_t> SidecarEvaluator::wait_for_another(std::optional<int64_t>
                        << " s: the evaluator waits for the first that the training leaves there";
       reminder = now + kRemindEvery;
     }
-    std::this_thread::sleep_for(options_.look_every);
+    std::chrono::steady_clock::duration pause = options_.look_every;
+    if (end) pause = std::min(pause, *end - now);
+    std::this_thread::sleep_for(pause);
   }
 }
 

@@ -34,7 +34,8 @@ struct SidecarEvaluatorOptions {
 // none. What it writes stands at the optimizer's steps, whatever numbers the checkpoints have.
 class SidecarEvaluator {
  public:
-  // Throws Error{kInvalidArgument} for no directory.
+  // Throws Error{kInvalidArgument} for no directory, a `best` that is the same one, and numbers or times below 0;
+  // `look_every` is more.
   SidecarEvaluator(Model model, ModelInput data, SidecarEvaluatorOptions options);
 
   // Returns how many checkpoints it has evaluated. Says so, now and then, while there is none. Throws what evaluate()

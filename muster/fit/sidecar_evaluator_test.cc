@@ -22,6 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using testing_support::caught;
+using testing_support::error_of;
 using testing_support::ScopedDirectory;
 
 Model small_model() {
@@ -99,6 +100,31 @@ TEST(SidecarEvaluator, SaysWhereNoFirstCheckpointHasComeInTime) {
   EXPECT_THAT(status.message(), HasSubstr("no checkpoint has come to the directory \"" + checkpoints + "\" in 0 s"));
   model.fit(some_data(), {.callbacks = {ModelCheckpoint({.directory = checkpoints})}, .verbose = 0});
   EXPECT_EQ(evaluator.run(), 1) << "one that is there has come in time";
+}
+
+TEST(SidecarEvaluator, WaitsNoLongerForTheFirstThanItIsToldThoughItLooksSeldom) {
+  const ScopedDirectory directory;
+  SidecarEvaluator evaluator(
+      small_model(), some_data(),
+      {.directory = directory.path(), .first_within = seconds(1), .look_every = std::chrono::hours(24)});
+
+  EXPECT_EQ(caught([&] { evaluator.run(); }).code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST(SidecarEvaluator, NamesAnOptionThatIsOutOfItsRange) {
+  const Model model = small_model();
+  const auto refused = [&](const SidecarEvaluatorOptions& options) {
+    return error_of([&] { const SidecarEvaluator evaluator(model, some_data(), options); });
+  };
+
+  EXPECT_EQ(refused({.directory = "d", .max_evaluations = -1}),
+            "SidecarEvaluator: max_evaluations is -1, expected 0 or more");
+  EXPECT_EQ(refused({.directory = "d", .patience = seconds(-2)}),
+            "SidecarEvaluator: patience is -2, expected 0 s or more");
+  EXPECT_EQ(refused({.directory = "d", .first_within = seconds(-3)}),
+            "SidecarEvaluator: first_within is -3, expected 0 s (it is there) or more");
+  EXPECT_EQ(refused({.directory = "d", .look_every = std::chrono::milliseconds(0)}),
+            "SidecarEvaluator: look_every is 0, expected 1 ms or more");
 }
 
 TEST(SidecarEvaluator, NamesACheckpointWithoutTheCountOfSteps) {
