@@ -5,7 +5,9 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/callbacks/make_directory.h"
 #include "muster/fit/exported/export_model.h"
 #include "muster/fit/model.h"
@@ -57,7 +60,15 @@ double best_in(const CheckpointDirectory& directory, const std::string& monitor)
 }  // namespace
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
-    : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {}
+    : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {
+  constexpr const char* kWhose = "EarlyStopping";
+  expect_option(options_.min_delta >= 0, kWhose, "min_delta", options_.min_delta, "0 or more");
+  expect_option(options_.patience >= 0, kWhose, "patience", options_.patience, "0 or more");
+  expect_option(options_.start_from_epoch >= 0, kWhose, "start_from_epoch", options_.start_from_epoch, "0 or more");
+  if (options_.baseline) {
+    expect_option(!std::isnan(*options_.baseline), kWhose, "baseline", *options_.baseline, "a number");
+  }
+}
 
 void EarlyStopping::on_train_begin(Training& training) {
   *this = EarlyStopping(options_);
@@ -191,6 +202,7 @@ void ModelCheckpoint::remember(const std::string& memory) {
 void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
 
 TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(options)) {
+  if (options_.directory.empty()) throw invalid_argument("TensorBoard: no directory");
   if (options_.histogram_freq < 0) {
     throw invalid_argument("TensorBoard: histogram_freq ", options_.histogram_freq, ", expected a number of epochs");
   }
@@ -225,7 +237,9 @@ void TensorBoard::on_profile(Training& training, const Profile& profile) {
   std::filesystem::create_directories(directory, refused);
   std::ofstream out(path, std::ios::trunc);
   out << profile.chrome_trace() << "\n" << std::flush;
-  if (!out) throw unavailable("TensorBoard: the profile of a step \"", path, "\" cannot be written");
+  if (!out) {
+    throw unavailable("TensorBoard: the profile of a step \"", path, "\" cannot be written: ", std::strerror(errno));
+  }
 }
 
 void TensorBoard::on_epoch_end(Training& training, const Logs& logs) {

@@ -38,6 +38,7 @@ struct EarlyStoppingOptions {
 };
 class EarlyStopping : public Callback {
  public:
+  // Throws Error{kInvalidArgument} for a difference, a patience or a first epoch below 0, or what is no number.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
   void on_train_begin(Training& training) override;
   void on_epoch_end(Training& training, const Logs& logs) override;
@@ -105,6 +106,7 @@ struct TensorBoardOptions {
 // none. It only watches: on parameter servers a histogram is of the variable as it is while the next epoch changes it.
 class TensorBoard : public Callback {
  public:
+  // Throws Error{kInvalidArgument} for no directory, or numbers of epochs or steps that are none.
   explicit TensorBoard(TensorBoardOptions options = {});
   bool only_watches() const override { return true; }
   bool wants_learning_rate() const override { return true; }

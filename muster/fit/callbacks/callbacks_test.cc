@@ -30,6 +30,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 using testing_support::dies_in;
+using testing_support::error_of;
 using testing_support::events_below;
 
 class FitCallbacks : public testing_support::CallbacksTest {};
@@ -79,6 +80,7 @@ TEST_F(FitCallbacks, TensorBoardSaysBeforeTheFirstEpochThatItCannotWrite) {
   });
 
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status.message(), EndsWith("cannot be written: Not a directory"));
   EXPECT_EQ(epochs, 0);
 }
 
@@ -108,6 +110,25 @@ TEST_F(FitCallbacks, SayBeforeTheFirstEpochThatAServerMayNotSave) {
     EXPECT_THAT(status.message(), HasSubstr("--storage"));
   }
   EXPECT_EQ(epochs, 0);
+}
+
+TEST(EarlyStopping, NamesAnOptionThatIsOutOfItsRange) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  const auto refused = [](const EarlyStoppingOptions& options) {
+    return error_of([&] { const EarlyStopping callback(options); });
+  };
+
+  EXPECT_EQ(refused({.min_delta = -0.5}), "EarlyStopping: min_delta is -0.5, expected 0 or more");
+  EXPECT_EQ(refused({.min_delta = none}), "EarlyStopping: min_delta is nan, expected 0 or more");
+  EXPECT_EQ(refused({.patience = -1}), "EarlyStopping: patience is -1, expected 0 or more");
+  EXPECT_EQ(refused({.start_from_epoch = -3}), "EarlyStopping: start_from_epoch is -3, expected 0 or more");
+  EXPECT_EQ(refused({.baseline = none}), "EarlyStopping: baseline is nan, expected a number");
+}
+
+TEST_F(FitCallbacks, WriteToNoDirectoryWithoutAName) {
+  EXPECT_EQ(error_of([] { TensorBoard({.directory = ""}); }), "TensorBoard: no directory");
+  EXPECT_EQ(error_of([] { BackupAndRestore({.directory = ""}); }), "BackupAndRestore: no directory");
+  EXPECT_EQ(error_of([] { ModelCheckpoint({.directory = ""}); }), "ModelCheckpoint: no directory");
 }
 
 TEST_F(FitCallbacks, EarlyStoppingBeginsAnewWithEachFit) {

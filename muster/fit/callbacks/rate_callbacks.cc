@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/model.h"
 
 namespace muster {
@@ -38,9 +39,13 @@ void LearningRateScheduler::add_logs(Training& training, Logs& logs) {
 
 ReduceLrOnPlateau::ReduceLrOnPlateau(ReduceLrOnPlateauOptions options)
     : options_(std::move(options)), best_(options_.monitor, options_.better, options_.min_delta) {
-  if (!(options_.factor >= 0 && options_.factor < 1)) {
-    throw invalid_argument("ReduceLrOnPlateau: factor ", options_.factor, ", expected less than 1");
-  }
+  constexpr const char* kWhose = "ReduceLrOnPlateau";
+  const bool reduces = options_.factor > 0 && options_.factor < 1;
+  expect_option(reduces, kWhose, "factor", options_.factor, "more than 0 and less than 1");
+  expect_option(options_.patience >= 0, kWhose, "patience", options_.patience, "0 or more");
+  expect_option(options_.min_delta >= 0, kWhose, "min_delta", options_.min_delta, "0 or more");
+  expect_option(options_.cooldown >= 0, kWhose, "cooldown", options_.cooldown, "0 or more");
+  expect_option(options_.min_rate >= 0, kWhose, "min_rate", options_.min_rate, "0 or more");
 }
 
 void ReduceLrOnPlateau::on_train_begin(Training& training) {

@@ -38,7 +38,7 @@ struct ReduceLrOnPlateauOptions {
 };
 class ReduceLrOnPlateau : public Callback {
  public:
-  // Throws Error{kInvalidArgument} for a factor that reduces nothing.
+  // Throws Error{kInvalidArgument} for a factor that is not between 0 and 1, and for other numbers below 0.
   explicit ReduceLrOnPlateau(ReduceLrOnPlateauOptions options = {});
   void on_train_begin(Training& training) override;
   void add_logs(Training& training, Logs& logs) override;

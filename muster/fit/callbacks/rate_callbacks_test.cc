@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/base/status.h"
 #include "muster/base/test_errors.h"
 #include "muster/fit/model.h"
@@ -12,6 +14,7 @@ namespace muster::rate_callbacks_test {
 namespace {
 
 using ::testing::ElementsAre;
+using testing_support::error_of;
 
 Model small_model(OptimizerRule optimizer) {
   torch::manual_seed(1);
@@ -106,7 +109,22 @@ TEST(ReduceLrOnPlateau, AsksForMoreThanTheLeastDifference) {
               ElementsAre(1, 1, 0.5));
 }
 
-TEST(ReduceLrOnPlateau, ReducesNothingByAFactorOfOne) { EXPECT_THROW(ReduceLrOnPlateau({.factor = 1}), Error); }
+TEST(ReduceLrOnPlateau, NamesAnOptionThatIsOutOfItsRange) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  const auto refused = [](const ReduceLrOnPlateauOptions& options) {
+    return error_of([&] { const ReduceLrOnPlateau callback(options); });
+  };
+
+  EXPECT_EQ(refused({.factor = 1}), "ReduceLrOnPlateau: factor is 1, expected more than 0 and less than 1");
+  EXPECT_EQ(refused({.factor = 0}), "ReduceLrOnPlateau: factor is 0, expected more than 0 and less than 1");
+  EXPECT_EQ(refused({.factor = none}), "ReduceLrOnPlateau: factor is nan, expected more than 0 and less than 1");
+  EXPECT_EQ(refused({.patience = -1}), "ReduceLrOnPlateau: patience is -1, expected 0 or more");
+  EXPECT_EQ(refused({.min_delta = -0.5}), "ReduceLrOnPlateau: min_delta is -0.5, expected 0 or more");
+  EXPECT_EQ(refused({.min_delta = none}), "ReduceLrOnPlateau: min_delta is nan, expected 0 or more");
+  EXPECT_EQ(refused({.cooldown = -2}), "ReduceLrOnPlateau: cooldown is -2, expected 0 or more");
+  EXPECT_EQ(refused({.min_rate = -0.5}), "ReduceLrOnPlateau: min_rate is -0.5, expected 0 or more");
+  EXPECT_EQ(refused({.min_rate = none}), "ReduceLrOnPlateau: min_rate is nan, expected 0 or more");
+}
 
 TEST(RateCallbacks, RefuseARateThatFollowsASchedule) {
   Model model = small_model(Sgd({.learning_rate = cosine_decay(0.1, 100)}));
