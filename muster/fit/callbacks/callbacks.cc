@@ -235,8 +235,9 @@ void TensorBoard::on_profile(Training& training, const Profile& profile) {
   const std::string path = str_cat(directory, "/worker-", training.model.strategy().across().rank, ".json");
   std::error_code refused;  // said by the file, which cannot be made then
   std::filesystem::create_directories(directory, refused);
-  std::ofstream out(path, std::ios::trunc);
-  out << profile.chrome_trace() << "\n" << std::flush;
+  const std::string trace = profile.chrome_trace();
+  std::ofstream out(path, std::ios::trunc);  // right before errno is looked at
+  out << trace << "\n" << std::flush;
   if (!out) {
     throw unavailable("TensorBoard: the profile of a step \"", path, "\" cannot be written: ", std::strerror(errno));
   }

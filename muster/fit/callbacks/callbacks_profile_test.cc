@@ -95,6 +95,13 @@ TEST_F(ProfileOfAStep, IsMissedWhereThereAreFewerSteps) {
   EXPECT_THROW(board(0), Error);
 }
 
+TEST_F(ProfileOfAStep, SaysWhyItCannotBeWritten) {
+  std::ofstream(directory_.path() + "/profile") << "no directory";
+
+  EXPECT_THAT(message_of([&] { model(Strategy()).fit(data_, {.callbacks = {board(2)}, .verbose = 0}); }),
+              HasSubstr("worker-0.json\" cannot be written: Not a directory"));
+}
+
 TEST_F(ProfileOfAStep, IsRefusedWhereWorkersRunTheSteps) {
   const InProcessCluster cluster({.workers = 1, .ps = 1, .transport = Transport::kLocal});
   Model on_servers = model(testing_support::strategy_of(cluster, Transport::kLocal));
