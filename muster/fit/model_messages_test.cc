@@ -75,6 +75,21 @@ TEST(ModelMessages, RefuseTargetsThatAreNoWholeNumbersForClasses) {
   }
 }
 
+TEST(ModelMessages, RefuseComplexNumbersWhereHalfOfThemWouldBeLost) {
+  const at::Tensor x = torch::ones({4, 3}), y = torch::ones({4, 1});
+  const auto fitted = [&](int64_t outputs, const Loss& loss, const std::vector<at::Tensor>& data) {
+    return message_of([&] { compile(torch::nn::Linear(3, outputs), {.loss = loss}).fit(data, {.verbose = 0}); });
+  };
+  const at::Tensor complex = y.to(torch::kComplexFloat);
+
+  EXPECT_THAT(fitted(1, mean_squared_error, {x, complex}),
+              HasSubstr("loss mean_squared_error: the target is complex64[4, 1], expected real numbers"));
+  EXPECT_THAT(fitted(3, sparse_categorical_cross_entropy, {x, complex}),
+              HasSubstr("the target is complex64[4, 1], expected real numbers"));
+  EXPECT_THAT(fitted(1, mean_squared_error, {x, y, complex.squeeze(1)}),
+              HasSubstr("sample_weight: it is complex64[4], expected real numbers"));
+}
+
 TEST(ModelMessages, SayThatSingleExamplesAreToBeBatchedWithoutAnyMetric) {
   const at::Tensor x = torch::ones({4, 3});
   const auto fitted = [&](int64_t outputs, const Loss& loss, const at::Tensor& y) {

@@ -109,6 +109,9 @@ Counted counted(const Expected& expected, const at::Tensor& by_class, const at::
   const int64_t examples = examples_of(expected.target);
   Counted found;
   if (expected.weights.defined()) {
+    if (expected.weights.is_complex()) {
+      throw invalid_argument("sample_weight: it is ", spec_of(expected.weights).to_string(), ", expected real numbers");
+    }
     const at::Tensor given = of_examples_or_positions(expected.weights, examples);
     (given.scalar_type() == at::kBool ? found.mask : found.weights) = given;
   }

@@ -6,8 +6,18 @@
 #include "muster/runtime/memory/tensors.h"
 
 namespace muster {
+namespace {
+
+// Half of it would be lost.
+void refuse_complex(const std::string& who, const at::Tensor& target) {
+  if (!target.is_complex()) return;
+  throw invalid_argument(who, ": the target is ", spec_of(target).to_string(), ", expected real numbers");
+}
+
+}  // namespace
 
 OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tensor target) {
+  if (!output.is_complex()) refuse_complex(who, target);
   if (output.dim() == target.dim() + 1 && output.size(-1) == 1) output = output.squeeze(-1);
   if (target.dim() == output.dim() + 1 && target.size(-1) == 1) target = target.squeeze(-1);
   if (output.sizes() == target.sizes()) return {std::move(output), std::move(target)};
@@ -20,6 +30,7 @@ OutputAndTarget in_one_shape(const std::string& who, at::Tensor output, at::Tens
 }
 
 at::Tensor class_of_each_row(const std::string& who, const at::Tensor& output, const at::Tensor& target) {
+  refuse_complex(who, target);
   at::Tensor classes = target;
   if (classes.dim() > 0 && classes.dim() == output.dim() && classes.size(-1) == 1) classes = classes.squeeze(-1);
   if (output.dim() < 1 || classes.sizes() != output.sizes().slice(0, static_cast<size_t>(output.dim()) - 1)) {
