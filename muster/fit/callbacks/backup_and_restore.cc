@@ -4,13 +4,17 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/fit/callbacks/make_directory.h"
 #include "muster/fit/model.h"
+#include "muster/io/checkpoint_directory.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/preemption.h"
 
@@ -23,6 +27,28 @@ constexpr const char* kSteps = "fit.steps";
 constexpr const char* kStopped = "fit.stopped";  // there, if the training had come to its end
 constexpr const char* kPlace = "fit.place";      // in the data
 constexpr const char* kMemory = "fit.callback.";
+
+// That had ended in this backup; nothing: it is none.
+std::optional<int> epochs_in(const std::string& counted) {
+  int epochs = 0;
+  if (!absl::SimpleAtoi(counted, &epochs) || epochs < 0) return std::nullopt;
+  return epochs;
+}
+
+Error no_backup(const std::string& directory) {
+  return failed_precondition("BackupAndRestore: the checkpoint in ", directory,
+                             " is no backup of fit(); expected a directory of its own");
+}
+
+// Before a variable has its values.
+void refuse_others(const std::string& directory) {
+  const CheckpointDirectory backups(directory);
+  const std::optional<Checkpoint> latest = backups.latest();
+  if (!latest) return;
+  const std::map<std::string, std::string> metadata = backups.index(latest->step).metadata;
+  const auto counted = metadata.find(kEpochs);
+  if (counted == metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);
+}
 
 // Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
 void remove_backups(const std::string& directory) {
@@ -40,19 +66,23 @@ void remove_backups(const std::string& directory) {
 
 }  // namespace
 
+BackupAndRestore::BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {
+  if (options_.directory.empty()) throw invalid_argument("BackupAndRestore: no directory");
+}
+
 void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_ = std::make_shared<Checkpoints>(
       training.model.strategy(),
       CheckpointsOptions{.directory = options_.directory, .keep = 1, .incremental = options_.incremental});
   make_directory("BackupAndRestore", options_.directory, training.model.strategy());
   checkpoints_->check_directory();
+  refuse_others(options_.directory);
   if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
   if (!checkpoints_->restore()) return;
   checkpoints_->finish_restore();
-  if (!absl::SimpleAtoi(checkpoints_->metadata(kEpochs), &training.epoch) || training.epoch < 0) {
-    throw failed_precondition("BackupAndRestore: the checkpoint in ", options_.directory,
-                              " is no backup of fit(); expected a directory of its own");
-  }
+  const std::optional<int> epochs = epochs_in(checkpoints_->metadata(kEpochs));
+  if (!epochs) throw no_backup(options_.directory);  // an older one, in the place of one that is damaged
+  training.epoch = *epochs;
   training.stop = !checkpoints_->metadata(kStopped).empty();
   int64_t steps = 0;
   if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;

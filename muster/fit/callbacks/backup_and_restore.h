@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "muster/fit/callbacks/callback.h"
 #include "muster/train/incremental_options.h"
@@ -26,7 +25,8 @@ struct BackupAndRestoreOptions {
 // several, parameter servers, and what a function makes, a generator too, begin with the first element again.
 class BackupAndRestore : public Callback {
  public:
-  explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {}
+  // Throws Error{kInvalidArgument} for no directory.
+  explicit BackupAndRestore(BackupAndRestoreOptions options);
   void on_train_begin(Training& training) override;
   void before_change(Training& training) override;  // waits for a save
   void on_epoch_over(Training& training) override;

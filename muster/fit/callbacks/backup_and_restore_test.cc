@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 using testing_support::dies_in;
@@ -161,6 +162,19 @@ TEST_F(FitWithBackup, RefusesACheckpointThatCountsNoEpochs) {
 
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
   }
+}
+
+TEST_F(FitWithBackup, RefusesWhatModelCheckpointHasSavedBeforeItChangesAVariable) {
+  model().fit(data_, {.callbacks = {ModelCheckpoint({.directory = in("checkpoints")})}, .verbose = 0});
+  Model trained = model();
+  const double before = weight_of(trained);
+
+  const std::string said = testing_support::error_of(StatusCode::kFailedPrecondition, [&] {
+    trained.fit(data_, {.callbacks = {BackupAndRestore({in("checkpoints")})}, .verbose = 0});
+  });
+
+  EXPECT_THAT(said, HasSubstr("is no backup of fit(); expected a directory of its own"));
+  EXPECT_EQ(weight_of(trained), before);
 }
 
 TEST_F(FitWithBackup, HasModelCheckpointSaveAgainWhatALostJobHasSavedAfterIt) {
