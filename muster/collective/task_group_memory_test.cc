@@ -39,8 +39,7 @@ class GroupsInMemory : public testing::Test, public testing_support::Tasks {
     }
   }
   std::vector<Status> together(const std::function<void(TaskGroup&)>& member) {
-    return Tasks::together(
-        kTasks, [](int rank) { return of_rank(rank, kTasks, {.measure = false}); }, member);
+    return Tasks::together(kTasks, [](int rank) { return of_rank(rank, kTasks, {.measure = false}); }, member);
   }
   int asked() const { return asked_[0]->asked + asked_[1]->asked; }
 

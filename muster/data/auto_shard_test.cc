@@ -149,9 +149,7 @@ TEST_F(AutoShard, TracesAFunctionOnceForAllPipelines) {
 }
 
 TEST(HasGenerator, FindsCodeThatMakesElements) {
-  const auto make = [] {
-    return [] { return std::optional<Element>(); };
-  };
+  const auto make = [] { return [] { return std::optional<Element>(); }; };
   const Dataset made = Dataset::generator(make);
 
   EXPECT_TRUE(has_generator(made.batch(2)));

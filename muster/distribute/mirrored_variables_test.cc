@@ -116,8 +116,8 @@ TEST(MirroredStrategy, RefusesToPutBoolsTogether) {
 
 TEST(MirroredStrategy, SlicesWhatReplicasHaveTogether) {
   const MirroredStrategy strategy(kTwoCopies);
-  auto seen = strategy.make<Variable>(
-      torch::zeros({4}), VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
+  auto seen = strategy.make<Variable>(torch::zeros({4}), VariableOptions{.aggregation = Aggregation::kSum,
+                                                                         .synchronization = Synchronization::kOnRead});
   auto count = function([&] { seen.assign_add(torch::arange(4, torch::kFloat) * (replica_id() + 1)); });
   auto outside = function([&] { return slice(seen, {.first = 1, .end = 3}); });
 
@@ -132,8 +132,8 @@ TEST(MirroredStrategy, SlicesWhatReplicasHaveTogether) {
 
 TEST(MirroredStrategy, WritesWhatReplicasHaveTogetherToAVariableInPlace) {
   const MirroredStrategy strategy(kTwoCopies);
-  auto seen = strategy.make<Variable>(
-      torch::zeros({2}), VariableOptions{.aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
+  auto seen = strategy.make<Variable>(torch::zeros({2}), VariableOptions{.aggregation = Aggregation::kSum,
+                                                                         .synchronization = Synchronization::kOnRead});
   auto total = strategy.make<Variable>(torch::zeros({2}), VariableOptions{.trainable = false});
   auto count = function([&] { seen.assign_add(torch::ones({2})); });
   auto keep = function([&] { total.assign_add(seen.value()); });

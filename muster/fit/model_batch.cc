@@ -74,15 +74,14 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
     targets = Features({}, {end, tensors.end()});
     return;
   }
-  // The last column that has no weights is the target, unless label() has named others. Of data to predict it is, too, if it is one more
-  // than forward() takes: what a model was trained with can be predicted.
+  // The last column that has no weights is the target, unless label() has named others. Of data to predict it is, too,
+  // if it is one more than forward() takes: what a model was trained with can be predicted.
   const size_t count = tensors.size();
   const auto plain =
       static_cast<size_t>(std::ranges::count_if(it.names, [](const std::string& name) { return !output_of(name); }));
-  const bool may_be_either =
-      !labelled && !taken.by_name && it.labels < 1 && plain > taken.count && plain <= taken.most;
-  const bool one_more = !labelled && !taken.by_name && !may_be_either &&
-                        (plain == taken.count + 1 || plain == taken.most + 1);
+  const bool may_be_either = !labelled && !taken.by_name && it.labels < 1 && plain > taken.count && plain <= taken.most;
+  const bool one_more =
+      !labelled && !taken.by_name && !may_be_either && (plain == taken.count + 1 || plain == taken.most + 1);
   if (may_be_either && !inputs_alone) {
     throw invalid_argument("the columns to predict are ", absl::StrJoin(it.names, ", "), ", but forward() takes ",
                            taken.count, " to ", taken.most,

@@ -178,12 +178,10 @@ TEST(ModelMessages, RefuseWeightsOfClassesThatTheModelDoesNotHave) {
       << "of two classes";
 }
 
-TEST(ModelMessages, RefuseWeightsThatAreNoNumbersOf0OrMore) {
+TEST(ModelMessages, RefuseWeightsThatAreNoNumbers) {
   const double infinity = std::numeric_limits<double>::infinity();
   const at::Tensor x = torch::ones({4, 2}), y = torch::ones({4}, torch::kLong);
-  const auto expected = [](const char* thing) {
-    return AllOf(HasSubstr(thing), HasSubstr(", expected a number of 0 or more"));
-  };
+  const auto expected = [](const char* thing) { return AllOf(HasSubstr(thing), HasSubstr(", expected a number")); };
   const auto fitted = [&](double of_class_1, double of_loss) {
     return message_of([&] {
       compile(torch::nn::Linear(2, 3), {.loss = sparse_categorical_cross_entropy, .loss_weights = of_loss})
@@ -194,11 +192,10 @@ TEST(ModelMessages, RefuseWeightsThatAreNoNumbersOf0OrMore) {
   EXPECT_THAT(fitted(-2, 1), expected("class_weight: of class 1 it is -2"));
   EXPECT_THAT(fitted(std::numeric_limits<double>::quiet_NaN(), 1), expected("class_weight: of class 1 it is nan"));
   EXPECT_THAT(fitted(infinity, 1), expected("class_weight: of class 1 it is inf"));
-  EXPECT_THAT(fitted(1, -0.5), expected("loss_weights of output"));
-  EXPECT_THAT(fitted(1, -0.5), expected("is -0.5"));
-  EXPECT_THAT(fitted(1, std::numeric_limits<double>::quiet_NaN()), expected("is nan"));
+  EXPECT_THAT(fitted(1, std::numeric_limits<double>::quiet_NaN()), expected("loss_weights of output"));
   EXPECT_THAT(fitted(1, infinity), expected("is inf"));
   EXPECT_EQ(fitted(0, 0), "nothing was thrown");
+  EXPECT_EQ(fitted(1, -0.5), "nothing was thrown") << "somebody works against the others";
 }
 
 TEST(ModelMessages, RefuseToTrainWhileAFunctionIsTraced) {

@@ -82,7 +82,7 @@ class SafetensorsFile {
   // What such a type is called, and the spec with one that is as large; else "", and the spec.
   std::string_view foreign_type(std::string_view name) const;  // throws Error{kNotFound}
   const TensorSpec& stored_spec(std::string_view name) const;  // throws Error{kNotFound}
-  std::vector<std::byte> bytes(std::string_view name) const;  // throws Error{kNotFound}
+  std::vector<std::byte> bytes(std::string_view name) const;   // throws Error{kNotFound}
   // Fills `out` from byte `offset` of the tensor on. Throws Error{kOutOfRange} when it has not so many.
   void read(std::string_view name, int64_t offset, std::span<std::byte> out) const;
   // The same for the beginning of `out`, as InputFile::read_some().

@@ -122,9 +122,7 @@ TEST(Safetensors, GivesBackElementTypesThatProgramsHaveNot) {
     EXPECT_THAT(status.message(), HasSubstr("element type \"" + std::string(tensor.foreign_type) + "\""));
   }
   EXPECT_THAT(read_file(directory.path("a")), HasSubstr(R"("dtype":"F8_E4M3")"));
-  EXPECT_EQ(caught([&] {
-              SafetensorsWriter(directory.path("b"), {{"w", {DType::kInt, {1}}, "U16"}});
-            }).code(),
+  EXPECT_EQ(caught([&] { SafetensorsWriter(directory.path("b"), {{"w", {DType::kInt, {1}}, "U16"}}); }).code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -67,7 +67,8 @@ void warn_of_shares(const std::vector<at::Tensor>& batch, int64_t replicas, Deal
   MUSTER_LOG(warning) << "a batch of " << batch[0].size(0) << " rows for " << replicas
                       << " replicas: the last ones get "
                       << (rows_of_replica(batch[0].size(0), replicas - 1, replicas, deal).count == 0
-                              ? "none: a step of fit() is smaller by their share, and a mean that a function takes of nothing is not a number"
+                              ? "none: a step of fit() is smaller by their share, and a mean that a function takes of "
+                                "nothing is not a number"
                               : "fewer, and each replica counts alike, however many rows it has")
                       << "; take a multiple, and batch(n, /*drop_remainder=*/true)";
 }

@@ -82,8 +82,8 @@ LoadWeightsReport load_safetensors(const Module& module, const std::string& file
 
 // Writes the parameters and buffers of a module, with the values of the variables that they stand for, under the
 // module's names, for load_safetensors and for Python: model.load_state_dict(safetensors.torch.load_file(file)). A file
-// that is there is replaced, all at once. Throws as SafetensorsWriter, and Error{kInvalidArgument} that names the tensors
-// with values that the dtype has no room for; nothing is written then.
+// that is there is replaced, all at once. Throws as SafetensorsWriter, and Error{kInvalidArgument} that names the
+// tensors with values that the dtype has no room for; nothing is written then.
 template <class Module>
 void save_safetensors(const Module& module, const std::string& file, const SaveWeightsOptions& options = {}) {
   static_assert(TorchModule<const Module>, "save_safetensors takes a torch::nn module or its holder");

@@ -352,13 +352,15 @@ void OpenContext::check_open() const { throw_if_unwanted(closed); }
 void OpenContext::check_readable(const std::string& path) const {
   if (readable == nullptr) return;
   path_below(*readable, path,
-             {.things = "files of datasets", .allowed_by = "--data of muster server and of muster run, LocalWorkerOptions::data"});
+             {.things = "files of datasets",
+              .allowed_by = "--data of muster server and of muster run, LocalWorkerOptions::data"});
 }
 
 void OpenContext::check_writable(const std::string& path) const {
   if (writable == nullptr) return;
   path_below(*writable, path,
-             {.things = "caches of datasets", .allowed_by = "--storage of muster server and of muster run, LocalWorkerOptions::storage"});
+             {.things = "caches of datasets",
+              .allowed_by = "--storage of muster server and of muster run, LocalWorkerOptions::storage"});
 }
 
 std::unique_ptr<Source> open_op(const RangeOp& op) { return std::make_unique<RangeSource>(op); }

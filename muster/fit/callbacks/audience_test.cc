@@ -106,10 +106,9 @@ TEST_F(TheAudience, IsRefusedIfOneOfItIsNull) {
   callbacks.add(std::shared_ptr<EarlyStopping>());
   const at::Tensor x = torch::ones({4, 2});
 
-  EXPECT_EQ(testing_support::error_of([&] {
-              model_.fit({x, torch::ones({4, 1})}, {.callbacks = callbacks, .verbose = 0});
-            }),
-            "fit: callback 1 is null, expected one");
+  EXPECT_EQ(
+      testing_support::error_of([&] { model_.fit({x, torch::ones({4, 1})}, {.callbacks = callbacks, .verbose = 0}); }),
+      "fit: callback 1 is null, expected one");
   EXPECT_THAT(heard_, ElementsAre());
 }
 

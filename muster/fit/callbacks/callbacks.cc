@@ -128,9 +128,10 @@ void EarlyStopping::remember(const std::string& memory) {
   const std::vector<int64_t> waited = best_.remember("EarlyStopping", memory, 1);
   if (!waited.empty()) waited_ = static_cast<int>(waited[0]);
   if (!options_.restore_best_weights || !best_.best()) return;
-  MUSTER_LOG(warning) << "EarlyStopping: the weights of the best " << best_.monitor() << " so far, " << *best_.best()
-                      << ", went with the job that was lost; the best of the epochs from here on counts. ModelCheckpoint "
-                         "keeps the best of all";
+  MUSTER_LOG(warning)
+      << "EarlyStopping: the weights of the best " << best_.monitor() << " so far, " << *best_.best()
+      << ", went with the job that was lost; the best of the epochs from here on counts. ModelCheckpoint "
+         "keeps the best of all";
   best_ = BestSoFar(options_.monitor, options_.better, options_.min_delta);
 }
 

@@ -335,9 +335,9 @@ Criteria::Criteria(std::vector<std::string> outputs, const PerOutput<Loss>& loss
     const bool has_loss = loss_of[i] != nullptr && *loss_of[i];
     const bool has_metrics = metrics_of[i] != nullptr && !metrics_of[i]->empty();
     const double weight = weight_of[i] != nullptr ? *weight_of[i] : 1;
-    if (!std::isfinite(weight) || weight < 0) {
+    if (!std::isfinite(weight)) {  // one below 0 is for a loss that the others work against
       throw invalid_argument("compile: loss_weights of output \"", outputs_[i], "\" is ", weight,
-                             ", expected a number of 0 or more");
+                             ", expected a number");
     }
     if (!has_loss && !has_metrics) continue;
     any_loss = any_loss || has_loss;

@@ -52,8 +52,8 @@ class Loss {
   Loss(std::string name, Function function, Outputs outputs)
       : Loss(std::move(name), std::move(function), LossOptions{.outputs = outputs}) {}
   template <class F>
-  requires std::is_invocable_r_v<at::Tensor, F&, at::Tensor, at::Tensor> Loss(F function)
-      : Loss("loss", std::move(function)) {}  // NOLINT: a lambda is a loss
+    requires std::is_invocable_r_v<at::Tensor, F&, at::Tensor, at::Tensor>
+  Loss(F function) : Loss("loss", std::move(function)) {}  // NOLINT: a lambda is a loss
 
   // The same with another reduction: mean_squared_error.with(LossReduction::kSum).
   Loss with(LossReduction reduction) const;

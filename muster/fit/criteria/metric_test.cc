@@ -150,9 +150,7 @@ TEST(Metrics, AreMeansOfWhatAFunctionSays) {
   EXPECT_NEAR(result(mean, values, values, weights), 2.75, 1e-9);
   EXPECT_NEAR(result(mean, pairs, values, weights), 5.5, 1e-9);
   EXPECT_NEAR(result(mean, pairs, values, torch::stack({weights, weights * 0}, 1)), 2.75, 1e-9);
-  EXPECT_THAT(testing_support::message_of([&] {
-                result(mean, values, values, torch::ones({4, 2}));
-              }),
+  EXPECT_THAT(testing_support::message_of([&] { result(mean, values, values, torch::ones({4, 2})); }),
               HasSubstr("metric mean, its weights: it is float64[2, 2]"));
 }
 

@@ -201,8 +201,9 @@ class ImageFuser {
       activation = only_user(summed, *sum);
     }
     // What it waits for those after it have not waited for once more.
-    const bool fits = steps_[i].awaits.empty() && activation && is_op(*activation, "aten::relu") && is_alone(*activation) &&
-                      steps_[*activation].results[0][0] >= 0 && may_move(i, sum, *activation, other);
+    const bool fits = steps_[i].awaits.empty() && activation && is_op(*activation, "aten::relu") &&
+                      is_alone(*activation) && steps_[*activation].results[0][0] >= 0 &&
+                      may_move(i, sum, *activation, other);
     if (!fits) return replace_normalization(steps_[i], {8, kNoValue}, false);
     Step fused = steps_[i];
     replace_normalization(fused, other, true);

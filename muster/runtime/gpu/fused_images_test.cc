@@ -185,10 +185,10 @@ TEST(FuseImages, LetsNoStepOverwriteWhatABatchNormThatMovesPastItReads) {
   Norm norm;
   const ValueId image = norm.relu(norm.other);
   norm.x = image;
-  const size_t made = norm.instruction("aten::native_batch_norm",
-                                       {ref(image), ref(norm.weight), ref(norm.bias), ref(norm.mean),
-                                        ref(norm.variance), {true}, {0.1}, {1e-5}},
-                                       {1, 1, 1});
+  const size_t made = norm.instruction(
+      "aten::native_batch_norm",
+      {ref(image), ref(norm.weight), ref(norm.bias), ref(norm.mean), ref(norm.variance), {true}, {0.1}, {1e-5}},
+      {1, 1, 1});
   const ValueId normal = norm.program.instructions[made].results[0][0];
   const ValueId last = norm.relu(image);  // could have the image's memory for its result
   const ValueId y = norm.relu(normal);

@@ -405,7 +405,8 @@ TEST_F(PathBelow, IsRefusedElsewhere) {
 
 TEST_F(PathBelow, IsRefusedWithTheWayToAllowIt) {
   EXPECT_THAT(caught([&] { path_below({}, root_); }).message(),
-              AllOf(HasSubstr(root_), HasSubstr("--storage of muster server and of muster run"), HasSubstr("LocalWorkerOptions::storage")));
+              AllOf(HasSubstr(root_), HasSubstr("--storage of muster server and of muster run"),
+                    HasSubstr("LocalWorkerOptions::storage")));
   EXPECT_THAT(caught([&] { path_below({"/a", "/b"}, root_); }).message(), HasSubstr("only what is below /a, /b"));
 }
 
