@@ -226,11 +226,11 @@ TEST(Fit, WeighsExamplesAndClasses) {
   const auto by_class = trained({x, y}, {{1, 3.0}});
   const auto by_example = trained(Dataset::tensors({x, y, weights}).batch(8), {});
   const auto by_name = trained(named({x, weights, y}, {"x", "sample_weight", "y"}), {});
-  const auto as_in_keras = trained(named({x, y, weights}, {"x", "y", "sample_weight"}), {});
+  const auto as_in_keras = trained(Dataset::tensors({x, y, weights}).named({"x", "y", "sample_weight"}).batch(8), {});
 
   EXPECT_TRUE(torch::allclose(by_class.first, by_example.first));
   EXPECT_TRUE(torch::allclose(by_name.first, as_in_keras.first));
-  EXPECT_THAT(message_of([&] { trained(named({x, weights}, {"x", "sample_weight"}), {}); }),
+  EXPECT_THAT(message_of([&] { trained(Dataset::tensors({x, weights}).named({"x", "sample_weight"}).batch(8), {}); }),
               HasSubstr("the columns of the dataset are only x, sample_weight"));
   EXPECT_NEAR(by_class.second, by_example.second, 1e-6);
   EXPECT_TRUE(torch::allclose(by_class.first, by_name.first));

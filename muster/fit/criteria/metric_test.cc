@@ -314,7 +314,7 @@ TEST(Metrics, GiveAsManySumsAsTheyHaveSaid) {
     return message_of([&] { metric(sizes).sums(kSaid, kTrue, kWeight); });
   };
 
-  EXPECT_THAT(message({4}), HasSubstr("metric \"own\" has given 4 sums of a batch, expected 2"));
+  EXPECT_THAT(message({4}), HasSubstr("metric own has given 4 sums of a batch, expected 2"));
   EXPECT_THAT(message({1}), HasSubstr("has given 1 sums of a batch"));
   EXPECT_THAT(message({}), HasSubstr("its sums are float32[], expected [2]"));
   EXPECT_EQ(metric({2}).sums(kSaid, kTrue, kWeight).numel(), 2);
