@@ -260,25 +260,38 @@ TEST(NearPost, EndsWithOneThatSendsWhatIsNoLetter) {
   }
 }
 
+// The end of the other process, which calls, and that of this one.
+std::unique_ptr<NearPost> call_from(OtherProcess& test, const std::string& name) {
+  std::optional<PostCaller> caller = call_at(name, 7, 1);
+  test.tell(1);
+  test.hear();
+  std::unique_ptr<NearPost> post = finish(*std::move(caller), 7);
+  post->open([](int64_t) {}, {});
+  return post;
+}
+
+std::unique_ptr<NearPost> answer(OtherProcess& other, const Descriptor& listener) {
+  EXPECT_EQ(other.hear(), 1u);
+  auto answered = answer_callers(listener, 7);
+  EXPECT_EQ(answered.size(), 1u);
+  if (answered.size() != 1) return nullptr;
+  answered[0].second->open([](int64_t) {}, {});
+  other.tell(1);
+  return std::move(answered[0].second);
+}
+
 TEST(NearPost, ReachesAnotherProcessAndSeesItsEnd) {
   const std::string name = str_cat("muster-test-", random_id());
   const Descriptor listener = listen_at(name);
   OtherProcess other([&](OtherProcess& test) {
-    std::optional<PostCaller> caller = call_at(name, 7, 1);
-    test.tell(1);
-    test.hear();
-    const std::unique_ptr<NearPost> post = finish(*std::move(caller), 7);
-    post->open([](int64_t) {}, {});
+    const std::unique_ptr<NearPost> post = call_from(test, name);
     const std::optional<at::Tensor> question = post->take(1, later());
     post->send(2, question->clone(), later());
     test.hear();
   });
-  ASSERT_EQ(other.hear(), 1u);
-  auto answered = answer_callers(listener, 7);
-  ASSERT_EQ(answered.size(), 1u);
-  NearPost& post = *answered[0].second;
-  post.open([](int64_t) {}, {});
-  other.tell(1);
+  const std::unique_ptr<NearPost> answered = answer(other, listener);
+  ASSERT_TRUE(answered);
+  NearPost& post = *answered;
 
   post.send(1, torch::arange(20'000), later());
   EXPECT_TRUE(post.take(2, later())->equal(torch::arange(20'000)));
@@ -292,20 +305,13 @@ TEST(NearPost, GivesUpOnAStoppedProcessWhenItFails) {
   const std::string name = str_cat("muster-test-", random_id());
   const Descriptor listener = listen_at(name);
   OtherProcess other([&](OtherProcess& test) {
-    std::optional<PostCaller> caller = call_at(name, 7, 1);
-    test.tell(1);
-    test.hear();
-    const std::unique_ptr<NearPost> post = finish(*std::move(caller), 7);
-    post->open([](int64_t) {}, {});
+    const std::unique_ptr<NearPost> post = call_from(test, name);
     test.tell(2);
     while (true) post->take(-1, later());  // reads all that comes
   });
-  ASSERT_EQ(other.hear(), 1u);
-  auto answered = answer_callers(listener, 7);
-  ASSERT_EQ(answered.size(), 1u);
-  NearPost& post = *answered[0].second;
-  post.open([](int64_t) {}, {});
-  other.tell(1);
+  const std::unique_ptr<NearPost> answered = answer(other, listener);
+  ASSERT_TRUE(answered);
+  NearPost& post = *answered;
   ASSERT_EQ(other.hear(), 2u);
   ASSERT_EQ(::kill(other.pid(), SIGSTOP), 0);
   std::latch stuck(1);
