@@ -4,15 +4,12 @@
 
 #include <ostream>
 
-#include "muster/base/status.h"
-#include "muster/runtime/memory/tensors.h"
+#include "muster/train/expect_features.h"
 
 namespace muster {
 
 void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  if (options.num_features() > 0 && input.dim() >= 2 && input.size(1) == options.num_features()) return;
-  throw invalid_argument("BatchNorm of ", options.num_features(), " features got ", spec_of(input).to_string(),
-                         "; expected [rows, ", options.num_features(), ", …]");
+  expect_features("BatchNorm", input, options.num_features());
 }
 
 at::Tensor BatchNormImpl::forward(const at::Tensor& input) {

@@ -6,14 +6,12 @@
 #include <ostream>
 
 #include "muster/distribute/replica_ops.h"
-#include "muster/runtime/memory/tensors.h"
+#include "muster/train/expect_features.h"
 
 namespace muster {
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  if (options.num_features() > 0 && input.dim() >= 2 && input.size(1) == options.num_features()) return;
-  throw invalid_argument("SyncBatchNorm of ", options.num_features(), " features got ", spec_of(input).to_string(),
-                         "; expected [rows, ", options.num_features(), ", …]");
+  expect_features("SyncBatchNorm", input, options.num_features());
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
