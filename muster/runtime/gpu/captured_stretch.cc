@@ -8,13 +8,27 @@
 namespace muster {
 namespace {
 
-const void* address_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+bool are_alike(const at::Tensor& a, const at::Tensor& b) {
+  return b.defined() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+}
 
 bool is_part_of(const at::Tensor& tensor, const at::Tensor& whole) {
   return whole.defined() && tensor.has_storage() && tensor.storage().is_alias_of(whole.storage());
 }
 
 }  // namespace
+
+CapturedStretch::Place CapturedStretch::Place::of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.const_data_ptr(), tensor.scalar_type(), c10::DimVector(tensor.sizes()),
+          c10::DimVector(tensor.strides())};
+}
+
+bool CapturedStretch::Place::is_of(const at::Tensor& tensor) const {
+  if (!tensor.defined()) return type == at::ScalarType::Undefined;
+  return address == tensor.const_data_ptr() && type == tensor.scalar_type() && tensor.sizes() == sizes &&
+         tensor.strides() == strides;
+}
 
 void CapturedStretch::run(std::vector<at::Tensor>& values, const std::vector<at::Generator>& generators,
                           const Perform& perform) {
@@ -31,7 +45,7 @@ void CapturedStretch::run(std::vector<at::Tensor>& values, const std::vector<at:
     return perform(nullptr);
   }
   if (recordings_ == kMostRecordings) {
-    give_up("what it works on is elsewhere every time");
+    give_up("what it works on is elsewhere, or of another size, every time");
     return perform(nullptr);
   }
   ++recordings_;
@@ -40,17 +54,18 @@ void CapturedStretch::run(std::vector<at::Tensor>& values, const std::vector<at:
 
 void CapturedStretch::look_at(const std::vector<at::Tensor>& values) {
   for (size_t i = 0; i < seen_.size(); ++i) {
-    const void* address = address_of(values[stretch_.inputs[i]]);
-    seen_[i].times = seen_[i].address == address ? seen_[i].times + 1 : 0;
-    seen_[i].address = address;
+    const at::Tensor& value = values[stretch_.inputs[i]];
+    seen_[i].times = seen_[i].place.is_of(value) ? seen_[i].times + 1 : 0;
+    seen_[i].place = Place::of(value);
   }
 }
 
 bool CapturedStretch::fits(const std::vector<at::Tensor>& values) {
   bool all = true;
-  for (size_t i = 0; i < fixed_.size(); ++i) all = all && fixed_[i] == address_of(values[stretch_.fixed[i]]);
+  for (size_t i = 0; i < fixed_.size(); ++i) all = all && fixed_[i].is_of(values[stretch_.fixed[i]]);
   for (size_t i = 0; i < seen_.size(); ++i) {
-    if (seen_[i].copy || seen_[i].address == address_of(values[stretch_.inputs[i]])) continue;
+    const at::Tensor& value = values[stretch_.inputs[i]];
+    if (seen_[i].copy ? are_alike(*seen_[i].copy, value) : seen_[i].place.is_of(value)) continue;
     seen_[i].moves = true;
     all = false;
   }
@@ -100,16 +115,18 @@ void CapturedStretch::record(std::vector<at::Tensor>& values, const std::vector<
   fixed_.clear();
   for (ValueId value : stretch_.fixed) {
     fixed.push_back(values[value]);
-    fixed_.push_back(address_of(values[value]));
+    fixed_.push_back(Place::of(values[value]));
   }
   std::vector<at::Tensor> given;
   for (size_t i = 0; i < seen_.size(); ++i) {
     Seen& seen = seen_[i];
     at::Tensor& value = values[stretch_.inputs[i]];
     if (value.defined() && !value.is_cuda()) throw failed_precondition("one of its operands is in the CPU's memory");
-    if (value.defined() && (seen.moves || seen.times < kRunsBefore))
+    seen.copy.reset();
+    if (value.defined() && (seen.moves || seen.times < kRunsBefore)) {
       seen.copy = value.clone(at::MemoryFormat::Preserve);
-    if (seen.copy) value = *seen.copy;
+      value = *seen.copy;
+    }
     given.push_back(value);
   }
   if (!flags_) flags_.emplace(device_);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <functional>
 #include <memory>
@@ -17,9 +18,9 @@ namespace muster {
 
 // A stretch of steps (plan.h) of one frame: run step by step a few times, then recorded as a graph that is replayed.
 // A graph works at the addresses that it was recorded with. So what it is given is copied to where it was then, unless
-// it is always there anyway; if something that cannot be copied is elsewhere, a new graph is recorded, and if that
-// happens again and again, the steps are run as before. What it makes is copied out, because the next replay overwrites
-// it. It refers to no variable: a writer would work on a copy then. One thread at a time.
+// it is always there anyway; if something that cannot be copied is elsewhere, or anything has other sizes, a new graph
+// is recorded, and if that happens again and again, the steps are run as before. What it makes is copied out, because
+// the next replay overwrites it. It refers to no variable: a writer would work on a copy then. One thread at a time.
 class CapturedStretch {
  public:
   // `name` is for the log. Both outlive it.
@@ -35,10 +36,18 @@ class CapturedStretch {
   bool given_up() const { return given_up_; }
 
  private:
-  struct Seen {
+  // Rows of a gradient are as many as there were different ids, so sizes are looked at, too.
+  struct Place {
     const void* address = nullptr;
+    at::ScalarType type = at::ScalarType::Undefined;
+    c10::DimVector sizes{}, strides{};
+    static Place of(const at::Tensor& tensor);
+    bool is_of(const at::Tensor& tensor) const;
+  };
+  struct Seen {
+    Place place{};
     int times = 0;                     // in a row
-    bool moves = false;                // was elsewhere at a replay: from then on it is copied
+    bool moves = false;                // was elsewhere, or of another size, at a replay: from then on it is copied
     std::optional<at::Tensor> copy{};  // where the graph finds it, if not where it is
   };
   // What is made: memory of the graph, or part of what it works on in place.
@@ -65,7 +74,7 @@ class CapturedStretch {
   const at::Device device_;
   std::optional<DeviceFlags> flags_;  // of all recordings
   std::vector<Seen> seen_;            // by input
-  std::vector<const void*> fixed_;    // addresses
+  std::vector<Place> fixed_;
   std::vector<Result> results_;
   std::unique_ptr<GpuGraph> graph_;
   int runs_ = 0, recordings_ = 0, replays_ = 0;  // of this graph
