@@ -66,9 +66,14 @@ class NetworkReadersTest : public ::testing::Test {
       return eventually([&] { return handled == asked; }) && in_a_row == 20;
     })) << "nothing else comes";
 
+    // It takes as long as another thread needs to wake up, or nobody could have come meanwhile.
+    auto long_work = [&] {
+      work();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
     EXPECT_TRUE(eventually([&] {
       std::atomic<bool> there = false;
-      for (int i = 0; i < 4; ++i) happen(work);
+      for (int i = 0; i < 4; ++i) happen(long_work);
       happen([&] { there = true; });
       asked += 4;
       return eventually([&] { return there.load() && handled == asked; }) && in_a_row < 4;
