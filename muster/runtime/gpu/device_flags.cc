@@ -46,6 +46,19 @@ DeviceFlags::DeviceFlags(at::Device device)
       found_(at::zeros({kMost}, at::TensorOptions(at::kBool).device(device))),
       arrived_(at::zeros({kMost}, at::TensorOptions(at::kBool).pinned_memory(device.is_cuda()))) {}
 
+DeviceFlags::~DeviceFlags() {
+  if (!device_.is_cuda()) return;
+  GpuGraph::between_recordings([&] {
+    try {
+      c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+    } catch (const std::exception&) {
+      // It is lost, and tells nothing any more.
+    }
+    begun_.reset();
+    arrived_.reset();
+  });
+}
+
 void DeviceFlags::begin(std::vector<at::Tensor> given) {
   given_ = std::move(given);
   if (device_.is_cuda()) begun_.emplace(event_of(current_stream(device_)));

@@ -24,6 +24,10 @@ class DeviceFlags {
   };
 
   explicit DeviceFlags(at::Device device);
+  // Waits until the device has told its flags.
+  ~DeviceFlags();
+  DeviceFlags(const DeviceFlags&) = delete;
+  DeviceFlags& operator=(const DeviceFlags&) = delete;
 
   // A recording begins, of steps that are given these. On a GPU checks are made beside the steps, those of what is
   // given from the start on.
@@ -60,7 +64,7 @@ class DeviceFlags {
   static constexpr int64_t kMost = 256;  // more share the last one
   const at::Device device_;
   const at::Tensor found_;    // on the device, by number of `what_`; stays set
-  const at::Tensor arrived_;  // the same, in memory that the device writes to
+  at::Tensor arrived_;        // the same, in memory that the device writes to
   std::vector<std::string> what_;
   std::vector<Seen> seen_;
   std::vector<at::Tensor> given_;

@@ -11,6 +11,7 @@
 
 #ifdef MUSTER_CUDA_GRAPHS
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -65,9 +66,18 @@ struct GpuGraph::Recording : at::cuda::CUDAGraph {
     for (auto& [state, drawn] : captured_generator_states_) end_drawing(*state);
     c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
     c10::cuda::CUDACachingAllocator::releasePool(capture_dev_, mempool_id_);
+    release_pinned(*at::getHostAllocator(at::kCUDA));
   }
 
  private:
+  // Newer versions of libtorch have pools of pinned memory, too.
+  template <class Allocator>
+  void release_pinned(Allocator& allocator) {
+    if constexpr (requires { allocator.end_allocate_to_pool(mempool_id_); }) {
+      allocator.end_allocate_to_pool(mempool_id_);
+      allocator.release_pool(mempool_id_);
+    }
+  }
   // Newer versions of libtorch forget it with the graph.
   template <class State>
   static void end_drawing(State& state) {
@@ -103,6 +113,11 @@ GpuGraph::GpuGraph(at::Device device, const std::vector<at::Generator>& generato
   }
 }
 
+void GpuGraph::between_recordings(const std::function<void()>& what) {
+  absl::MutexLock lock(&recording_mu);
+  what();
+}
+
 // Whoever calls it is called while `recording_mu` is held.
 c10::Stream GpuGraph::side_stream(at::Device device) ABSL_NO_THREAD_SAFETY_ANALYSIS { return streams_of(device).side; }
 
@@ -120,6 +135,7 @@ GpuGraph::GpuGraph(at::Device, const std::vector<at::Generator>&, const std::fun
   throw failed_precondition("this build has no CUDA graphs");
 }
 void GpuGraph::replay() {}
+void GpuGraph::between_recordings(const std::function<void()>& what) { what(); }
 c10::Stream GpuGraph::side_stream(at::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
 
 #endif

@@ -30,6 +30,10 @@ class GpuGraph {
   // On the current stream, after what was launched there before.
   void replay();
 
+  // Calls it while nothing is recorded. Memory that a recording has used may be given back only then: libtorch asks the
+  // streams that memory was used on for an event, and one that records would make the event part of its graph.
+  static void between_recordings(const std::function<void()>& what);
+
   // For what is recorded beside the rest; the same one for all recordings of a device. REQUIRES: `launch` is running.
   static c10::Stream side_stream(at::Device device);
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <thread>
+
 #include "muster/base/test_errors.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/gpu/gpu_graph.h"
@@ -184,6 +187,30 @@ TEST_F(GpuGraphs, TellOfAnIndexOutOfRangeInALaterRun) {
   EXPECT_THAT(message_of([&] { runner.run({ids}); }),
               HasSubstr("index has an element that is not at least 0 and below 4"));
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(torch::equal(runner.run({ids}).at(0), expected));
+}
+
+TEST_F(GpuGraphs, AreThrownAwayWhileOthersAreRecorded) {
+  Variable table(torch::rand({4, 2}), {.name = "table"});
+  auto steps = function([&](at::Tensor ids) { return (table.value().index_select(0, ids) * 2 + 1).relu().sum() - 1; });
+  const Program program = steps.program(torch::zeros({2}, torch::kLong));
+  std::atomic<int> failed = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 50; ++round) {
+          try {
+            Runner runner(program, {table}, false);
+            for (int i = 0; i < 5; ++i) runner.run({on_gpu(torch::tensor({3, 0}, torch::kLong))});
+            at::empty({1 << 20}, at::TensorOptions(at::kByte).pinned_memory(true));
+          } catch (const std::exception& error) {
+            if (failed++ == 0) ADD_FAILURE() << error.what();
+          }
+        }
+      });
+    }
+  }
+  EXPECT_EQ(failed, 0);
 }
 
 TEST_F(GpuGraphs, LeaveOutWhatLooksAtTheGpu) {
