@@ -233,6 +233,7 @@ struct Model::State {
   Logs evaluate(std::variant<Dataset, ModelInput::Make> data, std::optional<int64_t> count,
                 std::optional<int64_t> length = {}) {
     if (!count) refuse_endless(data, "evaluate: the dataset has no end, so a number of steps is needed");
+    keep_coordinator();
     return evaluate(*make_step_loop(strategy, std::move(data), length), count);
   }
 
@@ -245,11 +246,17 @@ struct Model::State {
     return make_step_loop(strategy, std::move(data), of_fit.validation_data->batches(of_fit.batch_size));
   }
 
+  // On parameter servers: what loops share stays from one to the next. A new one if the last has ended, since a server
+  // was lost, and the variables have been restored.
+  void keep_coordinator() {
+    if (strategy.servers()) coordinator = std::make_shared<ClusterCoordinator>(ParameterServerStrategy(strategy));
+  }
+
   const ModelParts parts;
   const CompileOptions options;
   const Strategy strategy;
   std::shared_ptr<const Optimizer> optimizer;
-  std::shared_ptr<ClusterCoordinator> coordinator;  // of parameter servers: that of all loops, as long as one is there
+  std::shared_ptr<ClusterCoordinator> coordinator;  // of parameter servers: that of all loops
   std::optional<Steps> train, test;                 // made when they are needed
 
   mutable absl::Mutex mu;
@@ -268,9 +275,7 @@ Model::Model(ModelParts parts, CompileOptions options) {
   const Clipping& clipping = state_->options.clipping;
   if (clipping.value || clipping.norm || clipping.global_norm) optimizer->set_clipping(clipping);
   state_->optimizer = optimizer;
-  if (state_->strategy.servers()) {
-    state_->coordinator = std::make_shared<ClusterCoordinator>(ParameterServerStrategy(state_->strategy));
-  }
+  state_->keep_coordinator();
 }
 
 History Model::fit(const ModelInput& input, const FitOptions& options) {
@@ -320,6 +325,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (numbers) training.numbers = audience.numbers(*numbers);
   state.parts.set_training(true);
   audience.train_begin();
+  state.keep_coordinator();  // now: a callback may have restored what a parameter server had lost
   if (options.steps_per_epoch && !training.begin_at.empty()) loop->go_on_from(training.begin_at);
   History history;
   Logs logs;
@@ -452,6 +458,7 @@ Logs Model::train_on_batch(const ModelInput& batch) {
   }
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);
+  state.keep_coordinator();
   Totals totals;
   const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
   const auto add = [&](const at::Tensor& sums, int64_t) {

@@ -16,6 +16,7 @@ namespace muster::model_files_test {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using testing_support::caught;
 using testing_support::message_of;
 
 class ModelFiles : public ::testing::Test {
@@ -79,6 +80,32 @@ TEST_F(ModelFiles, LoadAModuleInPartsIntoAnyNumberOfPartsAndIntoNone) {
     loaded.load(path());
 
     EXPECT_TRUE(torch::allclose(loaded.predict(Dataset::from_tensors({again})), expected, 1e-5, 1e-6));
+  }
+}
+
+TEST_F(ModelFiles, LetTheSameModelTrainOnAfterAParameterServerWasLost) {
+  for (const bool noticed : {true, false}) {  // by a step that has failed
+    InProcessCluster cluster({.workers = 1, .ps = 2, .worker = {.storage = {folder_.path()}}});
+    Model model = make(ParameterServerStrategy(cluster.resolver()));
+    model.train_on_batch(x_, y_);
+    model.save(path());
+    const int64_t before = model.optimizer().iterations();
+    cluster.stop({"ps", 1});
+    const Status lost = noticed ? caught([&] { model.train_on_batch(x_, y_); }) : Status();
+    cluster.start({"ps", 1});
+    const Status not_loaded = noticed ? caught([&] { model.fit({x_, y_}, {.verbose = 0}); }) : Status();
+
+    model.load(path());
+    model.train_on_batch(x_, y_);
+    model.fit({x_, y_}, {.epochs = 2, .batch_size = 8, .verbose = 0});
+
+    EXPECT_GE(model.optimizer().iterations(), before + 3);
+    EXPECT_NO_THROW(model.evaluate({x_, y_}));
+    for (const Status& status : {lost, not_loaded}) {
+      if (!noticed) continue;
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+      EXPECT_EQ(status.task(), "/job:ps/replica:0/task:1");
+    }
   }
 }
 

@@ -166,8 +166,7 @@ class LoopInStep : public StepLoop {
 // own have ended. Several loops of one strategy, of several threads, take turns.
 class LoopOnWorkers : public StepLoop {
  public:
-  LoopOnWorkers(const Strategy& strategy, Input input)
-      : strategy_(strategy), coordinator_(strategy_), input_(std::move(input)) {}
+  LoopOnWorkers(const Strategy& strategy, Input input) : strategy_(strategy), input_(std::move(input)) {}
 
   Totals once(const Steps& given, std::optional<int64_t> count) override {
     // As above; where workers share the data, the end comes to each of them.
@@ -190,7 +189,7 @@ class LoopOnWorkers : public StepLoop {
         throw unavailable("evaluate: workers were lost each of the ", piece.begun, " times that it began");
       }
       MUSTER_LOG(info) << "evaluate: a worker was lost, so what it was part of begins again: each example counts once";
-      divide(piece, data ? coordinator_.position(*data) : "", left);
+      divide(piece, data ? coordinator_->position(*data) : "", left);
     }
     data_.reset();
     return all;
@@ -241,7 +240,7 @@ class LoopOnWorkers : public StepLoop {
       // What is under way ends first, and errors of it are not those of the next run.
       for (const Scheduled& next : under_way) wait(next);
       try {
-        coordinator_.join();
+        coordinator_->join();
       } catch (const Error&) {  // why the others were cancelled
         if (status_of(error).code() == StatusCode::kCancelled) error = std::current_exception();
       }
@@ -258,7 +257,7 @@ class LoopOnWorkers : public StepLoop {
     auto schedule = [&](Lane& lane) {
       const int64_t taken = steps.next(sure_steps(lane, left(count, scheduled), elements_of_step));
       try {
-        under_way.push_back({coordinator_.schedule_on(lane.worker, steps.of(taken), *data_), taken, &lane});
+        under_way.push_back({coordinator_->schedule_on(lane.worker, steps.of(taken), *data_), taken, &lane});
         ++lane.under_way;
         scheduled += taken;
         if (lane.elements) *lane.elements -= taken * elements_of_step;
@@ -343,7 +342,7 @@ class LoopOnWorkers : public StepLoop {
     }
   }
 
-  int64_t lost_workers() { return coordinator_.metrics().snapshot().worker_failures; }
+  int64_t lost_workers() { return coordinator_->metrics().snapshot().worker_failures; }
 
   // So that what has ended without a loss stays: the longer the data, the more would have to be read again. `position`:
   // of the parts; "" if the data has none.
@@ -364,7 +363,7 @@ class LoopOnWorkers : public StepLoop {
   // Whether the data has ended.
   bool join() {
     try {
-      coordinator_.join();
+      coordinator_->join();
     } catch (const Error& error) {
       if (!is_sequence_end(error.status())) throw;
       return true;
@@ -378,6 +377,8 @@ class LoopOnWorkers : public StepLoop {
 
   // `position`: "" for the beginning; else of data that was dealt out.
   PerWorkerDataset at_workers(bool counted, const std::string& position = {}) {
+    // Each time: the one before may have ended with a parameter server that has been restored since.
+    coordinator_ = std::make_shared<ClusterCoordinator>(strategy_);
     dealt_out_ = false;
     lanes_.assign(1, {.workers = strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);
@@ -385,10 +386,10 @@ class LoopOnWorkers : public StepLoop {
     lanes_[0].elements = cardinality_of(*dataset).count;
     // Each element by one worker, and all of them even if one dies.
     const bool shared = !counted || !is_endless(*dataset);
-    if (!shared) return coordinator_.create_per_worker_dataset(*dataset);
+    if (!shared) return coordinator_->create_per_worker_dataset(*dataset);
     if (const std::optional<Dataset> parts = dataset->handed_out() ? std::optional(*dataset) : in_parts(*dataset)) {
       dealt_out_ = true;
-      return coordinator_.create_per_worker_dataset(*parts, position);
+      return coordinator_->create_per_worker_dataset(*parts, position);
     }
     // Then all read it whole, in one order, and each takes every n-th element.
     const Dataset in_one_order = seeded(*dataset, random_id());
@@ -398,7 +399,7 @@ class LoopOnWorkers : public StepLoop {
   PerWorkerDataset of_each_worker(const ModelInput::Make& make, bool counted) {
     bool handed_out = false, any_endless = false, all_endless = true;
     std::vector<std::optional<int64_t>> elements(strategy_.workers().size());
-    PerWorkerDataset data = coordinator_.create_per_worker_dataset([&](InputContext context) {
+    PerWorkerDataset data = coordinator_->create_per_worker_dataset([&](InputContext context) {
       Dataset made = make(context);
       elements[static_cast<size_t>(context.input_pipeline_id)] = cardinality_of(made).count;
       const bool endless = is_endless(made);
@@ -434,7 +435,7 @@ class LoopOnWorkers : public StepLoop {
   }
 
   const ParameterServerStrategy strategy_;
-  ClusterCoordinator coordinator_;
+  std::shared_ptr<ClusterCoordinator> coordinator_;  // that of data_
   const Input input_;
   std::optional<PerWorkerDataset> data_;
   bool dealt_out_ = false;      // the data, part by part

@@ -144,6 +144,43 @@ TEST_F(CheckpointsTest, LetTrainingGoOnAfterAParameterServerWasLost) {
   EXPECT_EQ(b.value().item<float>(), 8);
 }
 
+TEST_F(CheckpointsTest, LetANewCoordinatorGoOnBesideTheOneThatHasEndedButNotBeforeTheRestore) {
+  ParameterServerStrategy strategy(cluster_.resolver());
+  auto a = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "a"});
+  auto b = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "b"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  auto step = function([&] {
+    a.assign_add(torch::ones({}));
+    b.assign_add(torch::ones({}));
+  });
+  const auto take_a_step = [&](ClusterCoordinator& coordinator) {
+    coordinator.schedule(step);
+    coordinator.join();
+  };
+  ClusterCoordinator first(strategy);
+  take_a_step(first);
+  checkpoints.save(1);
+  cluster_.stop({"ps", 1});
+  cluster_.start({"ps", 1});
+
+  const Status lost = caught([&] { take_a_step(first); });
+  const Status still_lost = caught([&] {
+    ClusterCoordinator too_early(strategy);
+    take_a_step(too_early);
+  });
+  EXPECT_EQ(checkpoints.restore(), 1);
+  ClusterCoordinator second(strategy);
+  take_a_step(second);
+
+  for (const Status& status : {lost, still_lost}) {
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+    EXPECT_EQ(status.task(), "/job:ps/replica:0/task:1");
+  }
+  EXPECT_EQ(b.value().item<float>(), 2);
+  EXPECT_EQ(caught([&] { take_a_step(first); }).code(), StatusCode::kUnavailable)
+      << "who holds the one that has ended is told so";
+}
+
 TEST_F(CheckpointsTest, SayThatThereIsNothingToBringBackWhatWasLost) {
   ParameterServerStrategy strategy(cluster_.resolver());
   auto a = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "a"});

@@ -215,6 +215,11 @@ void ClosureQueue::stop(Status why) {
   }
 }
 
+bool ClosureQueue::stopped() const {
+  absl::MutexLock lock(&mu_);
+  return !stopped_.ok();
+}
+
 std::shared_ptr<Cancellation> ClosureQueue::cancellation() const {
   absl::MutexLock lock(&mu_);
   return cancellation_;

@@ -98,6 +98,7 @@ class ClosureQueue {
   // and done() throw `why`, which takes the place of a pending error. Later calls do nothing. REQUIRES: `why` is not
   // ok.
   void stop(Status why);
+  bool stopped() const;
 
   // For the closures that run. It is replaced after an error, but never while an untagged closure is in flight.
   std::shared_ptr<Cancellation> cancellation() const;

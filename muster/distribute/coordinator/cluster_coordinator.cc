@@ -15,15 +15,26 @@
 namespace muster {
 namespace {
 
+// Whether all parameter servers answer and have their variables.
+bool servers_are_there(const ParameterServerTasks& tasks) {
+  try {
+    for (const std::string& task : tasks.ps) tasks.variables->check_alive(task);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::shared_ptr<CoordinatorCore> core_of(const ParameterServerStrategy& strategy, const CoordinatorOptions& options) {
   ParameterServerTasks& tasks = *strategy.servers();
+  std::shared_ptr<CoordinatorCore> core;  // if nobody else has it any more, it ends without the lock
   absl::MutexLock lock(&tasks.mu);
-  std::shared_ptr<CoordinatorCore> core = tasks.coordinator.lock();
-  if (!core) {
-    core = std::make_shared<CoordinatorCore>(strategy, options);
-    tasks.coordinator = core;
-  }
-  return core;
+  core = tasks.coordinator.lock();
+  // One that has ended knows best why, as long as a new one could not go on either.
+  if (core && !(core->has_ended() && servers_are_there(tasks))) return core;
+  auto made = std::make_shared<CoordinatorCore>(strategy, options);
+  tasks.coordinator = made;
+  return made;
 }
 
 // Runs a small program at one worker. Whatever comes of it, it does not stay there.

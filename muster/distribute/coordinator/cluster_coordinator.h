@@ -24,7 +24,8 @@ class CoordinatorCore;
 // is run by another one, and the worker is used again when it is back. A worker runs one closure at a time. A function
 // that fails makes the next call of schedule(), join() or done() throw its error, once, when nothing runs any more;
 // what was waiting is cancelled. A parameter server that is lost takes its variables with it: Error{kUnavailable} that
-// names it, at every call. Thread-safe. The destructor cancels what is under way and waits for it.
+// names it, at every call; a coordinator that is made after Checkpoints::restore() has given it its values goes on.
+// Thread-safe. The destructor cancels what is under way and waits for it.
 class ClusterCoordinator {
  public:
   explicit ClusterCoordinator(const ParameterServerStrategy& strategy, CoordinatorOptions options = {});

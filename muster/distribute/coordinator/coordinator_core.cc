@@ -130,6 +130,7 @@ bool CoordinatorCore::wait(std::optional<std::chrono::milliseconds> timeout) {
   return ended;
 }
 bool CoordinatorCore::done() { return queue_.done(); }
+bool CoordinatorCore::has_ended() const { return queue_.stopped() || variables_->servers() != servers_; }
 
 Metrics& CoordinatorCore::metrics() {
   metrics_.queued_closures = static_cast<int64_t>(queue_.queued());

@@ -49,6 +49,8 @@ class CoordinatorCore {
   bool wait(std::optional<std::chrono::milliseconds> timeout);
   bool done();
   std::weak_ptr<ResourceKeeper> keeper() const;
+  // Whether it runs nothing more, or nothing with the variables of parameter servers that were restored since.
+  bool has_ended() const;
 
   // What every worker must have of a variable before it can run a function that uses it.
   void add_resource(const std::shared_ptr<Variable::State>& variable, std::shared_ptr<PerWorkerResource> resource)
@@ -133,6 +135,7 @@ class CoordinatorCore {
   const uint64_t id_ = random_id();  // of this coordinator among all that a worker may have
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<PsVariables> variables_;
+  const PsIncarnations::Known servers_ = variables_->servers();  // for which the workers' programs are made
   Metrics metrics_;
   ClosureQueue queue_;
   SpentClosures spent_;

@@ -48,4 +48,9 @@ void PsIncarnations::take(Known known) {
   known_ = std::move(known);
 }
 
+PsIncarnations::Known PsIncarnations::known() const {
+  absl::MutexLock lock(&mu_);
+  return known_;
+}
+
 }  // namespace muster

@@ -32,6 +32,8 @@ class PsIncarnations {
   Known ask() const;
   // From now on they are taken for these.
   void take(Known known) ABSL_LOCKS_EXCLUDED(mu_);
+  // What they are taken for.
+  Known known() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const std::vector<std::string> tasks_;

@@ -64,11 +64,16 @@ TEST_F(Incarnations, AreThoseOfTheVariablesOfAProgram) {
 }
 
 TEST_F(Incarnations, AreTakenForWhatTheyAreWhenTheyHaveNewValues) {
+  const PsIncarnations::Known before = known_.known();
   restart({"ps", 0});
 
   PsIncarnations::Known now = known_.ask();
   EXPECT_FALSE(caught([&] { known_.check_alive(kFirst); }).ok()) << "to ask is not to take";
-  known_.take(std::move(now));
+  EXPECT_EQ(known_.known(), before);
+  known_.take(now);
+
+  EXPECT_EQ(known_.known(), now);
+  EXPECT_NE(now.at(kFirst), before.at(kFirst));
 
   EXPECT_TRUE(caught([&] { known_.check_alive(kFirst); }).ok());
 }

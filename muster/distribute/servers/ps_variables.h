@@ -54,6 +54,7 @@ class PsVariables : public VariableHome, public VariableCreator, public std::ena
   // See PsIncarnations.
   void check_alive(const std::string& task) const { incarnations_.check_alive(task); }
   void check_alive(const Program& program) const { incarnations_.check_alive(program); }
+  PsIncarnations::Known servers() const { return incarnations_.known(); }
   // For checkpoints.
   std::shared_ptr<SavedVariables> saved() { return {shared_from_this(), &saved_}; }
   // All that were made and still have handles, parts by themselves.

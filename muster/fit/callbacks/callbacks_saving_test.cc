@@ -65,13 +65,14 @@ void wait_for_a_checkpoint_in(const std::string& directory) {
 class WithDirectory {
  protected:
   std::string in(const std::string& name) const { return directory_.path() + "/" + name; }
-  Job job(const std::string& strategy) const {
+  // Over gRPC tasks may die: one of this process cannot be torn from who holds it.
+  Job job(const std::string& strategy, Transport transport = Transport::kLocal) const {
     Job made;
     if (strategy == "mirrored") made.strategy = MirroredStrategy({"/device:CPU:0", "/device:CPU:1"});
     if (strategy == "parameter_servers") {
       made.cluster = std::make_unique<InProcessCluster>(InProcessClusterOptions{
-          .workers = 2, .ps = 2, .transport = Transport::kLocal, .worker = {.storage = {directory_.path()}}});
-      made.strategy = testing_support::strategy_of(*made.cluster, Transport::kLocal);
+          .workers = 2, .ps = 2, .transport = transport, .worker = {.storage = {directory_.path()}}});
+      made.strategy = testing_support::strategy_of(*made.cluster, transport);
     }
     made.model = compile(made.strategy.make<torch::nn::Linear>(2, 1),
                          {.optimizer = Adam({.learning_rate = 0.1}), .loss = mean_squared_error});
@@ -286,6 +287,29 @@ TEST_F(FitThatSavesOnServers, ChangesTheRateWhileAnOlderCheckpointIsBeingRemoved
 
   EXPECT_GE(removed, 2) << "those of the first two epochs";
   EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
+TEST_F(FitThatSavesOnServers, GoesOnWithTheSameModelAfterAParameterServerWasLost) {
+  Job trained = job("parameter_servers", Transport::kGrpc);
+  const TaskId server{"ps", 1};
+  const LambdaCallback loses({.on_epoch_begin = [&](Training& training) {
+    if (training.epoch != 2) return;
+    wait_for_a_checkpoint_in(in("backup"));
+    trained.cluster->stop(server);
+  }});
+  const auto fit = [&](Callbacks callbacks) {
+    callbacks.add(BackupAndRestore({in("backup")}));
+    return trained.model->fit(data_, {.epochs = 4, .callbacks = std::move(callbacks), .verbose = 0});
+  };
+
+  const Status lost = testing_support::caught([&] { fit({loses}); });
+  trained.cluster->start(server);
+  const History history = fit({});
+
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost;
+  ASSERT_FALSE(history.epochs().empty());
+  EXPECT_THAT(history.epochs().front(), ::testing::AnyOf(1, 2)) << "the second backup may have been left out";
+  EXPECT_EQ(history.epochs().back(), 3);
 }
 
 TEST_F(FitThatSavesOnServers, LeavesBackupsOutWhileOneIsBeingSavedButNotTheLast) {
