@@ -331,6 +331,31 @@ print("is back")
         self.assertIn("[chief] is back", done.stdout)
         self.assertIn("worker 0 has ended with 137 and is started again", done.stderr)
 
+    def test_run_kills_a_program_that_does_not_end_when_it_is_told_to_and_names_it(self):
+        deaf = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 10773; done"]
+        for flags, why in ((["--notice", "0.1"], "it has not ended 0.1 s after it was told to"),
+                           (["--notice", "1000"], "there was a second signal")):
+            with self.subTest(flags), tempfile.NamedTemporaryFile() as said:
+                def has_said(words):
+                    return lambda: words in pathlib.Path(said.name).read_text()
+
+                run = subprocess.Popen([MUSTER, "run", "--workers", "1", "--ps", "1", *flags, *deaf], stdout=said,
+                                       stderr=subprocess.STDOUT)
+                try:
+                    wait_until(has_said("[chief] deaf\n"), what="the chief")
+                    run.send_signal(signal.SIGTERM)
+                    wait_until(has_said(f"{flags[1]} s for it (--notice)"), what="what it says")
+                    if why == "there was a second signal":
+                        wait_until(lambda: run.send_signal(signal.SIGTERM) or run.poll() is not None, what="the end")
+                    code = run.wait(PATIENCE)
+                finally:
+                    run.kill()
+                    run.wait()
+                self.assertEqual(code, 128 + signal.SIGKILL)
+                text = pathlib.Path(said.name).read_text()
+                self.assertIn("muster run: chief is killed: " + why, text)
+                self.assertNotIn("worker 0 is killed", text, "servers are not waited for")
+
     def test_run_leaves_nothing_behind(self):
         def left(seconds):
             return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0

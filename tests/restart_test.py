@@ -189,6 +189,34 @@ class RestartTest(unittest.TestCase):
             self.assertEqual(end, begin + 2 * STEPS_PER_EPOCH)
             self.assertEqual(steps_in(directory), [], "the backup of a training that has ended")
 
+    def test_fit_that_is_told_to_end_saves_its_last_epoch_while_the_servers_are_there(self):
+        with tempfile.TemporaryDirectory(prefix="muster-backup-") as storage, tempfile.NamedTemporaryFile() as said:
+            def run(epochs):
+                return [MUSTER, "run", "--workers", "1", "--ps", "2", "--storage", storage, "--notice", str(PATIENCE),
+                        COUNT, "--directory", f"{storage}/backup", "--fit", str(epochs)]
+
+            def epochs_in(text):
+                return [int(epoch) for epoch in re.findall(r"^\[chief\] epoch (\d+)$", text, re.MULTILINE)]
+
+            job = subprocess.Popen(run(1_000_000), stdout=said, stderr=subprocess.STDOUT)
+            try:
+                wait_until(lambda: len(epochs_in(pathlib.Path(said.name).read_text())) >= 3, what="an epoch")
+                job.send_signal(signal.SIGTERM)
+                code = job.wait(PATIENCE)
+            finally:
+                job.kill()
+                job.wait()
+            text = pathlib.Path(said.name).read_text()
+            self.assertEqual(code, 42, text)
+            self.assertIn("told to end", text)
+            last = epochs_in(text)[-1]
+            self.assertEqual(steps_in(f"{storage}/backup"), [last])
+
+            done = subprocess.run(run(last + 2), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(epochs_in(done.stdout), [last + 1, last + 2])
+
     def test_a_cluster_does_not_begin_anew_where_its_only_checkpoint_is_damaged(self):
         with tempfile.TemporaryDirectory(prefix="muster-checkpoints-") as directory:
             with Cluster(directory, ps=1, workers=1) as cluster:

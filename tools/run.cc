@@ -27,16 +27,30 @@ using RunClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLastWords{500};  // of what a process has started and not ended
 constexpr std::chrono::seconds kPause{1};             // between two starts of a server
+constexpr std::chrono::seconds kOneSignal{1};         // in which those that come are one: timeout(1) sends each twice
 
 struct RunFlags {
   int workers = 0;
   int ps = 0;
-  double grace = 10;
+  double grace = 10, notice = 30;
   std::vector<std::string> storage{}, data{};
   std::vector<std::string> command;
 };
 
-volatile sig_atomic_t stop_signal = 0;
+volatile sig_atomic_t stop_signal = 0;  // the first that this command got
+volatile sig_atomic_t stop_again = 0;   // there was another one
+
+void on_stop(int number) {
+  if (stop_signal == 0) {
+    stop_signal = number;
+  } else if (number != SIGHUP) {  // which a terminal adds that is closed
+    stop_again = 1;
+  }
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1'000));
+}
 
 // Ports of this machine that are free now. All are found before the first is let go, so they differ.
 std::vector<int> free_ports(int count) {
@@ -138,7 +152,7 @@ struct Member {
 
 class Job {
  public:
-  Job(const RunFlags& flags) : grace_(std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1'000))) {
+  Job(const RunFlags& flags) : grace_(milliseconds_of(flags.grace)), notice_(milliseconds_of(flags.notice)) {
     std::vector<std::pair<std::string, int>> jobs{{"worker", flags.workers}};
     if (flags.ps > 0) jobs.insert(jobs.end(), {{"ps", flags.ps}, {"chief", 1}});
     std::vector<int> ports = free_ports(flags.workers + flags.ps + 1);
@@ -167,36 +181,32 @@ class Job {
   // The exit code of the first that failed, else 0.
   int wait() {
     int code = 0;
-    // What those that are left get next, and when. They may have something to say of the one that has failed.
-    int next_signal = 0;
-    RunClock::time_point when;
-    bool stopped = false;
-    auto end_all_after = [&](int number, std::chrono::milliseconds time) {
-      next_signal = number;
-      when = RunClock::now() + time;
-    };
+    bool told = false, killed = false, last_words = false;
     while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.is_over(); })) {
       read_all();
-      if (stop_signal != 0 && !std::exchange(stopped, true)) end_all_after(stop_signal, {});
+      if (stop_signal != 0 && !std::exchange(told, true) && !served()) tell_program();
+      if (stop_again != 0) hear_again();
       for (Member& member : members_) {
         const bool ran = !member.code;
         member.look_whether_it_ended();
         if (member.serves) {
-          if (next_signal == 0 && !served()) keep_serving(member);
+          if (!killed && !served()) keep_serving(member);
           continue;
         }
         if (!ran || !member.code || *member.code == 0 || code != 0) continue;
         code = *member.code;
         std::cerr << "muster run: " << member.name << " has ended with " << code << std::endl;
-        if (next_signal == 0) end_all_after(SIGTERM, grace_);
+        // Those that are left may have something to say of the one that has failed.
+        if (next_signal_ == 0) end_all_after(SIGTERM, grace_);
       }
       if (served()) end_servers();
       // What they have left behind may keep their output open.
       const bool ended = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.code; });
-      if (ended && next_signal != SIGKILL) end_all_after(SIGKILL, std::min(grace_, kLastWords));
-      if (ended && next_signal == SIGKILL && RunClock::now() > when + kLastWords) break;
-      if (next_signal == 0 || RunClock::now() < when) continue;
-      for (const Member& member : members_) member.signal(next_signal);
+      if (ended && !std::exchange(last_words, true)) end_all_after(SIGKILL, std::min(grace_, kLastWords));
+      if (ended && RunClock::now() > when_ + kLastWords) break;
+      if (next_signal_ == 0 || RunClock::now() < when_) continue;
+      if (next_signal_ == SIGKILL && !std::exchange(killed, true)) say_who_is_killed();
+      for (const Member& member : members_) member.signal(next_signal_);
       if (!ended) end_all_after(SIGKILL, grace_);
     }
     return code != 0 ? code : (stop_signal != 0 ? 128 + stop_signal : 0);
@@ -211,6 +221,43 @@ class Job {
     for (const std::string& directory : flags.data) words.insert(words.end(), {"--data", directory});
     return words;
   }
+
+  void end_all_after(int number, std::chrono::milliseconds time) {
+    next_signal_ = number;
+    time_ = time;
+    when_ = RunClock::now() + time;
+  }
+
+  // A program that saves and ends when it is told to needs its servers for that: they end after it.
+  void tell_program() {
+    std::cerr << "muster run: told to end: the program has " << seconds(notice_)
+              << " s for it (--notice); a second signal ends all at once" << std::endl;
+    for (const Member& member : members_) {
+      if (!member.serves) member.signal(stop_signal);
+    }
+    told_at_ = RunClock::now();
+    end_all_after(SIGKILL, notice_);
+  }
+
+  void hear_again() {
+    stop_again = 0;
+    if (RunClock::now() < told_at_ + kOneSignal || std::exchange(told_again_, true)) return;
+    end_all_after(SIGKILL, {});
+  }
+
+  void say_who_is_killed() const {
+    for (const Member& member : members_) {
+      if (member.serves || member.code) continue;
+      std::cerr << "muster run: " << member.name << " is killed: ";
+      if (told_again_) {
+        std::cerr << "there was a second signal" << std::endl;
+      } else {
+        std::cerr << "it has not ended " << seconds(time_) << " s after it was told to" << std::endl;
+      }
+    }
+  }
+
+  static double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
   // Whether the program has ended, wherever it ran.
   bool served() const {
@@ -246,8 +293,14 @@ class Job {
     }
   }
 
-  const std::chrono::milliseconds grace_;
+  const std::chrono::milliseconds grace_, notice_;
   std::vector<Member> members_;
+
+  // What those that are left get next, and when: this time after it was decided.
+  int next_signal_ = 0;
+  std::chrono::milliseconds time_{};
+  RunClock::time_point when_{}, told_at_{};
+  bool told_again_ = false;  // to end, which all do at once then
 };
 
 }  // namespace
@@ -275,12 +328,18 @@ void add_run(CLI::App& muster) {
                    "Seconds that the others have to end by themselves when one has failed, and again when told to")
       ->check(seconds_between(0, 24 * 3600))
       ->capture_default_str();
+  command
+      ->add_option("--notice", flags->notice,
+                   "Seconds that the program has to save and end when this command gets a SIGTERM or SIGINT, which it "
+                   "passes on; its servers end after it")
+      ->check(seconds_between(0, 24 * 3600))
+      ->capture_default_str();
   command->prefix_command();  // what comes after the flags is the program and its arguments
   command->footer(
       "Examples: muster run --workers 2 ./train --steps 100\n"
       "          muster run --workers 3 --ps 2 --storage /data/checkpoints ./train --steps 100\n"
       "It ends with the exit code of the first worker that fails, or of the chief; servers that end are started "
-      "again.");
+      "again.\nA second SIGTERM or SIGINT kills all at once.");
   command->callback([flags, command] {
     flags->command = command->remaining();
     if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
@@ -289,7 +348,7 @@ void add_run(CLI::App& muster) {
                             CLI::ExitCodes::ExtrasError);
     }
     make_directories(flags->storage);
-    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, [](int got) { stop_signal = got; });
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, on_stop);
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });
 }

@@ -35,8 +35,8 @@ class History {
   // A number for each epoch. Throws Error{kNotFound} that lists the names.
   const std::vector<double>& operator[](const std::string& name) const;
   bool contains(const std::string& name) const { return values_.contains(name); }
-  // Whether the training has ended before its time, with a backup, since a worker was told to end (SIGTERM), and the
-  // job is to be started again: `return history.preempted() ? muster::kPreempted : 0;`.
+  // Whether the training has ended before its time, with a backup, since a process was told to end (SIGTERM), and
+  // the job is to be started again: `return history.preempted() ? muster::kPreempted : 0;`.
   bool preempted() const { return preempted_; }
   void set_preempted() { preempted_ = true; }
 

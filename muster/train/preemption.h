@@ -19,6 +19,8 @@ struct PreemptionOptions {
 
 // A machine is wanted for something else, and its worker gets a SIGTERM: the job saves a checkpoint and ends, all
 // workers after the same step, whichever was told. From the constructor to the destructor the signal does nothing else.
+// On parameter servers the chief is who gets it: others take the steps of a worker that ends, and a server that ends
+// takes its variables along, so it has to be there until the chief has saved (`muster run` sees to that).
 //   muster::Preemption preemption(strategy, checkpoints);
 //   while (step < steps) {
 //     strategy.run(train, batches);

@@ -3,7 +3,7 @@
 // --directory D it begins with the newest checkpoint there and saves one after every round, of a table only the rows
 // that the round has counted in; --parts N cuts variables. With --ballast MIB it has a table of that size, too, all of
 // which every round changes, and saves while the next round goes on. With --fit EPOCHS it is fit() of a small model
-// instead, whose backup is in the directory.
+// instead, whose backup is in the directory, and which a SIGTERM ends with one.
 #include <muster/muster.h>
 #include <poll.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ std::string flag(int argc, char** argv, const char* name) {
   return "";
 }
 
-void fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory) {
+int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory) {
   muster::Model model =
       muster::compile(strategy.make<torch::nn::Linear>(8, 6),
                       {.optimizer = muster::Adam({.learning_rate = 0.01}), .loss = muster::mean_squared_error});
@@ -42,8 +42,12 @@ void fit_with_backup(const muster::Strategy& strategy, int epochs, const std::st
                           const muster::Logs&) { std::cout << "epoch " << training.epoch + 1 << std::endl; },
        .on_train_end = [&](muster::Training&,
                            const muster::Logs&) { std::cout << "ends after " << steps() << " steps" << std::endl; }});
-  model.fit(muster::Dataset::tensors({x, x.narrow(1, 0, 6)}).batch(4),
-            {.epochs = epochs, .callbacks = {muster::BackupAndRestore({.directory = directory}), tells}, .verbose = 0});
+  const muster::History history =
+      model.fit(muster::Dataset::tensors({x, x.narrow(1, 0, 6)}).batch(4),
+                {.epochs = epochs,
+                 .callbacks = {muster::BackupAndRestore({.directory = directory, .preemption = true}), tells},
+                 .verbose = 0});
+  return history.preempted() ? muster::kPreempted : 0;
 }
 
 void count(const muster::ParameterServerStrategy& strategy, const std::string& directory, int64_t ballast) {
@@ -97,11 +101,8 @@ int main(int argc, char** argv) {
     const muster::ParameterServerStrategy strategy(
         muster::resolver_from_flags(argc, argv),
         {.partitioner = muster::FixedShardsPartitioner{.num_shards = number("--parts", 1)}});
-    if (const int epochs = number("--fit", 0); epochs > 0) {
-      fit_with_backup(strategy, epochs, directory);
-    } else {
-      count(strategy, directory, number("--ballast", 0));
-    }
+    if (const int epochs = number("--fit", 0); epochs > 0) return fit_with_backup(strategy, epochs, directory);
+    count(strategy, directory, number("--ballast", 0));
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

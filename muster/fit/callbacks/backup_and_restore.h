@@ -15,7 +15,9 @@ class Preemption;
 
 struct BackupAndRestoreOptions {
   std::string directory;
-  bool preemption = false;  // a SIGTERM to any worker ends fit() of all after an epoch: see History::preempted()
+  // A SIGTERM to any process that calls fit() ends that of all after an epoch: see History::preempted(). On parameter
+  // servers that is the chief: others take the steps of a worker that ends, and a server takes its variables along.
+  bool preemption = false;
   std::optional<IncrementalOptions> incremental{};  // of large tables only the rows that have changed are saved
 };
 // Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
