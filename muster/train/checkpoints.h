@@ -54,6 +54,7 @@ class Checkpoints {
   Checkpoints& operator=(const Checkpoints&) = delete;
 
   // Throws Error{kPermissionDenied} now if a parameter server may not use the directory, which save() would say later.
+  // Waits for those that are being restarted.
   void check_directory() const;
 
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is

@@ -34,6 +34,7 @@ class Preemption {
   Preemption& operator=(const Preemption&) = delete;
 
   // True: the job ends, and this step is saved. Every worker calls it after every step; most of the calls cost nothing.
+  // On parameter servers the chief does, after it has joined what it scheduled.
   // Throws what Checkpoints::save() throws.
   bool after_step(int64_t step);
   // Whether the job is to end, for who saves it itself. Likewise of every worker, after every step or every epoch.

@@ -80,6 +80,7 @@ SavedVariables::Write PsCheckpoints::begin_save(const Only& only) const {
 }
 
 void PsCheckpoints::check_directory(const std::string& directory) const {
+  (void)incarnations_.ask();  // waits for those that are being restarted, as the restore does that mostly follows
   StoredByTask nothing;
   for (const auto& state : options_.all()) nothing[task_of_device(state->options.device)];
   for (auto& answer :

@@ -50,6 +50,15 @@ void refuse_others(const std::string& directory) {
   if (counted == metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);
 }
 
+// One that has failed is no reason to end without the last.
+void wait_for_earlier_ones(Checkpoints& backups) {
+  try {
+    backups.wait_until_written();
+  } catch (const Error& error) {
+    MUSTER_LOG(error) << "BackupAndRestore: an earlier backup was not saved: " << error.what();
+  }
+}
+
 // Only what fit() has saved there: the directory may have other things in it, and may be where a disk is mounted.
 void remove_backups(const std::string& directory) {
   try {
@@ -115,6 +124,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   for (size_t i = 0; i < memories.size(); ++i) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
+  if (told_to_end) wait_for_earlier_ones(*checkpoints_);
   checkpoints_->save_between_steps(training.epoch + 1, metadata);
   if (!told_to_end) return;
   training.preempted = training.epoch + 1 < training.epochs;

@@ -303,13 +303,38 @@ TEST_F(FitThatSavesOnServers, GoesOnWithTheSameModelAfterAParameterServerWasLost
   };
 
   const Status lost = testing_support::caught([&] { fit({loses}); });
-  trained.cluster->start(server);
+  const std::jthread comes_back([&] { trained.cluster->start(server); });
   const History history = fit({});
 
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost;
   ASSERT_FALSE(history.epochs().empty());
   EXPECT_THAT(history.epochs().front(), ::testing::AnyOf(1, 2)) << "the second backup may have been left out";
   EXPECT_EQ(history.epochs().back(), 3);
+}
+
+TEST_F(FitThatSavesOnServers, SavesTheEpochInWhichItIsToldToEndThoughTheOneBeforeWasNotSaved) {
+  std::atomic<bool> full = true, was_full = false;
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    if (!full || !is_write_of_data(call, path)) return 0;
+    was_full = true;
+    return ENOSPC;
+  });
+  const LambdaCallback tells({.on_epoch_begin = [&](Training& training) {
+    if (training.epoch != 1) return;
+    while (!was_full) std::this_thread::yield();
+    full = false;
+    ::raise(SIGTERM);
+  }});
+  Job trained = job("parameter_servers");
+
+  const History history = trained.model->fit(
+      data_, {.epochs = 9,
+              .callbacks = {tells, BackupAndRestore({.directory = in("backup"), .preemption = true})},
+              .verbose = 0});
+
+  EXPECT_TRUE(history.preempted());
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1));
+  EXPECT_THAT(steps_in(in("backup")), ElementsAre(2));
 }
 
 TEST_F(FitThatSavesOnServers, LeavesBackupsOutWhileOneIsBeingSavedButNotTheLast) {
