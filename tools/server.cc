@@ -15,6 +15,7 @@ struct ServerFlags {
   int task_index = 0;
   int threads = 0;
   double lease = std::chrono::duration<double>(kUsualLease).count();
+  double linger = 0;
   uint64_t memory = 0, gpu_memory = 0, under_way = 0;
   bool insecure = false;
   std::vector<std::string> storage, data;
@@ -46,6 +47,7 @@ int serve(const ServerFlags& flags) {
   if (flags.memory > 0) options.worker.run_memory = static_cast<int64_t>(flags.memory);
   if (flags.under_way > 0) options.max_bytes_under_way = static_cast<int64_t>(flags.under_way);
   options.lease = std::chrono::milliseconds(static_cast<int64_t>(flags.lease * 1'000));
+  options.linger = std::chrono::milliseconds(static_cast<int64_t>(flags.linger * 1'000));
   if (!flags.credentials.empty()) {
     options.credentials = read_credentials(flags.credentials, str_cat(task->job, "-", task->index));
   }
@@ -93,6 +95,12 @@ void add_server(CLI::App& muster) {
       ->add_option("--lease", flags->lease,
                    "Seconds after which a client that is not heard of is gone, and what it has left here goes")
       ->check(seconds_between(0.1, 365 * 24 * 3600))
+      ->capture_default_str();
+  command
+      ->add_option("--linger", flags->linger,
+                   "Seconds that it goes on after a SIGTERM or SIGINT while somebody has something here, such as a job "
+                   "that saves when all of its processes are told to end; a second one ends it")
+      ->check(seconds_between(0, 24 * 3600))
       ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "Listen beyond this machine without TLS");
   command->footer(

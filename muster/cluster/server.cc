@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -69,6 +70,12 @@ class SignalGuard {
   }, interrupt ABSL_GUARDED_BY(mu){};
 };
 
+// In the pipe, which nobody has read yet.
+int signals_so_far() {
+  int bytes = 0;
+  return ::ioctl(signal_pipe[0], FIONREAD, &bytes) == 0 ? bytes : 0;
+}
+
 // It may come yet, when a disk is mounted; but mostly it was misspelt.
 void warn_of_missing(const std::vector<std::string>& directories, const char* what) {
   for (const std::string& directory : directories) {
@@ -117,6 +124,7 @@ Server::Server(const ClusterResolver& resolver) : Server(server_options(resolver
 
 Server::Server(ServerOptions options)
     : task_(options.task.to_string()),
+      linger_(options.linger),
       peers_(std::make_unique<ClusterPeers>(options.cluster, ChannelOptions{.credentials = options.credentials,
                                                                             .connect_timeout = options.connect_timeout,
                                                                             .attempts = options.attempts})),
@@ -172,8 +180,28 @@ int Server::join() {
   while ((ready = ::poll(ends, 2, has_gpus ? 500 : -1)) == 0 || (ready < 0 && errno == EINTR)) {
     if (device_is_lost()) return EXIT_FAILURE;
   }
+  if (ends[1].revents != 0) linger();
   MUSTER_LOG(info) << task_ << " stops" << (ends[1].revents != 0 ? ", as a signal asks" : "");
   return 0;
+}
+
+bool Server::is_used() const {
+  const WorkerStatus status = worker_->status();
+  return status.variables + status.programs + status.sources > 0 || master_->sessions() > 0;
+}
+
+void Server::linger() const {
+  constexpr int kLookAgain = 50;  // milliseconds
+  const auto end = std::chrono::steady_clock::now() + linger_;
+  const auto is_over = [&] { return !is_used() || std::chrono::steady_clock::now() >= end; };
+  if (is_over()) return;
+  const int signals = signals_so_far();
+  MUSTER_LOG(info) << task_ << " is told to end, and goes on while it is used, for "
+                   << std::chrono::duration<double>(linger_).count() << " s at most; another signal ends it";
+  pollfd stopped{.fd = stop_pipe_[0], .events = POLLIN, .revents = 0};
+  while (!is_over() && signals_so_far() == signals && !device_is_lost()) {
+    if (::poll(&stopped, 1, kLookAgain) > 0) return;
+  }
 }
 
 void Server::stop() {

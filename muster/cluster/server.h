@@ -34,6 +34,9 @@ struct ServerOptions {
   // programs, sequences of examples, values for parts of steps, the variables of its strategy. They tell each other.
   std::chrono::milliseconds lease = kUsualLease;
   int attempts = 2;  // to make a call to another task that was cut off
+  // How long join() goes on after the first signal, as long as somebody has something here: where all processes of a
+  // job are told to end at the same time, whoever trains can still save then.
+  std::chrono::milliseconds linger{0};
 };
 
 // Of the task that the resolver says this process is. Throws Error{kInvalidArgument} if it does not.
@@ -56,8 +59,8 @@ class Server {
   const std::string& address() const;
   const std::string& task() const { return task_; }
 
-  // Waits for stop(), or for SIGTERM or SIGINT, and ends what is under way. Returns 0, for main(); 1 if a GPU is lost,
-  // so that whoever supervises the process starts it anew.
+  // Waits for stop(), or for SIGTERM or SIGINT and what ServerOptions::linger says, and ends what is under way. Returns
+  // 0, for main(); 1 if a GPU is lost, so that whoever supervises the process starts it anew.
   int join();
   // Lets join() return. From any thread.
   void stop();
@@ -70,7 +73,12 @@ class Server {
   std::shared_ptr<Master> master();
 
  private:
+  // Whether somebody has variables, programs, sequences or a session here.
+  bool is_used() const;
+  void linger() const;
+
   const std::string task_;
+  const std::chrono::milliseconds linger_;
   const std::unique_ptr<ClusterPeers> peers_;
   const std::unique_ptr<LocalWorker> worker_;
   const std::shared_ptr<LocalMaster> master_;

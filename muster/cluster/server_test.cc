@@ -439,6 +439,52 @@ TEST(Server, IsNotResetThroughATargetThatIsUnknownOrCannotBeReached) {
       << unreachable;
 }
 
+// A server that a session uses, joined by another thread.
+class ServerThatIsUsed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    (void)session_->run(add_, torch::ones({2}));
+    joined_ = std::async(std::launch::async, [&] { return server_.join(); });
+    ASSERT_TRUE(eventually([] {
+      struct sigaction now {};
+      ::sigaction(SIGTERM, nullptr, &now);
+      return now.sa_handler != SIG_DFL;
+    }));
+    ::raise(SIGTERM);
+    ASSERT_TRUE(eventually([&] { return log_.contains("is told to end, and goes on while it is used"); }));
+  }
+  ~ServerThatIsUsed() override { server_.stop(); }
+
+  static ServerOptions that_lingers() {
+    ServerOptions options = local();
+    options.linger = std::chrono::hours(1);
+    return options;
+  }
+
+  LogCapture log_;
+  Server server_{that_lingers()};
+  Function<std::function<at::Tensor(at::Tensor)>> add_ =
+      function(std::function<at::Tensor(at::Tensor)>([](at::Tensor x) { return x + 1; }));
+  std::unique_ptr<Session> session_ = std::make_unique<Session>(SessionOptions{.target = server_.target()});
+  std::future<int> joined_{};
+};
+
+TEST_F(ServerThatIsUsed, GoesOnAfterASignalUntilNobodyUsesIt) {
+  EXPECT_TRUE(torch::equal(session_->run(add_, torch::ones({2})), torch::full({2}, 2.0F)));
+  EXPECT_EQ(joined_.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+
+  session_.reset();
+
+  ASSERT_EQ(joined_.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(joined_.get(), 0);
+}
+
+TEST_F(ServerThatIsUsed, EndsWithTheSecondSignal) {
+  ::raise(SIGTERM);
+
+  EXPECT_EQ(joined_.wait_for(kPatience), std::future_status::ready);
+}
+
 TEST(Server, WaitsForASignalOfItsOwnAfterOneThatHasEndedAnother) {
   Server first(local()), second(local()), third(local());
   ::signal(SIGTERM, SIG_IGN);  // while nobody is joined
