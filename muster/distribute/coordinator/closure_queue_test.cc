@@ -366,9 +366,11 @@ TEST(ClosureQueue, StopEndsAllCallsAndCancelsWhatIsQueued) {
   ClosureQueue empty;
   Caller getter([&] { EXPECT_EQ(empty.get(), nullptr); });
 
+  EXPECT_FALSE(queue.stopped());
   queue.stop(kSomeError);
   empty.stop(kSomeError);
 
+  EXPECT_TRUE(queue.stopped());
   EXPECT_EQ(putter.outcome(), kSomeError);
   EXPECT_EQ(waiter.outcome(), kSomeError);
   EXPECT_TRUE(getter.outcome().ok());
