@@ -43,6 +43,7 @@ class SidecarEvaluator::Best {
         checkpoints_(strategy, {.directory = options.best, .keep = 1}),
         best_(options.monitor, options.better) {
     checkpoints_.check_directory();
+    if (strategy.is_chief()) best_.warn_if_guessed(kWhose);
     const std::optional<Checkpoint> left = directory_.latest();
     if (!left) return;
     const std::map<std::string, std::string> metadata = directory_.index(left->step).metadata;

@@ -4,11 +4,15 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/model.h"
 
 namespace muster {
 namespace {
@@ -26,13 +30,23 @@ bool says_iou_or_top(const std::string& monitor) {
   return false;
 }
 
-bool larger_is_better(const std::string& monitor, Better better) {
-  if (better != Better::kAuto) return better == Better::kLarger;
+bool has_part(const std::string& monitor, std::initializer_list<const char*> parts) {
+  return std::ranges::any_of(parts, [&](const char* part) { return monitor.find(part) != std::string::npos; });
+}
+
+bool has_word(const std::string& monitor, std::initializer_list<const char*> words) {
+  const std::vector<std::string> its = absl::StrSplit(monitor, '_');
+  return std::ranges::any_of(words, [&](const char* word) { return std::ranges::count(its, word) > 0; });
+}
+
+// Whether larger ones are better, if the name says that.
+std::optional<bool> larger_by_name(const std::string& monitor) {
   if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
-  for (const char* word : {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"}) {
-    if (monitor.find(word) != std::string::npos) return true;
-  }
-  return says_iou_or_top(monitor);
+  if (has_part(monitor, {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"})) return true;
+  if (has_word(monitor, {"acc"}) || says_iou_or_top(monitor)) return true;
+  if (has_part(monitor, {"loss", "error", "entropy", "divergence", "perplexity", "hinge", "poisson"})) return false;
+  if (has_word(monitor, {"mse", "rmse", "mae", "mape", "msle", "nll"})) return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -63,7 +77,10 @@ std::string in_all_digits(double value) {
 }
 
 BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
-    : monitor_(std::move(monitor)), larger_(larger_is_better(monitor_, better)), min_delta_(min_delta) {}
+    : monitor_(std::move(monitor)),
+      larger_(better == Better::kAuto ? larger_by_name(monitor_).value_or(false) : better == Better::kLarger),
+      guessed_(better == Better::kAuto && !larger_by_name(monitor_)),
+      min_delta_(min_delta) {}
 
 std::string BestSoFar::memory(const std::string& whose, const std::vector<int64_t>& more) const {
   return absl::StrJoin({whose + " " + monitor_, best_ ? in_all_digits(*best_) : "none", absl::StrJoin(more, "\n")},
@@ -83,10 +100,18 @@ std::vector<int64_t> BestSoFar::remember(const std::string& whose, const std::st
 }
 
 void BestSoFar::expect_in(const Training& training, const char* whose) const {
-  if (!training.numbers) return;
-  Logs there;
-  for (const std::string& name : *training.numbers) there.set(name, 0);
-  value_of(there, monitor_, whose);
+  if (training.numbers) {
+    Logs there;
+    for (const std::string& name : *training.numbers) there.set(name, 0);
+    value_of(there, monitor_, whose);
+  }
+  if (training.model.strategy().is_chief()) warn_if_guessed(whose);
+}
+
+void BestSoFar::warn_if_guessed(const char* whose) const {
+  if (!guessed_) return;
+  MUSTER_LOG(warning) << whose << ": whether smaller or larger is better is not known of the name \"" << monitor_
+                      << "\"; taken for better if smaller. The option better says it";
 }
 
 bool BestSoFar::improves(const Logs& logs, const char* whose) {

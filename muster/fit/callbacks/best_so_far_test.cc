@@ -5,11 +5,15 @@
 
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 
 namespace muster::best_so_far_test {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // The epochs that there are with these numbers, one after the other.
 int epochs_of(const EarlyStoppingOptions& options, const std::vector<double>& numbers) {
@@ -50,11 +54,32 @@ TEST(BestSoFar, ANumberThatEndsInLossIsBetterIfSmaller) {
 }
 
 TEST(BestSoFar, KnowsFromTheNameWhichNumbersAreBetter) {
-  for (const char* name : {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k"}) {
+  for (const char* name : {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k", "acc", "val_acc"}) {
     EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(2, 1)) << name;
   }
-  for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2"}) {
+  for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2", "accent"}) {
     EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(1, 2)) << name;
+  }
+}
+
+TEST(BestSoFar, WarnsOfANameThatDoesNotSayWhatIsBetter) {
+  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  const Training training{.model = model, .epochs = 1};
+  const auto said = [&](const std::string& name, Better better) {
+    const LogCapture log;
+    BestSoFar(name, better).expect_in(training, "EarlyStopping");
+    return log.lines();
+  };
+
+  EXPECT_THAT(said("val_bleu", Better::kAuto),
+              ElementsAre(LogLine{LogLevel::kWarning,
+                                  "EarlyStopping: whether smaller or larger is better is not known of the name "
+                                  "\"val_bleu\"; taken for better if smaller. The option better says it"}));
+  EXPECT_THAT(said("val_bleu", Better::kLarger), IsEmpty());
+  EXPECT_THAT(said("val_bleu", Better::kSmaller), IsEmpty());
+  for (const char* name : {"loss", "val_box_loss", "val_accuracy", "acc", "top_5", "mean_squared_error", "val_mae",
+                           "binary_cross_entropy", "perplexity", "mean_io_u", "r2_score", "kl_divergence"}) {
+    EXPECT_THAT(said(name, Better::kAuto), IsEmpty()) << name;
   }
 }
 
