@@ -1,13 +1,31 @@
 #include "muster/fit/callbacks/audience.h"
 
+#include <c10/util/Type.h>
+
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <typeinfo>
 #include <utility>
 
 #include "muster/base/status.h"
 #include "muster/fit/model.h"
 
 namespace muster {
+namespace {
+
+// What fit() has measured is what everybody takes it for: a callback adds numbers of its own beside it.
+void refuse_overwritten(const Logs& measured, const Logs& logs, const Callback& callback) {
+  for (const auto& [name, value] : measured) {
+    const auto now = logs.find(name);
+    if (now != logs.end() && (now->second == value || (std::isnan(now->second) && std::isnan(value)))) continue;
+    throw invalid_argument("fit: add_logs() of ", c10::demangle(typeid(callback).name()),
+                           now == logs.end() ? " has removed \"" : " has overwritten \"", name,
+                           "\", which fit has measured; expected a name of its own");
+  }
+}
+
+}  // namespace
 
 Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Training& training) : training_(training) {
   const bool on_servers = strategy.servers() != nullptr;
@@ -145,7 +163,11 @@ void Audience::validation(const std::function<void()>& evaluate) {
 }
 
 void Audience::add_logs(Logs& logs) {
-  tell_here([&](Callback& callback, Training& training) { callback.add_logs(training, logs); });
+  const Logs measured = logs;
+  tell_here([&](Callback& callback, Training& training) {
+    callback.add_logs(training, logs);
+    refuse_overwritten(measured, logs, callback);
+  });
 }
 
 void Audience::epoch_end(const Logs& logs) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace muster::audience_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -116,6 +118,31 @@ TEST_F(TheAudience, IsNotLeftBeforeItHasBegun) {
   { const Audience audience({Listens("a", heard_)}, Strategy(), training_); }
 
   EXPECT_THAT(heard_, ElementsAre());
+}
+
+class Overwrites : public Callback {
+ public:
+  void add_logs(Training&, Logs& logs) override { logs.set("loss", 0); }
+};
+
+TEST_F(TheAudience, AddsNumbersBesideThoseThatWereMeasured) {
+  const LambdaCallback adds({.add_logs = [](Training&, Logs& logs) { logs.set("own", 1); }});
+  const LambdaCallback again({.add_logs = [](Training&, Logs& logs) { logs.set("own", 2); }});
+  const LambdaCallback removes({.add_logs = [](Training&, Logs& logs) { logs.clear(); }});
+  const auto added = [&](const Callbacks& callbacks, double loss) {
+    Logs logs{{"loss", loss}};
+    Audience(callbacks, Strategy(), training_).add_logs(logs);
+    return logs;
+  };
+
+  EXPECT_EQ(added({adds, again}, 3), (Logs{{"loss", 3}, {"own", 2}}));
+  EXPECT_NO_THROW(added({adds}, std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_THAT(testing_support::error_of([&] { added({adds, Overwrites()}, 3); }),
+              AllOf(HasSubstr("add_logs() of muster::audience_test::"),
+                    HasSubstr("Overwrites has overwritten \"loss\", which fit has measured")));
+  EXPECT_EQ(testing_support::error_of([&] { added({removes}, 3); }),
+            "fit: add_logs() of muster::LambdaCallback has removed \"loss\", which fit has measured; expected a name of "
+            "its own");
 }
 
 TEST_F(TheAudience, EndsItsValidationThoughItFails) {

@@ -82,7 +82,7 @@ class Callback {
   // evaluation or another callback fails.
   virtual void on_validation_begin(Training&) {}
   virtual void on_validation_end(Training&) {}
-  // Its own numbers of an epoch, before everybody sees them.
+  // Its own numbers of an epoch, before everybody sees them. One that changes what fit() has measured is an error.
   virtual void add_logs(Training&, Logs&) {}
   // Their names, of a callback that has add_logs(). Known, they are among Training::numbers; nothing: they are not.
   virtual std::optional<std::vector<std::string>> added_names() const { return std::nullopt; }
