@@ -14,5 +14,7 @@ std::string known_device(const std::string& device);
 std::string device_like(const std::string& wish);
 // Without any: all GPUs of this process, else all its CPU devices. Throws for one that is there twice, too.
 std::vector<std::string> known_devices(const std::vector<std::string>& wanted);
+// "MirroredStrategy: 2 replicas, on GPU:0, GPU:1". Where the CPU is the only one: how there would be more.
+std::string replicas_in_words(const std::string& strategy, const std::vector<std::string>& devices);
 
 }  // namespace muster

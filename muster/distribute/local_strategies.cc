@@ -1,5 +1,6 @@
 #include "muster/distribute/local_strategies.h"
 
+#include "muster/base/log.h"
 #include "muster/distribute/local_devices.h"
 #include "muster/distribute/mirrored_variables.h"
 
@@ -20,6 +21,13 @@ class OnOneDevice : public VariableCreator {
   const std::string device_;
 };
 
+// Where nobody has said which, the log does: what was meant to be many may be one.
+std::vector<std::string> replica_devices(const char* strategy, const std::vector<std::string>& wanted) {
+  std::vector<std::string> devices = known_devices(wanted);
+  if (wanted.empty()) MUSTER_LOG(info) << replicas_in_words(strategy, devices);
+  return devices;
+}
+
 StrategyParts mirrored(const std::vector<std::string>& devices) {
   return {.variables = std::make_shared<OnEachDevice>(devices), .replica_devices = devices};
 }
@@ -36,10 +44,10 @@ OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
     : Strategy(central({known_device(device)}, /*parameter_device=*/"")) {}
 
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices)
-    : Strategy(mirrored(known_devices(devices))) {}
+    : Strategy(mirrored(replica_devices("MirroredStrategy", devices))) {}
 
 CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
                                                const std::string& parameter_device)
-    : Strategy(central(known_devices(compute_devices), parameter_device)) {}
+    : Strategy(central(replica_devices("CentralStorageStrategy", compute_devices), parameter_device)) {}
 
 }  // namespace muster

@@ -22,8 +22,8 @@ class OneDeviceStrategy : public Strategy {
 // them on its own.
 class MirroredStrategy : public Strategy {
  public:
-  // Without devices: all GPUs of this process, else all its CPU devices. Throws Error{kInvalidArgument} for a device
-  // that it has not, or that is there twice.
+  // Without devices: all GPUs of this process, else all its CPU devices, which are one unless set_local_options() says
+  // otherwise; the log names them. Throws Error{kInvalidArgument} for a device that it has not, or that is there twice.
   explicit MirroredStrategy(const std::vector<std::string>& devices = {});
 };
 

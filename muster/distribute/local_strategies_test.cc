@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/base/log.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
+#include "muster/distribute/local_devices.h"
 #include "muster/distribute/replica_ops.h"
 #include "muster/graph/dump.h"
 #include "muster/runtime/worker/local_worker.h"
@@ -212,6 +214,34 @@ TEST(LocalStrategies, RefuseDevicesThatAreNotThereOrThereTwice) {
   EXPECT_THAT(caught([] { OneDeviceStrategy("/device:CPU:9"); }).message(), HasSubstr("CPU:9"));
   EXPECT_THAT(caught([] { MirroredStrategy({"/device:CPU:0", "/cpu:0"}); }).message(), HasSubstr("there twice"));
   EXPECT_EQ(MirroredStrategy().num_replicas_in_sync(), 4) << "all CPU devices, where there is no GPU";
+}
+
+TEST(LocalStrategies, SayHowThereWouldBeTheCpuDeviceThatIsMissing) {
+  EXPECT_THAT(caught([] {
+                MirroredStrategy({"/device:CPU:0", "/device:CPU:9"});
+              }).message(),
+              AllOf(HasSubstr("CPU:3"), HasSubstr("muster::set_local_options({.devices = {.cpus = n}})")));
+  EXPECT_THAT(caught([] { OneDeviceStrategy("/device:GPU:9"); }).message(),
+              AllOf(HasSubstr("does not exist"), Not(HasSubstr("set_local_options"))));
+}
+
+TEST(LocalStrategies, NameTheDevicesThatNobodyHasChosen) {
+  const auto said = [](const auto& make) {
+    const LogCapture log;
+    make();
+    return log.lines();
+  };
+
+  EXPECT_THAT(said([] { MirroredStrategy(); }),
+              ElementsAre(LogLine{LogLevel::kInfo, "MirroredStrategy: 4 replicas, on CPU:0, CPU:1, CPU:2, CPU:3"}));
+  EXPECT_THAT(
+      said([] { CentralStorageStrategy(); }),
+      ElementsAre(LogLine{LogLevel::kInfo, "CentralStorageStrategy: 4 replicas, on CPU:0, CPU:1, CPU:2, CPU:3"}));
+  EXPECT_THAT(said([] { const MirroredStrategy chosen(kTwoDevices); }), ElementsAre());
+  EXPECT_THAT(replicas_in_words("MirroredStrategy", {"/job:localhost/replica:0/task:0/device:CPU:0"}),
+              AllOf(HasSubstr("MirroredStrategy: 1 replica, on CPU:0; "), HasSubstr("muster::set_local_options(")));
+  EXPECT_EQ(replicas_in_words("MirroredStrategy", {"/job:localhost/replica:0/task:0/device:GPU:0"}),
+            "MirroredStrategy: 1 replica, on GPU:0");
 }
 
 // ---- Mirrored
