@@ -356,6 +356,29 @@ print("is back")
                 self.assertIn("muster run: chief is killed: " + why, text)
                 self.assertNotIn("worker 0 is killed", text, "servers are not waited for")
 
+    def test_run_says_that_the_program_has_used_none_of_its_servers(self):
+        script = """
+import json, os, socket, subprocess, sys, time
+cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+def until(done):
+    while not done():
+        time.sleep(0.05)
+def listens(address):
+    with socket.socket() as client:
+        return client.connect_ex((address.split(":")[0], int(address.split(":")[1]))) == 0
+for address in cluster["worker"] + cluster["ps"]:
+    until(lambda: listens(address))
+if len(sys.argv) > 1:
+    until(lambda: subprocess.run([sys.argv[1], "status", "--target", cluster["ps"][0]]).returncode == 0)
+"""
+        words = "muster run: the program has used none of this job's servers"
+        for arguments, idle in (([], True), ([MUSTER], False)):
+            done = subprocess.run([MUSTER, "run", "--workers", "1", "--ps", "2", sys.executable, "-c", script, *arguments],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(words in done.stderr, idle, done.stderr)
+
     def test_run_leaves_nothing_behind(self):
         def left(seconds):
             return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0

@@ -12,12 +12,15 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/rpc/remote_worker.h"
+#include "muster/rpc/rpc_channel.h"
 #include "tools/subcommands.h"
 
 namespace muster::tools {
@@ -87,6 +90,8 @@ struct Member {
   std::vector<std::string> command{};
   std::string tf_config{};
   bool serves = false;  // this binary, as long as the program runs; started again when it ends before
+  std::string address{};
+  int starts = 0;
   RunClock::time_point started{};
   pid_t pid = -1;
   int output = -1;
@@ -95,6 +100,7 @@ struct Member {
 
   void start() {
     started = RunClock::now();
+    ++starts;
     code.reset();
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw internal("run: no pipe: ", std::strerror(errno));
@@ -167,7 +173,8 @@ class Job {
         members_.push_back({.name = type == "chief" ? type : str_cat(type, " ", i),
                             .command = serves ? server(flags, cluster.dump(), type, i) : flags.command,
                             .tf_config = config.dump(),
-                            .serves = serves});
+                            .serves = serves,
+                            .address = cluster[type][static_cast<size_t>(i)].get<std::string>()});
       }
     }
     for (Member& member : members_) member.start();
@@ -181,7 +188,7 @@ class Job {
   // The exit code of the first that failed, else 0.
   int wait() {
     int code = 0;
-    bool told = false, killed = false, last_words = false;
+    bool told = false, killed = false, last_words = false, looked = false, in_vain = false;
     while (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.is_over(); })) {
       read_all();
       if (stop_signal != 0 && !std::exchange(told, true) && !served()) tell_program();
@@ -199,7 +206,10 @@ class Job {
         // Those that are left may have something to say of the one that has failed.
         if (next_signal_ == 0) end_all_after(SIGTERM, grace_);
       }
-      if (served()) end_servers();
+      if (served()) {
+        if (!std::exchange(looked, true)) in_vain = code == 0 && stop_signal == 0 && nobody_was_served();
+        end_servers();
+      }
       // What they have left behind may keep their output open.
       const bool ended = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.code; });
       if (ended && !std::exchange(last_words, true)) end_all_after(SIGKILL, std::min(grace_, kLastWords));
@@ -208,6 +218,11 @@ class Job {
       if (next_signal_ == SIGKILL && !std::exchange(killed, true)) say_who_is_killed();
       for (const Member& member : members_) member.signal(next_signal_);
       if (!ended) end_all_after(SIGKILL, grace_);
+    }
+    if (in_vain) {
+      std::cerr << "muster run: the program has used none of this job's servers; it does so by a "
+                   "ParameterServerStrategy, as strategy_named(\"parameter_server\") makes one, or a Session"
+                << std::endl;
     }
     return code != 0 ? code : (stop_signal != 0 ? 128 + stop_signal : 0);
   }
@@ -262,6 +277,25 @@ class Job {
   // Whether the program has ended, wherever it ran.
   bool served() const {
     return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.serves || m.code; });
+  }
+
+  // Whether there are servers, and no call has come to any of them: the program has trained alone, or not at all. One
+  // that does not answer, or that was started anew, may have been called.
+  bool nobody_was_served() const {
+    bool any = false;
+    for (const Member& member : members_) {
+      if (!member.serves) continue;
+      any = true;
+      if (member.starts > 1) return false;
+      // Without both, the only call that comes of this look is the look itself.
+      const ChannelOptions options{.attempts = 1, .near_memory = false, .lines = false};
+      try {
+        if (RemoteWorker(std::make_shared<RpcChannel>(member.address, "", options)).status().requests > 1) return false;
+      } catch (const Error&) {
+        return false;
+      }
+    }
+    return any;
   }
 
   // Nobody uses them any more, and they have nothing to say.
