@@ -399,6 +399,27 @@ class Plot(unittest.TestCase):
         lines = [line.get("points").split() for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
         self.assertEqual([len(line) for line in lines], [1, 2, 1], "a value that is no number breaks the line")
 
+    def test_draws_the_point_of_a_training_of_one_epoch_with_its_value(self):
+        self.write("train", "loss", [0.2345])
+        self.write("validation", "loss", [0.5432])
+        picture = self.folder / "loss.svg"
+
+        done = muster("plot", self.folder)
+
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        points = [line for line in done.stdout.splitlines() if "●" in line]
+        self.assertEqual([line.count("●") for line in points], [1, 1], done.stdout)
+        self.assertTrue(points[0].endswith("validation 0.5432"), "the higher one stands above")
+        self.assertTrue(points[1].endswith("train 0.2345"), done.stdout)
+        self.assertEqual(done.stdout.splitlines()[14].split(), ["0"], "there is no step beside the only one")
+
+        self.assertEqual(muster("plot", self.folder, "--svg", picture).returncode, 0)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        words = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("0.2345", words)
+        self.assertIn("0.5432", words)
+        self.assertEqual(len(list(root.iter("{http://www.w3.org/2000/svg}circle"))), 2)
+
     def test_draws_the_tags_that_were_asked_for(self):
         for tag in ("loss", "accuracy", "rate"):
             self.write("train", tag, [1.0, 2.0])

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 
 namespace muster::tools {
 namespace {
@@ -26,7 +27,8 @@ Axis axis_over(const Chart& chart, int ticks, AxisKind kind, const Of& of) {
 }  // namespace
 
 Axis axis_for(double least, double most, int ticks, AxisKind kind) {
-  if (least == most) {  // room around the only value
+  const std::optional<double> only = least == most ? std::optional(least) : std::nullopt;
+  if (only) {  // room around it
     const double room = least == 0 || kind == AxisKind::kSteps ? 1 : std::abs(least) * 0.1;
     least -= room;
     most += room;
@@ -49,6 +51,10 @@ Axis axis_for(double least, double most, int ticks, AxisKind kind) {
     most = last * step;
   }
   Axis axis{least, most, {}};
+  if (only && kind == AxisKind::kSteps) {  // nobody has taken those beside it
+    axis.ticks.push_back(*only);
+    return axis;
+  }
   for (double number = first; number <= last; ++number) axis.ticks.push_back(number * step + 0.0);  // 0, not -0
   return axis;
 }

@@ -73,7 +73,12 @@ class SvgChart {
     const char* colour = svg_colour(each.colour);
     // Where the mouse is on a curve, a browser says which it is.
     std::string out = str_cat("<g><title>", xml_text(each.curve->run), "</title>\n");
-    for (const std::vector<ScalarEvent>& piece : pieces_of(*each.curve)) {
+    const std::vector<std::vector<ScalarEvent>> pieces = pieces_of(*each.curve);
+    if (pieces.size() == 1 && pieces[0].size() == 1) {  // no line shows where it is, so its number does
+      const ScalarEvent& point = pieces[0][0];
+      out += text(x(static_cast<double>(point.step)) + 8, y(point.value) + 4, "start", number_text(point.value));
+    }
+    for (const std::vector<ScalarEvent>& piece : pieces) {
       str_append(out, "<polyline stroke=\"", colour, "\" points=\"");
       for (const ScalarEvent& point : piece) {
         str_append(out, &point == &piece.front() ? "" : " ", px(x(static_cast<double>(point.step))), ",",
@@ -83,7 +88,7 @@ class SvgChart {
       constexpr size_t kFew = 30;  // so many can be told apart
       for (size_t i = 0; i < piece.size() && piece.size() <= kFew; ++i) {
         str_append(out, "<circle fill=\"", colour, "\" cx=\"", px(x(static_cast<double>(piece[i].step))), "\" cy=\"",
-                   px(y(piece[i].value)), "\" r=\"2.5\"/>\n");
+                   px(y(piece[i].value)), "\" r=\"", piece.size() == 1 ? "4" : "2.5", "\"/>\n");
       }
     }
     return out + "</g>\n";

@@ -42,12 +42,22 @@ class Canvas {
     }
   }
 
+  // A point that no line leads to, which as one of eight dots of a character nobody would see.
+  void mark(int x, int y, size_t colour) {
+    set(x, y, colour);
+    cells_[static_cast<size_t>(y / 4 * columns_ + x / 2)].marked = true;
+  }
+
   std::string row(int number, bool colour) const {
     std::string text;
     for (int x = 0; x < columns_; ++x) {
       const Cell& cell = cells_[static_cast<size_t>(number * columns_ + x)];
       if (cell.dots == 0) {
         text += ' ';
+        continue;
+      }
+      if (cell.marked) {
+        text += in_colour("●", cell.colour, colour);
         continue;
       }
       // U+2800 and the dots, in UTF-8.
@@ -63,6 +73,7 @@ class Canvas {
   struct Cell {
     uint8_t dots = 0;
     size_t colour = 0;
+    bool marked = false;
   };
   const int columns_;
   std::vector<Cell> cells_;
@@ -157,6 +168,7 @@ std::string chart_text(const Chart& chart, const TerminalOptions& options) {
         const auto step = static_cast<double>(piece[i].step);
         const int x_now = static_cast<int>(std::lround(x.place(step) * (canvas.width() - 1)));
         const int y_now = pixel_row(y, piece[i].value);
+        if (piece.size() == 1) canvas.mark(x_now, y_now, each.colour);
         canvas.line(i == 0 ? x_now : x_before, i == 0 ? y_now : y_before, x_now, y_now, each.colour);
         x_before = x_now;
         y_before = y_now;
