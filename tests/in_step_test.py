@@ -29,7 +29,7 @@ class Worker:
         self.log = tempfile.NamedTemporaryFile(prefix="muster-in-step-", suffix=".log")
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         self.process = subprocess.Popen([IN_STEP, *flags], stdout=self.log, stderr=subprocess.STDOUT,
-                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1",
+                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1", "MUSTER_LOG": "debug",
                                              **({} if near else {"MUSTER_NEAR_MEMORY": "off"})})
 
     def output(self):
@@ -378,6 +378,7 @@ if len(sys.argv) > 1:
 
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(words in done.stderr, idle, done.stderr)
+            self.assertNotIn("listening", done.stdout)
 
     def test_run_leaves_nothing_behind(self):
         def left(seconds):

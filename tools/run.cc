@@ -131,6 +131,7 @@ struct Member {
   }
   void flush() {
     if (line.empty()) return;
+    if (serves && line.starts_with("listening ")) return line.clear();  // for whoever has started it: this command
     if (line.back() != '\n') line += '\n';
     std::cout << "[" << name << "] " << line << std::flush;
     line.clear();

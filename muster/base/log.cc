@@ -55,6 +55,9 @@ int process_threshold() {
   return value;
 }
 
+size_t number_of(LogLevel level) { return static_cast<size_t>(static_cast<int>(level) + 1); }
+char letter_of(LogLevel level) { return "DIWE"[number_of(level)]; }
+
 size_t push_capture() {
   Captures& all = captures();
   absl::MutexLock lock(&all.mu);
@@ -66,7 +69,7 @@ size_t push_capture() {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const LogLine& line) {
-  return out << "IWE"[static_cast<int>(line.level)] << " " << line.text;
+  return out << letter_of(line.level) << " " << line.text;
 }
 
 LogCapture::LogCapture() : depth_(push_capture()) {}
@@ -99,10 +102,9 @@ bool enabled(LogLevel level) {
 }
 
 std::string format(const LogLine& line, std::string_view time, bool colour) {
-  static constexpr const char* kColours[] = {"\033[32m", "\033[33m", "\033[31m"};
-  const int level = static_cast<int>(line.level);
-  const std::string letter(1, "IWE"[level]);
-  return str_cat(colour ? str_cat(kColours[level], letter, "\033[0m") : letter, " ", time, " ", line.text);
+  static constexpr const char* kColours[] = {"\033[90m", "\033[32m", "\033[33m", "\033[31m"};
+  const std::string letter(1, letter_of(line.level));
+  return str_cat(colour ? str_cat(kColours[number_of(line.level)], letter, "\033[0m") : letter, " ", time, " ", line.text);
 }
 
 int threshold(const char* setting) {
@@ -110,6 +112,7 @@ int threshold(const char* setting) {
   if (word == "none") return 3;
   if (word == "error") return 2;
   if (word == "warning") return 1;
+  if (word == "debug") return -1;
   return 0;
 }
 

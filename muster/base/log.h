@@ -9,7 +9,7 @@
 
 namespace muster {
 
-enum class LogLevel { kInfo, kWarning, kError };
+enum class LogLevel { kDebug = -1, kInfo, kWarning, kError };
 
 struct LogLine {
   LogLevel level;
@@ -46,7 +46,7 @@ bool enabled(LogLevel level);
 // codes.
 std::string format(const LogLine& line, std::string_view time, bool colour);
 
-// What the environment variable MUSTER_LOG says: info, warning, error or none. Anything else is info.
+// What the environment variable MUSTER_LOG says: debug, info, warning, error or none. Anything else is info.
 int threshold(const char* setting);
 
 // Collects one line and writes it when it is destroyed.
@@ -70,13 +70,14 @@ struct Voidify {
 }  // namespace log_internal
 }  // namespace muster
 
-// `MUSTER_LOG(warning) << task << " unreachable, retry in " << delay;` writes one line to stderr. Levels: info,
-// warning, error. MUSTER_LOG=warning in the environment hides what is below (info, the default, hides nothing; none
-// hides all), and a hidden line's parts are not evaluated.
+// `MUSTER_LOG(warning) << task << " unreachable, retry in " << delay;` writes one line to stderr. Levels: debug,
+// info, warning, error. MUSTER_LOG=warning in the environment hides what is below (info, the default, hides debug: what
+// a job that is in order need not tell; none hides all), and a hidden line's parts are not evaluated.
 #define MUSTER_LOG(level)                                    \
   !::muster::log_internal::enabled(MUSTER_LOG_LEVEL_##level) \
       ? (void)0                                              \
       : ::muster::log_internal::Voidify() & ::muster::log_internal::Message(MUSTER_LOG_LEVEL_##level).stream()
+#define MUSTER_LOG_LEVEL_debug ::muster::LogLevel::kDebug
 #define MUSTER_LOG_LEVEL_info ::muster::LogLevel::kInfo
 #define MUSTER_LOG_LEVEL_warning ::muster::LogLevel::kWarning
 #define MUSTER_LOG_LEVEL_error ::muster::LogLevel::kError

@@ -352,7 +352,7 @@ void TaskGroup::form() {
   sizes_ = AllReduceSizes::usual(size());
   const std::string measured = options_.measure && size() > 1 ? measure_sizes_of(*this, sizes_) : "";
   if (rank() != 0) return;
-  MUSTER_LOG(info) << described(rank()) << ": all " << size() << " are here; " << sizes_.to_string() << measured
+  MUSTER_LOG(debug) << described(rank()) << ": all " << size() << " are here; " << sizes_.to_string() << measured
                    << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
 }
 

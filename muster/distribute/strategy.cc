@@ -193,7 +193,7 @@ DistributedDataset Strategy::distributed_own(Dataset dataset) const {
 void Strategy::say_once(std::string line) const {
   absl::MutexLock lock(&parts_->mu);
   if (parts_->said == line) return;  // as in the epoch before
-  MUSTER_LOG(info) << line;
+  MUSTER_LOG(debug) << line;
   parts_->said = std::move(line);
 }
 

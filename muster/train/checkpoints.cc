@@ -307,7 +307,7 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
                                 "; start the job anew, and save one before the first step");
     }
     if (strategy_.is_chief()) {
-      MUSTER_LOG(info) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
+      MUSTER_LOG(debug) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
     }
     return std::nullopt;
   }

@@ -145,7 +145,7 @@ std::shared_ptr<ParameterServerTasks> ParameterServerStrategy::tasks_of(const Cl
                                 : options.placement == PsPlacement::kRoundRobin
                                     ? ", variables go round robin (PsPlacement::kBalancedByBytes evens out their sizes)"
                                     : ", variables go where the fewest bytes are";
-  MUSTER_LOG(info) << "parameter servers: " << tasks.ps.size() << ", workers: " << tasks.workers.size() << placement;
+  MUSTER_LOG(debug) << "parameter servers: " << tasks.ps.size() << ", workers: " << tasks.workers.size() << placement;
   return made;
 }
 
