@@ -177,6 +177,10 @@ std::string Checkpoints::metadata(const std::string& name) const {
 std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace pace, int64_t step,
                                const Metadata& metadata) {
   const uint64_t mark = random_id();
+  {
+    absl::MutexLock lock(&mu_);
+    if (known_) known_->insert(step);  // though this save may fail and leave it there
+  }
   const std::string temporary = directory_.begin(step);
   CheckpointIndex index{.step = step, .metadata = metadata};
   std::string path;
@@ -194,11 +198,30 @@ std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace 
     base_ = std::move(base);
   }
   try {
+    look_for_others(step);
     directory_.keep_and_remove_later(options_.keep, step);
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
     MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }
   return path;
+}
+
+// Who removes the older ones of a directory takes those of others for its own.
+void Checkpoints::look_for_others(int64_t step) {
+  std::set<int64_t> present;
+  for (const Checkpoint& each : directory_.present()) present.insert(each.step);
+  std::optional<int64_t> of_another;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const int64_t there : present) {
+      if (known_ && there != step && !known_->contains(there)) of_another = there;
+    }
+    known_ = std::move(present);
+  }
+  if (!of_another) return;
+  MUSTER_LOG(warning) << directory_.path() << " has a checkpoint of step " << *of_another
+                      << " that somebody else has saved there meanwhile: each of the two removes what the other one "
+                         "would go on from; expected a directory for each job, and for each Checkpoints of one";
 }
 
 std::vector<ShardEntry> Checkpoints::store(const SavedVariables::Write& variables, SavePace pace,
@@ -284,6 +307,7 @@ std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   absl::MutexLock lock(&mu_);
   newest_ = step;
   base_ = nullptr;
+  known_ = std::nullopt;  // whoever has saved what is there: it goes on from here
   return step;
 }
 

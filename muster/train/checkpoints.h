@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "muster/distribute/strategy.h"
@@ -58,7 +59,7 @@ class Checkpoints {
   void check_directory() const;
 
   // Returns the path. Throws Error{kAlreadyExists} if the step has one that is sound; if a server fails, nothing is
-  // left behind. Takes as long as it takes.
+  // left behind. Takes as long as it takes. Warns if somebody else has saved in the directory since the save before.
   std::string save(int64_t step, const std::map<std::string, std::string>& metadata = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // The same while training goes on, which it takes little of: returns at once. What is there now is saved, what of it
@@ -123,6 +124,7 @@ class Checkpoints {
   void log_failure(const Status& written) const;                   // where it is nobody's
   // What has become of a save, for all processes that have called it. Throws it, too.
   void agree(int64_t step, const Status& written);
+  void look_for_others(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   std::string write(const SavedVariables::Write& variables, SavePace pace, int64_t step, const Metadata& metadata);
   std::vector<ShardEntry> store(const SavedVariables::Write& variables, SavePace pace, const std::string& temporary,
                                 uint64_t mark);
@@ -140,6 +142,8 @@ class Checkpoints {
   CheckpointDirectory directory_;
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
+  // The steps that were there after the last save, and that of a save since; nothing: it is not known yet.
+  std::optional<std::set<int64_t>> known_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mu_);  // of the next incremental one; null: none
   absl::Mutex one_mu_;                                     // held by whoever saves or restores: one at a time
   std::optional<Saving> saving_ ABSL_GUARDED_BY(one_mu_);

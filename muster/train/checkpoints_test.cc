@@ -92,6 +92,31 @@ TEST_F(CheckpointsTest, LoadIntoAnyNumberOfServers) {
   }
 }
 
+TEST_F(CheckpointsTest, WarnOfSomebodyElseWhoSavesInTheirDirectory) {
+  const Strategy strategy;
+  const auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+  Checkpoints before(strategy, {.directory = directory_, .keep = 9});
+  before.save(1);
+  Checkpoints checkpoints(strategy, {.directory = directory_, .keep = 9});
+  const auto warned = [&](const auto& saves) {
+    const LogCapture log;
+    saves();
+    return log.contains("that somebody else has saved there meanwhile");
+  };
+
+  EXPECT_FALSE(warned([&] {
+    for (int step = 2; step <= 4; ++step) checkpoints.save(step);
+  })) << "an earlier job has left what was there at first";
+  before.save(5);
+  EXPECT_TRUE(warned([&] { checkpoints.save(6); }));
+  EXPECT_FALSE(warned([&] { checkpoints.save(7); })) << "it is said once of each";
+  before.save(8);
+  EXPECT_FALSE(warned([&] {
+    checkpoints.restore();
+    checkpoints.save(9);
+  })) << "this one goes on from it";
+}
+
 TEST_F(CheckpointsTest, AreSavedAndRestoredWhateverTheNetworkDoes) {
   auto faults = std::make_shared<RpcFaults>(17);
   faults->set("", {.request_lost = 0.2, .response_lost = 0.2, .in_flight = 0.3});
