@@ -33,7 +33,8 @@ struct AdoptOptions {
 class MakesVariables {
  public:
   virtual ~MakesVariables() = default;
-  // In the scope of a strategy if there is one; once.
+  // In the scope of a strategy if there is one; once. `options.prefix` is where this part is in the module: "users", or
+  // "net.users"; empty if it is the whole.
   virtual void make_variables(const AdoptOptions& options) const = 0;
 };
 
@@ -80,12 +81,16 @@ class ModuleVariables {
   bool known(const std::string& name, const at::Tensor& tensor);
   template <class Module>
   static void let_parts_make_theirs(const Module& module, const AdoptOptions& options) {
-    auto let_make = [&](const auto& part) {
-      if (const auto* maker = dynamic_cast<const MakesVariables*>(&part)) maker->make_variables(options);
+    auto let_make = [](const auto& part, const AdoptOptions& here) {
+      if (const auto* maker = dynamic_cast<const MakesVariables*>(&part)) maker->make_variables(here);
     };
-    if constexpr (std::is_polymorphic_v<Module>) let_make(module);
-    if constexpr (requires { *module.modules(false)[0]; }) {
-      for (const auto& part : module.modules(/*include_self=*/false)) let_make(*part);
+    if constexpr (std::is_polymorphic_v<Module>) let_make(module, options);
+    if constexpr (requires { *module.named_modules(options.prefix, false)[0].value(); }) {
+      for (const auto& part : module.named_modules(options.prefix, /*include_self=*/false)) {
+        AdoptOptions here = options;
+        here.prefix = part.key();
+        let_make(*part.value(), here);
+      }
     }
   }
   // A function that uses the module is traced again when eval() or train() has changed one of its parts. Nothing of the

@@ -1,9 +1,11 @@
 #include "muster/train/embedding.h"
 
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 #include "muster/base/status.h"
 #include "muster/runtime/memory/tensors.h"
+#include "muster/trace/device_scope.h"
 #include "muster/trace/tracer/trace.h"
 #include "muster/trace/variable_scope.h"
 
@@ -86,19 +88,49 @@ InitialValue drawn(const EmbeddingOptions& options) {
   return InitialValue::normal({options.rows, options.dim}, 0.0, options.deviation, options.seed);
 }
 
-}  // namespace
-
-std::optional<Variable> make_table_at_once(const EmbeddingOptions& options) {
-  // In a trace no variable can be made, which it says itself.
-  if (!options.on_demand && VariableScope::current() == nullptr && !tracing()) return std::nullopt;
-  const InitialValue values = drawn(options);
-  return Variable(options.on_demand ? values.on_demand() : values, {.name = options.name});
+std::string name_within(const EmbeddingOptions& options, const std::string& module) {
+  return options.name.empty() && !module.empty() ? str_cat(module, ".weight") : name_alone(options);
 }
 
-at::Tensor new_values(const EmbeddingOptions& options) { return drawn(options).tensor(); }
+}  // namespace
 
-Variable make_table_of(at::Tensor weight, const EmbeddingOptions& options, const AdoptOptions& adopt) {
-  Variable table(weight, {.name = options.name, .trainable = weight.requires_grad(), .device = adopt.device});
+std::string name_alone(const EmbeddingOptions& options) { return options.name.empty() ? "embedding" : options.name; }
+
+std::optional<LaterTable> later_table(const EmbeddingOptions& options) {
+  if (tracing()) {
+    throw failed_precondition("Embedding \"", name_alone(options),
+                              "\" is made inside a traced function, which would make it again with every trace; make "
+                              "it outside and use it inside");
+  }
+  const std::shared_ptr<VariableCreator>& creator = VariableScope::current();
+  if (!options.on_demand && creator == nullptr) return std::nullopt;
+  const InitialValue values = drawn(options);
+  return LaterTable{options.on_demand ? values.on_demand() : values, creator, DeviceScope::current()};
+}
+
+at::Tensor new_weight(const EmbeddingOptions& options, const std::optional<LaterTable>& later) {
+  if (!later) return drawn(options).tensor();
+  return at::zeros({1}, at::kFloat).expand({options.rows, options.dim});
+}
+
+Variable make_table(at::Tensor weight, const EmbeddingOptions& options, const std::optional<LaterTable>& later,
+                    const AdoptOptions& adopt) {
+  VariableOptions variable{
+      .name = name_within(options, adopt.prefix), .trainable = weight.requires_grad(), .device = adopt.device};
+  const auto made = [&] {
+    if (!later) return Variable(weight, std::move(variable));
+    if (tracing()) {
+      throw failed_precondition("table \"", variable.name, "\" (", spec_of(weight).to_string(),
+                                ") is used in a traced function before there is a variable for it; adopt the module, "
+                                "or call table(), outside of the function first");
+    }
+    if (variable.device.empty() && !later->creator) variable.device = later->device;
+    // Not in the scope where this is called, whose strategy may be another one.
+    const VariableScope outside(nullptr);
+    const VariableScope as_then(later->creator);
+    return Variable(later->values, std::move(variable));
+  };
+  Variable table = made();
   shown_parameter(table, std::move(weight));
   return table;
 }
@@ -110,14 +142,14 @@ at::Tensor lookup_of_now(const Variable& table, const at::Tensor& ids, const Loo
 
 at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values) {
   if (values.sizes() == at::IntArrayRef({options.rows, options.dim})) return values;
-  throw invalid_argument("table \"", options.name, "\": the values are ", spec_of(values).to_string(), ", expected [",
-                         options.rows, ", ", options.dim, "]");
+  throw invalid_argument("table \"", name_alone(options), "\": the values are ", spec_of(values).to_string(),
+                         ", expected [", options.rows, ", ", options.dim, "]");
 }
 
-void expect_type_of(const Variable& table, at::ScalarType type) {
-  if (table.dtype() == type) return;
-  throw failed_precondition("variable \"", table.name(), "\" is ", table.state()->spec.to_string(),
-                            " and cannot become ", name_of(dtype_of(type)),
+void expect_type_of(const at::Tensor& weight, const std::string& name, at::ScalarType type) {
+  if (weight.scalar_type() == type) return;
+  throw failed_precondition("variable \"", name, "\" is ", spec_of(weight).to_string(), " and cannot become ",
+                            name_of(dtype_of(type)),
                             "; convert a module before it is adopted, outside of the scope of a strategy");
 }
 

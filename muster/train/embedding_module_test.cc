@@ -6,11 +6,14 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
+#include "muster/io/test_files.h"
+#include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizers.h"
 
@@ -19,7 +22,10 @@ namespace {
 
 using testing_support::message_of;
 
+using testing_support::ScopedDirectory;
+
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 at::Tensor some_words() { return torch::tensor({{2, 0}, {4, 2}}); }
@@ -32,6 +38,19 @@ struct WordsImpl : torch::nn::Module {
   torch::nn::Linear top{register_module("top", torch::nn::Linear(3, 1))};
 };
 TORCH_MODULE(Words);
+
+// Nobody has given the tables names.
+struct RatingsImpl : torch::nn::Module {
+  nn::Embedding users{register_module("users", nn::Embedding({.rows = 5, .dim = 3}))};
+  nn::Embedding films{register_module("films", nn::Embedding({.rows = 4, .dim = 3}))};
+};
+TORCH_MODULE(Ratings);
+
+std::vector<std::string> names_of(const ModuleVariables& variables) {
+  std::vector<std::string> names;
+  for (const Variable& variable : variables.all()) names.push_back(variable.name());
+  return names;
+}
 
 torch::nn::Sequential sequential() {
   return torch::nn::Sequential(nn::Embedding({.rows = 5, .dim = 3}), torch::nn::Linear(3, 2));
@@ -77,6 +96,19 @@ TEST_P(EmbeddingMadeBeforeTheScope, BecomesAVariableOfTheStrategyWithItsValues) 
   EXPECT_EQ(variables.at("words.weight").name(), "words");
   EXPECT_TRUE(variables.at("words.weight").value().equal(values));
   EXPECT_EQ(variables.trainable().size(), 3u);
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, IsCalledAsItsModuleCallsIt) {
+  Ratings net;
+
+  EXPECT_THAT(names_of(adopt_in_scope(net)), ElementsAre("users.weight", "films.weight"));
+}
+
+TEST_P(EmbeddingMadeBeforeTheScope, IsCalledTheSameIfItIsMadeInTheScope) {
+  const auto net = strategy_.make<Ratings>();
+
+  EXPECT_THAT(names_of(adopted(net)), ElementsAre("users.weight", "films.weight"));
+  expect_to_be_of_the_strategy(net->users.table());
 }
 
 TEST_P(EmbeddingMadeBeforeTheScope, StandsInASequential) {
@@ -165,6 +197,59 @@ TEST(EmbeddingModule, CombinesBagsAsItsVariableDoes) {
   EXPECT_TRUE(mean(bags).allclose(expected));
   EXPECT_EQ(mean.program(bags).variables.size(), 1u);
   EXPECT_EQ(variable.sizes(), at::IntArrayRef({5, 3}));
+}
+
+TEST(EmbeddingModule, IsCalledAsItsModuleCallsItWithinThePrefix) {
+  Ratings net;
+  nn::Embedding alone({.rows = 5, .dim = 3}), in_prefix({.rows = 5, .dim = 3});
+
+  EXPECT_THAT(names_of(adopt(net, {.prefix = "net"})), ElementsAre("net.users.weight", "net.films.weight"));
+  EXPECT_THAT(names_of(adopt(in_prefix, {.prefix = "ids"})), ElementsAre("ids.weight"));
+  EXPECT_THAT(names_of(adopt(alone)), ElementsAre("embedding"));
+}
+
+TEST(EmbeddingModule, SaysHowItIsCalledAndHowItWasInACheckpointOfOtherNames) {
+  const ScopedDirectory directory;
+  const CheckpointsOptions options{.directory = directory.path("checkpoints")};
+  {
+    const nn::Embedding as_it_was({.rows = 5, .dim = 3, .name = "embedding"});
+    static_cast<void>(as_it_was.table());
+    Checkpoints(Strategy(), options).save(1);
+  }
+  Ratings net;
+  const ModuleVariables variables = adopt(net);
+  Checkpoints checkpoints(Strategy(), options);
+
+  EXPECT_THAT(message_of([&] { static_cast<void>(checkpoints.restore()); }),
+              HasSubstr("has no values for \"films.weight\", \"users.weight\", but for \"embedding\""));
+}
+
+TEST(EmbeddingModule, MadeInAScopeIsOfThatStrategyWhereverItIsAdoptedOrUsedFirst) {
+  const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
+  const auto made_in_scope = [&] {
+    const VariableScope scope = strategy.scope();
+    return nn::Embedding({.rows = 5, .dim = 3, .seed = 1});
+  };
+  nn::Embedding to_adopt = made_in_scope();
+  const nn::Embedding to_use = made_in_scope();
+  const nn::Embedding same({.rows = 5, .dim = 3, .seed = 1});
+
+  const ModuleVariables variables = adopt(to_adopt);
+
+  EXPECT_EQ(variables.at("weight").copies().size(), 2u);
+  EXPECT_TRUE(to_use(torch::tensor({4})).equal(weight_of(*same).slice(0, 4)));
+  EXPECT_EQ(to_use.table().copies().size(), 2u);
+}
+
+TEST(EmbeddingModule, WithRowsOnDemandIsAdoptedBeforeAFunctionUsesIt) {
+  const nn::Embedding table({.rows = 5, .dim = 3, .on_demand = true});
+  auto find = function([&](const at::Tensor& ids) { return table(ids); });
+
+  EXPECT_THAT(message_of([&] { find(torch::tensor({1})); }),
+              AllOf(HasSubstr("table \"embedding\" (float32[5, 3])"), HasSubstr("adopt the module, or call table()")));
+
+  static_cast<void>(table.table());
+  EXPECT_TRUE(find(torch::tensor({1})).equal(table.table().value().slice(0, 1, 2)));
 }
 
 TEST(EmbeddingModule, GivesUpItsMemoryWhenItBecomesAVariable) {
@@ -264,9 +349,9 @@ TEST(EmbeddingModule, RefusesAFileOfATableOfAnotherSize) {
   }
 }
 
-TEST(EmbeddingModule, WithRowsOnDemandIsAVariableAtOnceAndItsCloneHasItsRows) {
+TEST(EmbeddingModule, WithRowsOnDemandIsNoPlainTensorAndItsCloneHasItsRows) {
   const nn::Embedding table({.rows = 5, .dim = 3, .on_demand = true});
-  EXPECT_EQ(weight_of(*table).storage().nbytes(), 4u) << "it shows its variable";
+  EXPECT_EQ(weight_of(*table).storage().nbytes(), 4u) << "it only shows what its variable will be";
 
   const auto copy = table->clone();
 
