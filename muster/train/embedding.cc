@@ -3,6 +3,9 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
+#include <limits>
+
 #include "muster/base/status.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/trace/device_scope.h"
@@ -93,6 +96,22 @@ std::string name_within(const EmbeddingOptions& options, const std::string& modu
 }
 
 }  // namespace
+
+EmbeddingOptions checked(EmbeddingOptions options) {
+  const auto expect = [&](bool holds, const char* option, const auto& value, const auto& expected) {
+    if (holds) return;
+    throw invalid_argument("Embedding", options.name.empty() ? "" : str_cat(" \"", options.name, "\""), ": ", option,
+                           " is ", value, ", expected ", expected);
+  };
+  expect(options.rows >= 1, "rows", options.rows, "1 or more");
+  expect(options.dim >= 1, "dim", options.dim, "1 or more");
+  constexpr int64_t kMostNumbers = std::numeric_limits<int64_t>::max() / int64_t{sizeof(float)};
+  expect(options.rows <= kMostNumbers / options.dim, "rows", options.rows,
+         str_cat("at most ", kMostNumbers / options.dim, " of ", options.dim, " numbers each"));
+  expect(std::isfinite(options.deviation) && options.deviation >= 0, "deviation", options.deviation,
+         "a number of 0 or more");
+  return options;
+}
 
 std::string name_alone(const EmbeddingOptions& options) { return options.name.empty() ? "embedding" : options.name; }
 

@@ -67,6 +67,8 @@ struct EmbeddingOptions {
   bool on_demand = false;
 };
 
+// Throws Error{kInvalidArgument} for sizes of no table and for a deviation that is none.
+EmbeddingOptions checked(EmbeddingOptions options);
 // What a table is called that is no part of a module.
 std::string name_alone(const EmbeddingOptions& options);
 
@@ -107,9 +109,9 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl<Unused>>, public
  public:
   using Base = torch::nn::Cloneable<EmbeddingImpl<Unused>>;
 
-  explicit EmbeddingImpl(EmbeddingOptions options) : options_(std::move(options)) { EmbeddingImpl::reset(); }
+  explicit EmbeddingImpl(EmbeddingOptions options) : options_(checked(std::move(options))) { EmbeddingImpl::reset(); }
   // Begins with these values, [rows, dim].
-  EmbeddingImpl(EmbeddingOptions options, at::Tensor values) : options_(std::move(options)) {
+  EmbeddingImpl(EmbeddingOptions options, at::Tensor values) : options_(checked(std::move(options))) {
     this->register_parameter("weight", checked_values(options_, std::move(values)));
   }
   void reset() override {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -250,6 +251,22 @@ TEST(EmbeddingModule, WithRowsOnDemandIsAdoptedBeforeAFunctionUsesIt) {
 
   static_cast<void>(table.table());
   EXPECT_TRUE(find(torch::tensor({1})).equal(table.table().value().slice(0, 1, 2)));
+}
+
+TEST(EmbeddingModule, RefusesOptionsOfNoTable) {
+  const auto refusal = [](const nn::EmbeddingOptions& options) {
+    return message_of([&] { static_cast<void>(nn::Embedding(options)); });
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+
+  EXPECT_THAT(refusal({.rows = 0, .dim = 3}), HasSubstr("Embedding: rows is 0, expected 1 or more"));
+  EXPECT_THAT(refusal({.rows = 5, .dim = 0}), HasSubstr("Embedding: dim is 0, expected 1 or more"));
+  EXPECT_THAT(refusal({.rows = 5, .dim = -2, .name = "users"}), HasSubstr("Embedding \"users\": dim is -2"));
+  EXPECT_THAT(refusal({.rows = int64_t{1} << 60, .dim = 16}), HasSubstr("expected at most 144115188075855871 of 16"));
+  for (const double deviation : {-0.5, nan, std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(refusal({.rows = 5, .dim = 3, .deviation = deviation}),
+                AllOf(HasSubstr("Embedding: deviation is "), HasSubstr("expected a number of 0 or more")));
+  }
 }
 
 TEST(EmbeddingModule, GivesUpItsMemoryWhenItBecomesAVariable) {
