@@ -23,6 +23,7 @@
 #include "muster/fit/criteria/criteria.h"
 #include "muster/fit/criteria/totals.h"
 #include "muster/fit/fit_display.h"
+#include "muster/fit/layer_shapes.h"
 #include "muster/fit/model_batch.h"
 #include "muster/fit/step_loop.h"
 #include "muster/graph/elements.h"
@@ -163,6 +164,7 @@ struct Model::State {
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
     try {
       const Features outputs = forward(batch.inputs);
+      if (trains) note_layers(batch.inputs, outputs);
       const auto judges = criteria_for(outputs.names());
       return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
     } catch (const c10::Error& error) {
@@ -180,6 +182,11 @@ struct Model::State {
     std::vector<at::Tensor> exact = outputs.tensors();
     for (at::Tensor& output : exact) output = output.to(at::kFloat);
     return {outputs.names(), std::move(exact)};
+  }
+
+  void note_layers(const Features& inputs, const Features& outputs) const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (layers.empty()) layers = shapes_of_layers(parts.variables, inputs, outputs);
   }
 
   // One step of one replica: what its examples add up to.
@@ -261,6 +268,7 @@ struct Model::State {
 
   mutable absl::Mutex mu;
   mutable std::shared_ptr<const Criteria> known ABSL_GUARDED_BY(mu);
+  mutable std::map<std::string, std::string> layers ABSL_GUARDED_BY(mu);  // shapes_of_layers() of the first batch
 };
 
 Model::Model(ModelParts parts, CompileOptions options) {
@@ -481,6 +489,11 @@ Logs Model::test_on_batch(const ModelInput& batch) {
 std::string Model::outputs_in_words() const {
   const auto criteria = state_->criteria();
   return criteria ? criteria->to_string() : "";
+}
+
+std::map<std::string, std::string> Model::layers() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->layers;
 }
 
 const ModelParts& Model::parts() const { return state_->parts; }

@@ -104,8 +104,8 @@ class Model {
   void load(const std::string& directory);
 
   // The variables as a table: shapes, numbers, where they are; of those that are kept in parts, the rows and the place
-  // of each part, too. What layers give is in no module, and not in it. Then, if it is known that there are several,
-  // the outputs and their losses.
+  // of each part, too. Once a step has been trained, what layers give, as far as that shows (layer_shapes.h). Then, if
+  // it is known that there are several, the outputs and their losses.
   std::string summary() const;
 
   const ModelParts& parts() const;
@@ -116,6 +116,7 @@ class Model {
  private:
   struct State;
   std::string outputs_in_words() const;
+  std::map<std::string, std::string> layers() const;  // shapes_of_layers(); empty before
 
   std::shared_ptr<State> state_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <sstream>
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
@@ -22,6 +23,7 @@ using testing_support::message_of;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kQuiet = 0;
 
@@ -245,6 +247,24 @@ TEST_P(FitUnderAnyStrategy, WeighsClassesAsOneProcessDoes) {
   const torch::nn::Linear alone(2, 3);
 
   EXPECT_NEAR(loss_of(net), loss_of(alone), 1e-5);
+}
+
+TEST_P(FitUnderAnyStrategy, ShowsWhatLayersGiveOnceAStepWasTrained) {
+  Model model = compile(made<torch::nn::Sequential>(nn::Embedding({.rows = 40, .dim = 4}), torch::nn::Flatten(),
+                                                    torch::nn::Linear(12, 1)),
+                        {.loss = mean_squared_error});
+  const at::Tensor ids = torch::randint(0, 40, {32, 3}, torch::kLong);
+  EXPECT_THAT(model.summary(), Not(HasSubstr("gives")));
+
+  model.fit(Dataset::tensors({ids, y_}).batch(8), {.verbose = kQuiet});
+
+  const std::string summary = model.summary();
+  EXPECT_THAT(summary, ContainsRegex("^variable +shape +numbers  layer gives +where\n"));
+  EXPECT_THAT(summary, ContainsRegex("\n0.weight[^ ]* +\\[40, 4\\] +160  \\[batch, 3, 4\\]  [^ ]"));
+  EXPECT_THAT(summary, ContainsRegex("\n2.weight[^ ]* +\\[1, 12\\] +12  \\[batch, 1\\]     [^ ]"));
+  EXPECT_THAT(summary, ContainsRegex("\n2.bias[^ ]* +\\[1\\] +1 {17}[^ ]")) << "each layer once";
+  std::istringstream lines(summary);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
 TEST(Summary, SaysWhichRowsOfATableAreWhere) {
