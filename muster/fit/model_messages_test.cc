@@ -7,6 +7,7 @@
 #include "muster/base/test_errors.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/fit/model.h"
+#include "muster/train/embedding.h"
 
 namespace muster::model_messages_test {
 namespace {
@@ -53,6 +54,25 @@ TEST(ModelMessages, NameTheTableOfAnIdThatIsTooLarge) {
 
   EXPECT_THAT(message_of([&] { model.fit({torch::full({4}, 10), torch::ones({4, 1})}, {.verbose = 0}); }),
               HasSubstr("indices has 10, expected at least 0 and below 10 (weight[0]); of variable \"words.weight\""));
+}
+
+TEST(ModelMessages, NameTheIdTheRowsAndTheTableOfALookup) {
+  struct RatingsNet : torch::nn::Module {
+    nn::Embedding users{register_module("users", nn::Embedding({.rows = 10, .dim = 1}))};
+    nn::Embedding films{register_module("films", nn::Embedding({.rows = 20, .dim = 1}))};
+    at::Tensor forward(const at::Tensor& user, const at::Tensor& film) {
+      return users->forward(user) + films->forward(film);
+    }
+  };
+  Model model = compile(std::make_shared<RatingsNet>(), {.optimizer = Adam(), .loss = mean_squared_error});
+  const at::Tensor fits = torch::full({4}, 9), too_large = torch::full({4}, 23), y = torch::ones({4, 1});
+  const auto of_films = AllOf(HasSubstr("id 23 of a table with 20 rows"), HasSubstr("of variable \"films.weight\""),
+                              Not(HasSubstr("users")));
+
+  EXPECT_THAT(message_of([&] { model.fit({fits, too_large, y}, {.verbose = 0}); }), of_films);
+  model.fit({fits, fits, y}, {.verbose = 0});
+  EXPECT_THAT(message_of([&] { model.fit({fits, too_large, y}, {.verbose = 0}); }), of_films);
+  EXPECT_THAT(message_of([&] { model.predict({fits, too_large}); }), of_films);
 }
 
 TEST(ModelMessages, ShowOnWhichDevicesOfThisProcessAVariableIs) {

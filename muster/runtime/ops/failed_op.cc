@@ -26,15 +26,25 @@ bool uses(const Instruction& instruction, const std::set<ValueId>& values) {
   return any;
 }
 
-void add_variables(const Program& program, const Instruction& instruction, std::set<std::string>& names) {
+// What an optimizer writes to, it does together with its slots and its rate, which nobody has to hear of who has looked
+// up an id that does not exist.
+struct FoundVariables {
+  std::set<std::string> read, written_with_others;
+
+  bool empty() const { return read.empty() && written_with_others.empty(); }
+};
+
+void add_variables(const Program& program, const Instruction& instruction, FoundVariables& names) {
+  const bool writes = program.op_of(instruction).schema.find('!') != std::string::npos;
   for (const VariableRef& variable : program.variables) {
-    if (uses(instruction, {variable.value})) names.insert(name_of_user(variable.name));
+    if (!uses(instruction, {variable.value})) continue;
+    (writes ? names.written_with_others : names.read).insert(name_of_user(variable.name));
   }
 }
 
 // Those that are used together with these values.
 void add_variables_beside(const Program& program, std::set<ValueId> values, const std::vector<Program>& parts,
-                          std::set<std::string>& names) {
+                          FoundVariables& names) {
   for (const Instruction& instruction : program.instructions) {
     if (!uses(instruction, values)) continue;
     if (program.op_of(instruction).name == kCopy.name) values.insert(instruction.results[0][0]);
@@ -69,7 +79,7 @@ std::string unfit_operand(const c10::OperatorHandle& op, const std::vector<c10::
 }  // namespace
 
 std::vector<std::string> variables_about(const Program& program, const Instruction& instruction) {
-  std::set<std::string> names;
+  FoundVariables names;
   add_variables(program, instruction, names);
   if (names.empty()) {
     std::set<ValueId> results;
@@ -77,7 +87,8 @@ std::vector<std::string> variables_about(const Program& program, const Instructi
     results.erase(kNoValue);
     add_variables_beside(program, results, program.parts, names);
   }
-  return {names.begin(), names.end()};
+  const std::set<std::string>& chosen = names.read.empty() ? names.written_with_others : names.read;
+  return {chosen.begin(), chosen.end()};
 }
 
 Status explained(const Status& status, const Program& program, const Instruction& instruction,
@@ -88,9 +99,12 @@ Status explained(const Status& status, const Program& program, const Instruction
   while (words.ends_with('.') || words.ends_with('\n')) words.pop_back();
   const std::string unfit = unfit_operand(op, stack);
   if (!unfit.empty() && words.find(unfit) == std::string::npos) str_append(words, "; ", unfit);
-  const std::vector<std::string> names = variables_about(program, instruction);
-  if (!names.empty() && names.size() <= kMostNames) {
-    str_append(words, "; of variable", names.size() == 1 ? "" : "s", " \"", absl::StrJoin(names, "\", \""), "\"");
+  std::vector<std::string> names = variables_about(program, instruction);
+  const size_t more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - more);
+  if (!names.empty()) {
+    str_append(words, "; of variable", names.size() == 1 ? "" : "s", " \"", absl::StrJoin(names, "\", \""), "\"",
+               more == 0 ? "" : str_cat(" and ", more, " more"));
   }
   return Status(status.code(), words, status.task(),
                 unfit.empty() ? status.detail() : str_cat(kUnfitOperand, program.op_of(instruction).name));

@@ -14,7 +14,8 @@
 namespace muster {
 
 // The variables that an instruction is about, as users know them: those that it is given, or if there are none, those
-// for which its results are, in parts of other tasks, too.
+// for which its results are, in parts of other tasks, too. Of these the ones that are read, if there are some: a table
+// where its ids are found, and not what an optimizer changes with them.
 std::vector<std::string> variables_about(const Program& program, const Instruction& instruction);
 
 // The words of `status` with the operand that does not fit, where the op has a rule for it (gpu_guard_rules), and the

@@ -30,6 +30,35 @@ TEST(FailedOp, IsAboutTheVariablesThatItIsGivenOrThatItsResultsAreFor) {
   EXPECT_THAT(variables_about(program, program.instructions[3]), IsEmpty());
 }
 
+TEST(FailedOp, IsAboutTheTableThatItsIdsAreForAndNotWhatAnOptimizerChangesByThem) {
+  Builder builder;
+  const ValueId ids = builder.relu(builder.argument()), step = builder.relu(ids);
+  const ValueId table = builder.variable("users"), mean = builder.variable("users/adam/mean");
+  builder.add(table, ids);
+  builder.add_(table, ids);
+  builder.add_(mean, ids);
+  builder.add_(mean, step);
+  const Program program = builder.finish({});
+
+  EXPECT_THAT(variables_about(program, program.instructions[0]), ElementsAre("users"));
+  EXPECT_THAT(variables_about(program, program.instructions[1]), ElementsAre("users/adam/mean")) << "nobody reads it";
+}
+
+TEST(FailedOp, NamesSomeOfManyVariables) {
+  Builder builder;
+  const ValueId ids = builder.relu(builder.argument());
+  for (const char* name : {"t/part_0", "t/part_1", "t/part_2", "t/part_3", "t/part_4", "t/part_5"}) {
+    builder.add(builder.variable(name), ids);
+  }
+  const Program program = builder.finish({});
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", "");
+  const Status refused(StatusCode::kOutOfRange, "id 7 of a table with 6 rows");
+
+  EXPECT_EQ(explained(refused, program, program.instructions[0], op, {torch::ones({2})}).message(),
+            "id 7 of a table with 6 rows; of variables \"t/part_0\", \"t/part_1\", \"t/part_2\", \"t/part_3\" and 2 "
+            "more");
+}
+
 TEST(FailedOp, IsAboutVariablesOfOtherTasks) {
   Builder part("part");
   const ValueId other = part.argument(), ids = part.argument();
