@@ -78,6 +78,21 @@ TEST(Predict, PassesOverTheTargetOfNamedData) {
   EXPECT_NO_THROW(model.fit(numbers.data().named({"x", "y"}).batch(2), {.verbose = kQuiet}));
 }
 
+TEST(Predict, PassesOverTargetsAndWeightsOfWhateverIsTrainedOn) {
+  Model model = model_of(Strategy());
+  const Numbers numbers(6);
+  const at::Tensor target = numbers.x, weights = torch::full({6}, 2.0F), mask = torch::ones({6}, torch::kBool);
+  const at::Tensor said = model.predict(numbers.x);
+  const Dataset by_name = Dataset::tensors({numbers.x, target, weights}).named({"x", "y", "sample_weight"});
+
+  for (const Dataset& data : {Dataset::tensors({numbers.x, target, weights}),
+                              Dataset::tensors({numbers.x, target, mask}), by_name, by_name.label("y")}) {
+    EXPECT_TRUE(model.predict(data.batch(2)).equal(said));
+    EXPECT_NO_THROW(model.evaluate(data.batch(2)));
+  }
+  EXPECT_TRUE(model.predict({numbers.x, target, weights}).equal(said)) << "of tensors";
+}
+
 TEST(Predict, TakesAllColumnsOfDataForAModelThatKnowsThemByName) {
   struct ByName : torch::nn::Module {
     at::Tensor forward(const Features& features) { return row->forward(features["b"]) - features["a"]; }
