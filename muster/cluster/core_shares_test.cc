@@ -28,6 +28,29 @@ TEST_F(CoreShares, AreEqualAmongTheTasksOfAJobOnOneMachine) {
   EXPECT_EQ(share_of_cores(cluster, {"ps", 0}), std::nullopt);
 }
 
+TEST_F(CoreShares, CountTheChiefWhereItComputes) {
+  const ClusterSpec in_step({{"chief", {"one:1"}}, {"worker", {"one:2", "two:1"}}});
+  const ClusterSpec with_ps({{"chief", {"one:1"}}, {"worker", {"one:2", "two:1"}}, {"ps", {"two:2"}}});
+
+  EXPECT_EQ(share_of_cores(in_step, {"chief", 0}), 4);
+  EXPECT_EQ(share_of_cores(in_step, {"worker", 0}), 4);
+  EXPECT_EQ(share_of_cores(in_step, {"worker", 1}), std::nullopt);
+  EXPECT_EQ(share_of_cores(with_ps, {"chief", 0}), std::nullopt);
+  EXPECT_EQ(share_of_cores(with_ps, {"worker", 0}), std::nullopt);
+}
+
+TEST(GpuShares, TellTheTasksOfAMachineApart) {
+  const ClusterSpec cluster({{"worker", {"one:1", "two:1", "one:2"}}, {"ps", {"one:3"}}});
+  const ClusterSpec in_step({{"chief", {"one:1"}}, {"worker", {"one:2", "one:3"}}});
+
+  EXPECT_EQ(share_of_gpus(cluster, {"worker", 0}), (GpuShare{.place = 0, .tasks = 2}));
+  EXPECT_EQ(share_of_gpus(cluster, {"worker", 2}), (GpuShare{.place = 1, .tasks = 2}));
+  EXPECT_EQ(share_of_gpus(cluster, {"worker", 1}), std::nullopt) << "the only one there";
+  EXPECT_EQ(share_of_gpus(cluster, {"worker", 7}), std::nullopt) << "not in the cluster";
+  EXPECT_EQ(share_of_gpus(in_step, {"chief", 0}), (GpuShare{.place = 0, .tasks = 3}));
+  EXPECT_EQ(share_of_gpus(in_step, {"worker", 1}), (GpuShare{.place = 2, .tasks = 3}));
+}
+
 TEST_F(CoreShares, AreAtLeastOneCore) {
   const ClusterSpec cluster({{"worker", std::vector<std::string>{"one:1", "one:2", "one:3", "one:4", "one:5", "one:6",
                                                                  "one:7", "one:8", "one:9"}}});

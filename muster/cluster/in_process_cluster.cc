@@ -81,6 +81,7 @@ void InProcessCluster::start(const TaskId& task) {
     worker.devices.task = task.to_string();
     if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
     if (!worker.cores) worker.cores = share_of_cores(spec_, task);
+    if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_gpus(spec_, task);
     made->worker = std::make_shared<LocalWorker>(worker, &peers);
     std::vector<std::string> others;
     for (const TaskId& other : spec_.all_tasks()) {

@@ -96,6 +96,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options) {
   }
   if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
   if (!worker.cores) worker.cores = share_of_cores(options.cluster, options.task);
+  if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_gpus(options.cluster, options.task);
   return worker;
 }
 

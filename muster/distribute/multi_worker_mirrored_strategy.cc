@@ -3,8 +3,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <atomic>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/core_shares.h"
 #include "muster/cluster/roles.h"
@@ -195,7 +197,21 @@ void check_nccl(const std::string& device) {
   throw failed_precondition(kAsked, "this worker computes on ", device, ", which is no GPU");
 }
 
+// Before anybody asks which devices this process has. Whoever names devices has shared them out.
+void take_share_of_gpus(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
+  const std::optional<TaskId> task = resolver.task();
+  if (!task || !options.devices.empty() || gpus_were_chosen()) return;
+  const std::optional<GpuShare> share = share_of_gpus(resolver.cluster_spec(), *task);
+  if (!share || share_local_gpus(*share)) return;
+  const auto is_gpu = [](const std::string& name) { return DeviceSpec::parse(name).type == "GPU"; };
+  if (std::ranges::count_if(local_worker().devices().names(), is_gpu) < 2) return;
+  MUSTER_LOG(warning) << task->to_string() << " uses all GPUs of its machine, as the " << share->tasks - 1
+                      << " other tasks there do: its devices were in use before the strategy was made; make that "
+                         "first, or set CUDA_VISIBLE_DEVICES";
+}
+
 StrategyParts multi_worker(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
+  take_share_of_gpus(resolver, options);
   std::vector<std::string> devices = known_devices(options.devices);
   if (options.devices.empty() && DeviceSpec::parse(devices[0]).type == "CPU") devices.resize(1);
   if (options.communication.implementation == CommunicationImplementation::kNccl) check_nccl(devices[0]);

@@ -30,7 +30,27 @@ bool uses_gpus(const LocalDevicesOptions& options) {
   return !options.task.starts_with("/job:ps/");
 }
 
+// Of the GPUs that this process sees.
+GpuShare share_of(const LocalDevicesOptions& options) {
+  return gpus_were_chosen() ? GpuShare{} : options.gpu_share.value_or(GpuShare{});
+}
+
 }  // namespace
+
+bool gpus_were_chosen() { return std::getenv("CUDA_VISIBLE_DEVICES") != nullptr; }
+
+std::vector<int> own_gpus(int gpus, const GpuShare& share) {
+  if (share.tasks < 1 || share.place < 0 || share.place >= share.tasks) {
+    throw invalid_argument("gpu_share: place ", share.place, " of ", share.tasks,
+                           " tasks; expected one from 0 to the number of tasks less one");
+  }
+  if (gpus == 0) return {};
+  const int each = std::max(1, gpus / share.tasks);
+  const int first = gpus < share.tasks ? share.place * gpus / share.tasks : share.place * each;
+  std::vector<int> own;
+  for (int i = 0; i < each; ++i) own.push_back(first + i);
+  return own;
+}
 
 LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.task) {
   if (options.cpus < 1) throw invalid_argument("logical devices: ", options.cpus, " CPU devices; at least 1 is needed");
@@ -44,7 +64,7 @@ LocalDevices::LocalDevices(const LocalDevicesOptions& options) : task_(options.t
   }
   default_name_ = names_[0];
   int logical = 0;
-  for (int gpu = 0; gpu < (uses_gpus(options) ? gpu_count() : 0); ++gpu) {
+  for (int gpu : own_gpus(uses_gpus(options) ? gpu_count() : 0, share_of(options))) {
     const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
     if (options.gpu_memory > 0) limit_gpu_memory(device, options.gpu_memory * options.per_gpu);
     for (int i = 0; i < options.per_gpu; ++i, ++logical) {

@@ -11,6 +11,21 @@
 
 namespace muster {
 
+// Which of the tasks of a machine that share out its GPUs one is. Each has as many GPUs as the others, for itself;
+// where there are fewer than tasks, one that others have, too.
+struct GpuShare {
+  int place = 0;  // from 0
+  int tasks = 1;
+
+  bool operator==(const GpuShare&) const = default;
+};
+
+// The numbers of those that it has of so many.
+std::vector<int> own_gpus(int gpus, const GpuShare& share);
+// The environment has CUDA_VISIBLE_DEVICES: whoever has set that has shared out the GPUs, and left this process those
+// that are its own.
+bool gpus_were_chosen();
+
 struct LocalDevicesOptions {
   std::string task = "/job:localhost/replica:0/task:0";
   int cpus = 1;
@@ -19,10 +34,11 @@ struct LocalDevicesOptions {
   // room; 0: all there is. libtorch counts for the whole process: the last limit that one of its workers sets counts,
   // and logical devices of one GPU may lend each other theirs.
   int64_t gpu_memory = 0;
-  // Whether it uses the machine's GPUs: all that CUDA_VISIBLE_DEVICES leaves it, together with whoever else does. If
-  // nothing is said, a parameter server leaves them alone and all others use them, unless the environment has
-  // MUSTER_GPUS=off.
+  // Whether it uses the machine's GPUs. If nothing is said, a parameter server leaves them alone and all others use
+  // them, unless the environment has MUSTER_GPUS=off.
   std::optional<bool> gpus{};
+  // Which of them, unless they were chosen. None: all, together with whoever else uses them.
+  std::optional<GpuShare> gpu_share{};
 };
 
 // Immutable, so free to share between threads.

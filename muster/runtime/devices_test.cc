@@ -41,6 +41,21 @@ TEST(LocalDevices, LeaveGpusToOthersThanParameterServersUnlessTold) {
   EXPECT_EQ(worker.names().size(), LocalDevices().names().size());
 }
 
+TEST(LocalDevices, ShareOutTheGpusOfAMachineEvenly) {
+  using testing::ElementsAre;
+  EXPECT_THAT(own_gpus(4, {}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(own_gpus(4, {.place = 0, .tasks = 2}), ElementsAre(0, 1));
+  EXPECT_THAT(own_gpus(4, {.place = 1, .tasks = 2}), ElementsAre(2, 3));
+  EXPECT_THAT(own_gpus(5, {.place = 1, .tasks = 2}), ElementsAre(2, 3)) << "as many as the other one";
+  EXPECT_THAT(own_gpus(2, {.place = 1, .tasks = 4}), ElementsAre(0)) << "with the first task";
+  EXPECT_THAT(own_gpus(2, {.place = 3, .tasks = 4}), ElementsAre(1));
+  EXPECT_THAT(own_gpus(0, {.place = 1, .tasks = 2}), testing::IsEmpty());
+
+  EXPECT_THROW(own_gpus(4, {.place = 2, .tasks = 2}), Error);
+  EXPECT_THROW(own_gpus(4, {.place = -1, .tasks = 2}), Error);
+  EXPECT_THROW(own_gpus(4, {.place = 0, .tasks = 0}), Error);
+}
+
 TEST(LocalDevices, NameADevice) {
   LocalDevices devices({.cpus = 2, .gpus = false});
 

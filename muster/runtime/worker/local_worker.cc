@@ -473,4 +473,12 @@ void set_local_options(LocalWorkerOptions options) {
   slot.options = std::move(options);
 }
 
+bool share_local_gpus(const GpuShare& share) {
+  LocalWorkerSlot& slot = local_worker_slot();
+  absl::MutexLock lock(&slot.mu);
+  std::optional<GpuShare>& own = slot.options.devices.gpu_share;
+  if (!slot.worker && !own) own = share;
+  return own.has_value();
+}
+
 }  // namespace muster

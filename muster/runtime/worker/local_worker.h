@@ -177,4 +177,8 @@ LocalWorker& local_worker();
 // Throws Error{kFailedPrecondition} once `local_worker()` is in use: devices cannot change under variables.
 void set_local_options(LocalWorkerOptions options);
 
+// Lets `local_worker()` have its share of the machine's GPUs, unless its options say which it has. False: it is in use,
+// with others.
+bool share_local_gpus(const GpuShare& share);
+
 }  // namespace muster

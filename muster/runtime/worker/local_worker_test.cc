@@ -57,6 +57,14 @@ TEST(LocalWorker, ForgetsADeregisteredProgram) {
   EXPECT_EQ(status.message(), str_cat("program ", handle.id, " is not registered at /job:localhost/replica:0/task:0"));
 }
 
+TEST(LocalWorkerOfTheProcess, KeepsItsGpusOnceItIsInUse) {
+  const std::vector<std::string> before = local_worker().devices().names();
+
+  EXPECT_FALSE(share_local_gpus({.place = 1, .tasks = 2}));
+
+  EXPECT_EQ(local_worker().devices().names(), before);
+}
+
 // A thousand workers have the same part at a parameter server.
 TEST(LocalWorker, PlansProgramsOfTheSameBytesOnce) {
   LocalWorkerOptions options = two_cpus();
