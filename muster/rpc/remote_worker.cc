@@ -421,7 +421,8 @@ WorkerStatus RemoteWorker::status(bool wait) {
 }
 
 void RemoteWorker::start_status(const Cancellation& cancellation, StatusDone done) {
-  const CallOptions options{.timeout = kStatusTimeout, .cancellation = &cancellation, .attempts = 1};
+  // The second attempt connects anew to a task that was gone: gRPC has not tried that lately.
+  const CallOptions options{.timeout = kStatusTimeout, .cancellation = &cancellation, .attempts = 2};
   channel_->start(worker_rpc::kStatus, with_header(proto::Empty()), options,
                   [channel = channel_, done = std::move(done)](const Status& status, const Frame& answer) {
                     if (!status.ok()) return done(status, {});

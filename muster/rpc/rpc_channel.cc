@@ -250,7 +250,9 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     if (waits && !answered && !wire_.renew()) {
       if (const Status said = refusal_or(why); said.code() != why.code()) throw Error(said);
     }
-    const bool back = (waits || attempt < attempts) && wait_until_connected(patience, waits, options.cancellation);
+    const auto waits_since = waits ? std::optional(began) : std::nullopt;
+    const bool back =
+        (waits || attempt < attempts) && wait_until_connected(patience, waits_since, options.cancellation);
     if (!back && !waits) {
       if (answered || attempt > attempts) throw Error(why);
       if (!wire_.renew()) throw Error(refusal_or(why));
@@ -320,20 +322,26 @@ RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method
   return heard;
 }
 
-// gRPC connects, with growing pauses, only while somebody waits for it.
-bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, bool again_when_refused,
+// gRPC's own pauses are too long for somebody who waits: it is asked to try earlier, the rarer the longer that goes on.
+bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
                                             const Cancellation* cancellation) const {
   const Waiting waiting;
-  if (!again_when_refused && wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+  if (!waits_since && wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
     grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
     return wire_.channel().WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)));
   }
+  Clock::time_point try_at = Clock::now();
   while (Clock::now() < deadline) {
     if (cancellation != nullptr) cancellation->throw_if_cancelled();
     const grpc_connectivity_state state = wire_.channel().GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return true;
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !again_when_refused) return false;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !waits_since) return false;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && Clock::now() >= try_at) {
+      grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
+      try_at =
+          Clock::now() + std::clamp<Clock::duration>((Clock::now() - *waits_since) / 8, kLook, TaskWire::kAskAgain);
+    }
     wire_.channel().WaitForStateChange(state, grpc_time(std::min(deadline, Clock::now() + kLook)));
   }
   return false;

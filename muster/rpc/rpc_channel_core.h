@@ -59,8 +59,9 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   Clock::time_point deadline_of(const CallOptions& options) const;
   std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Outgoing& request,
                                                     bool again) const;
-  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end.
-  bool wait_until_connected(Clock::time_point deadline, bool again_when_refused,
+  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end, as it is
+  // unless it is waited for.
+  bool wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
                             const Cancellation* cancellation) const;
   void begin(const std::shared_ptr<Pending>& pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);

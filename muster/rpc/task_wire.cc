@@ -20,8 +20,11 @@ void TaskWire::connect() {
   set_transport_arguments([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);    // shorter than ChannelOptions::reconnect
+  // Once a connection has failed, gRPC makes it again and again by itself, with pauses that grow by a half and differ
+  // by a fifth: a task that is gone is to cost those that knew it little, and hundreds that have lost it are not to
+  // come back at the same moment. Whoever has a call to make does not wait for that, but has it tried at once.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);  // in spite of its name: how long connecting may take
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // One connection per channel: a restart is seen by its owner.

@@ -67,7 +67,7 @@ class Worker : public ProgramRunner, public VariableKeeper, public SequenceReade
 
   // `wait`: for a task that is not up yet, until its time to connect is over.
   virtual WorkerStatus status(bool wait = false) = 0;
-  // The same without waiting, tried once: `done` is called once, on any thread. `cancellation` lives until then. Throws
+  // The same without waiting for the task to be up: `done` is called once, on any thread. `cancellation` lives until then. Throws
   // nothing.
   virtual void start_status(const Cancellation& cancellation, StatusDone done) = 0;
 };

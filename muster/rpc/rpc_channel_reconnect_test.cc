@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "muster/base/status.h"
+#include "muster/base/test_wait.h"
+#include "muster/lines/tcp_socket.h"
+#include "muster/rpc/rpc_channel.h"
+#include "muster/rpc/rpc_server.h"
+
+namespace muster {
+namespace {
+
+using testing_support::eventually;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kBehindDoor = "/job:ps/replica:0/task:0";
+constexpr const char* kKnock = "/muster.Test/Look";
+
+// A port at which every connection is closed as soon as it is there.
+class ShutDoor {
+ public:
+  std::string address() const { return "127.0.0.1:" + std::to_string(door_.port); }
+  int visits() const { return visits_; }
+
+ private:
+  void turn_away(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (accept_at(door_)) {
+        ++visits_;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  const TcpDoor door_ = listen_at_any_port("127.0.0.1");
+  std::atomic<int> visits_ = 0;
+  std::jthread thread_{[this](const std::stop_token& stop) { turn_away(stop); }};
+};
+
+// A job of a thousand tasks is not to spend its time on those that are gone.
+TEST(Reconnecting, PausesForLongWhileNobodyHasACallToMake) {
+  ShutDoor door;
+  RpcChannel channel(door.address(), kBehindDoor, {});
+  EXPECT_THROW(channel.call(kKnock, {}), Error);
+
+  const int before = door.visits();
+  const Clock::time_point begin = Clock::now();
+  ASSERT_TRUE(eventually([&] { return door.visits() >= before + 3; })) << "it goes on by itself";
+
+  EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(250));
+}
+
+TEST(Reconnecting, FindsATaskThatIsStartedWhileItIsWaitedFor) {
+  auto door = std::make_unique<ShutDoor>();
+  const std::string address = door->address();
+  RpcChannel channel(address, kBehindDoor, {});
+  auto answer = std::async(std::launch::async, [&] { channel.call(kKnock, {}, {.wait_until_up = true}); });
+  ASSERT_TRUE(eventually([&] { return door->visits() >= 4; }));
+
+  door.reset();
+  RpcServer server({.address = address, .task = kBehindDoor},
+                   {{.name = kKnock, .method = [](const std::shared_ptr<RpcCall>& call) { call->answer({}); }}});
+
+  EXPECT_NO_THROW(answer.get());
+}
+
+}  // namespace
+}  // namespace muster
