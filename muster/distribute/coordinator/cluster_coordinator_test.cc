@@ -4,8 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "muster/base/log.h"
+#include "muster/base/test_wait.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
 #include "muster/trace/device_scope.h"
 
@@ -388,6 +394,27 @@ TEST(CoordinatorReports, TellWhatTheTasksHaveDoneSinceTheLastOne) {
   const CoordinatorReport idle = coordinator.report();
   EXPECT_EQ(idle.limit(), Limit::kNothing);
   EXPECT_EQ(idle.closures_per_second, 0);
+}
+
+TEST(CoordinatorReports, CountClosuresThatStillRunAndAreSaidOnceInTheLog) {
+  LogCapture log;
+  const auto gate = std::make_shared<Gate>();
+  InProcessCluster cluster({.workers = 1, .ps = 1, .worker = Gate::before_all(gate)});
+  ParameterServerStrategy strategy(cluster.resolver());
+  ClusterCoordinator coordinator(strategy, {.tidy_every = std::chrono::milliseconds(5)});
+  auto numbers = coordinator.create_per_worker_dataset([] { return Dataset::range(1, 2).repeat(); });
+  auto take = function([](Iterator& it) { return it.next<1>()[0]; });
+  const std::string words = "0 closures a second, limited by ";
+
+  coordinator.schedule(take, numbers);
+  EXPECT_TRUE(eventually([&] { return log.contains(words); }));
+  EXPECT_TRUE(eventually([&] { return coordinator.report().limit() == Limit::kInput; })) << "it waits for its element";
+  gate->open();
+  coordinator.join();
+
+  const std::vector<LogLine> lines = log.lines();
+  EXPECT_EQ(
+      std::ranges::count_if(lines, [&](const LogLine& line) { return line.text.find(words) != std::string::npos; }), 1);
 }
 
 TEST(CoordinatorReports, NameAWorkerThatIsLost) {

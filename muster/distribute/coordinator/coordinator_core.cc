@@ -11,6 +11,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kEnoughToTell = 1'000;                      // closures, before it is said what limits them
+constexpr int kLongEnough = 12;                               // or so many times of tidy_every, if they are fewer
 constexpr std::chrono::microseconds kWorthAMessage(100);      // of work
 constexpr std::chrono::milliseconds kLong(50);                // next to which the way of a message is nothing
 constexpr std::chrono::milliseconds kWarm(1);                 // of work, after which a worker is still as it was before
@@ -169,7 +170,8 @@ CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::pair<Status, WorkerStatus>> statuses;
   {
     absl::MutexLock lock(&answers->mu);  // each of them has a deadline
-    answers->mu.Await(absl::Condition(+[](size_t* missing) { return *missing == 0; }, &answers->missing));
+    answers->mu.Await(absl::Condition(
+        +[](size_t* missing) { return *missing == 0; }, &answers->missing));
     statuses = std::move(answers->of);
   }
 
@@ -204,7 +206,11 @@ CoordinatorReport CoordinatorCore::report(bool last) {
   return report;
 }
 
-void CoordinatorCore::tell_limit() { MUSTER_LOG(info) << report(/*last=*/false).sentence(); }
+void CoordinatorCore::tell_limit() {
+  const CoordinatorReport so_far = report(/*last=*/false);
+  limit_told_ = so_far.limit() != Limit::kNothing;
+  if (limit_told_) MUSTER_LOG(info) << so_far.sentence();
+}
 
 // ---- What is under way
 void CoordinatorCore::end_work() {
@@ -234,10 +240,8 @@ void CoordinatorCore::set_alarm(size_t number, absl::Duration after, std::functi
 
 void CoordinatorCore::tidy_later() {
   set_alarm(workers_.size(), absl::FromChrono(options_.tidy_every), [this] {
-    if (!limit_told_ && metrics_.closure_execution.snapshot().count > kEnoughToTell) {
-      limit_told_ = true;
-      in_background([this] { tell_limit(); });
-    }
+    const bool enough = metrics_.closure_execution.snapshot().count > kEnoughToTell || ++tidied_ >= kLongEnough;
+    if (enough && queue_.inflight() > 0 && !limit_told_.exchange(true)) in_background([this] { tell_limit(); });
     for (const auto& slot : workers_) {
       if (slot->up() && slot->untidy()) in_background([&slot = *slot] { slot.tidy(); });
     }

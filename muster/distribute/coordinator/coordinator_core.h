@@ -149,6 +149,7 @@ class CoordinatorCore {
   std::atomic<bool> dispatches_later_{false};  // what waits for more of it
   std::atomic<bool> stopping_{false};
   std::atomic<bool> limit_told_{false};
+  int tidied_ = 0;       // how often; by the timer alone
   Cancellation ending_;  // cuts off what is under way
   std::optional<Watchdog> watchdog_;
 

@@ -78,7 +78,7 @@ void add_rows(std::string& table, const std::vector<TaskReport>& tasks) {
 }  // namespace
 
 Limit CoordinatorReport::limit() const {
-  if (closures_per_second == 0) return Limit::kNothing;
+  if (closures_per_second == 0 && running(*this) == 0) return Limit::kNothing;
   if (running(*this) < kIdle) return missing(*this).empty() ? Limit::kChief : Limit::kMissing;
   if (share(*this, &TaskReport::input) > kWaiting) return Limit::kInput;
   if (share(*this, &TaskReport::peers) <= kWaiting) return Limit::kWorkers;

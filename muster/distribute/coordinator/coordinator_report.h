@@ -14,7 +14,7 @@ struct TaskReport {
   Status status{};            // why nothing is known of it, if so
   double cpu = 0;             // cores that its process has kept busy
   int cores = 0;              // that it may use for ops
-  double running = 0;         // the share of the time in which it ran closures
+  double running = 0;         // the share of the time in which it ran closures, those included that it still runs
   double input = 0;           // the share in which these waited for elements of their datasets
   double peers = 0;           // and for other tasks
   std::string input_stage{};  // of the dataset that they waited for most, the one that limits it
@@ -22,7 +22,7 @@ struct TaskReport {
 
 // What is nearest to its limit, so that more of it would help most.
 enum class Limit {
-  kNothing,           // no closure has run
+  kNothing,           // no closure has run, and none runs
   kMissing,           // tasks that are lost or do not answer keep the others waiting
   kChief,             // workers are without work: the program schedules too little, or too slowly
   kWorkers,           // they compute

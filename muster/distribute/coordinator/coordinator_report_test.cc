@@ -35,6 +35,14 @@ TEST(CoordinatorReport, NamesWhatLimitsTheRate) {
   EXPECT_EQ(report(worker(0.95, 0.05, 0.6), 0.5).limit(), Limit::kWire);
 }
 
+TEST(CoordinatorReport, NamesWhatLimitsClosuresThatTakeLongerThanItsTime) {
+  CoordinatorReport given = report(worker(1, 0.9, 0), 0.1);
+  given.closures_per_second = 0;
+
+  EXPECT_EQ(given.limit(), Limit::kInput);
+  EXPECT_THAT(given.sentence(), HasSubstr("0 closures a second, limited by input"));
+}
+
 TEST(CoordinatorReport, SaysWhichParameterServerIsBusy) {
   EXPECT_THAT(report(worker(1, 0, 0.6), 1.9).sentence(),
               HasSubstr("100 closures a second, limited by the processors of parameter servers: "

@@ -77,7 +77,7 @@ class Executor::Run {
   [[noreturn]] void fail_undefined(const Step& step, int32_t position) const;
   void copy(const Step& step, const Step::Copy& copy);
   void element(const Step& step);
-  std::atomic<int64_t>* peers_time() const {  // not of lanes that only wait for each other
+  TimeSpent* peers_time() const {  // not of lanes that only wait for each other
     return options_.times != nullptr && plan_.communicates ? &options_.times->peers : nullptr;
   }
 

@@ -1,17 +1,34 @@
 // What the time of a worker's runs is spent on.
 #pragma once
 
-#include <atomic>
+#include <absl/base/thread_annotations.h>
+#include <absl/synchronization/mutex.h>
+
 #include <chrono>
-#include <cstdint>
 
 namespace muster {
 
-// Sums, in nanoseconds. Where a run waits in several lanes at once, each of them counts. Thread-safe.
+// How long threads have been at something, those included that still are. Thread-safe.
+class TimeSpent {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void begin(Clock::time_point now = Clock::now()) ABSL_LOCKS_EXCLUDED(mu_);
+  void end(Clock::time_point now = Clock::now()) ABSL_LOCKS_EXCLUDED(mu_);
+  // All of them together.
+  std::chrono::nanoseconds total(Clock::time_point now = Clock::now()) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  int at_it_ ABSL_GUARDED_BY(mu_) = 0;
+  Clock::duration sum_ ABSL_GUARDED_BY(mu_){};  // of those that have ended, less when the others began
+};
+
+// Where a run waits in several lanes at once, each of them counts. Thread-safe.
 struct RunTimes {
-  std::atomic<int64_t> running = 0;  // what coordinators have sent, with all that it waits for
-  std::atomic<int64_t> input = 0;    // waiting for elements of sequences
-  std::atomic<int64_t> peers = 0;    // waiting for other tasks
+  TimeSpent running{};  // what coordinators have sent, with all that it waits for
+  TimeSpent input{};    // waiting for elements of sequences
+  TimeSpent peers{};    // waiting for other tasks
 };
 
 // Of all threads of this process, since its start.
@@ -20,21 +37,17 @@ double used_cpu_seconds();
 // Adds the time from its construction to its destruction, if there is something to add it to.
 class [[nodiscard]] AddTime {
  public:
-  explicit AddTime(std::atomic<int64_t>* sum) : sum_(sum) {
-    if (sum_ != nullptr) begin_ = Clock::now();
+  explicit AddTime(TimeSpent* spent) : spent_(spent) {
+    if (spent_ != nullptr) spent_->begin();
   }
   ~AddTime() {
-    if (sum_ != nullptr)
-      sum_->fetch_add((Clock::now() - begin_) / std::chrono::nanoseconds(1), std::memory_order_relaxed);
+    if (spent_ != nullptr) spent_->end();
   }
   AddTime(const AddTime&) = delete;
   AddTime& operator=(const AddTime&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  std::atomic<int64_t>* const sum_;
-  Clock::time_point begin_{};
+  TimeSpent* const spent_;
 };
 
 }  // namespace muster

@@ -427,7 +427,7 @@ WorkerStatus LocalWorker::status(bool) {
   status.resident_bytes = resident_memory();
   status.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   status.cpu_seconds = used_cpu_seconds();
-  auto seconds = [](const std::atomic<int64_t>& sum) { return static_cast<double>(sum.load()) * 1e-9; };
+  auto seconds = [](const TimeSpent& spent) { return std::chrono::duration<double>(spent.total()).count(); };
   status.run_seconds = seconds(times_.running);
   status.input_seconds = seconds(times_.input);
   status.peer_seconds = seconds(times_.peers);

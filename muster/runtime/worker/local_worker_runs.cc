@@ -146,6 +146,7 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     running_[given.meeting] = &cancellation;
     if (std::find(aborted_.begin(), aborted_.end(), given.meeting) != aborted_.end()) cancellation.cancel();
   }
+  const AddTime running(&times_.running);
   auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < runs.size(); ++i) {
     ahead.begin([this, &runs, &given, after = i + 1] {
@@ -155,7 +156,6 @@ std::vector<RunOutcome> LocalWorker::run_all(std::vector<ProgramRun> runs, const
     if (!outcomes[i].status.ok()) ahead.fail();
     const auto end = std::chrono::steady_clock::now();
     outcomes[i].took = end - begin;
-    times_.running.fetch_add(outcomes[i].took.count(), std::memory_order_relaxed);
     begin = end;
   }
   if (given.meeting != 0) {
