@@ -379,6 +379,16 @@ TEST_F(Strategies, CutVariablesIntoPartsOfWholeRows) {
   EXPECT_EQ(v.dtype(), torch::kLong);
 }
 
+TEST_F(Strategies, SpreadLargeVariablesUnlessAPartitionerLeavesThemWhole) {
+  const at::Tensor large = torch::zeros({256, 256}), small = torch::zeros({255, 256});
+
+  const ParameterServerStrategy usual = strategy(), told = strategy({.partitioner = fixed_size_partitioner(1)});
+
+  EXPECT_THAT(devices_of(usual.make<Variable>(large).shards()), ElementsAre(ps(0), ps(1)));
+  EXPECT_THAT(usual.make<Variable>(small).shards(), IsEmpty());
+  EXPECT_THAT(told.make<Variable>(large).shards(), IsEmpty());
+}
+
 TEST_F(Strategies, DoNotCutWhatThePartitionerLeavesWhole) {
   EXPECT_THAT(strategy().make<Variable>(torch::zeros({10})).shards(), IsEmpty());
   ParameterServerStrategy large =
