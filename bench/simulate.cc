@@ -5,7 +5,9 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "bench/measure.h"
@@ -13,12 +15,17 @@
 #include "muster/base/status.h"
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
 #include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/runtime/executor/run_times.h"
 
 namespace muster::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::string size_of(const Simulation& simulation) {
+  return str_cat(simulation.workers, "workers_", simulation.ps, "ps");
+}
 
 // The processes of a simulated cluster, which end with this.
 class SimulatedCluster {
@@ -32,7 +39,8 @@ class SimulatedCluster {
       hosts_.push_back(start_self(
           {"simulated-workers", "--cluster", spec().to_json(), "--first", std::to_string(first), "--count",
            std::to_string(count), "--delay", std::to_string(simulation.delays.mean_ms), "--stragglers",
-           std::to_string(simulation.delays.stragglers), "--factor", std::to_string(simulation.delays.factor)}));
+           std::to_string(simulation.delays.stragglers), "--factor", std::to_string(simulation.delays.factor),
+           "--distribution", simulation.delays.distribution, "--cut-share", std::to_string(simulation.cut_share)}));
       first += count;
     }
   }
@@ -63,11 +71,36 @@ class SimulatedCluster {
   std::vector<pid_t> hosts_;
 };
 
+// $MUSTER_CURVES gets how many closures have ended in each tenth of a second, times ten.
+class RateCurve {
+ public:
+  explicit RateCurve(const std::string& size) {
+    if (const char* directory = std::getenv("MUSTER_CURVES")) writer_.emplace(str_cat(directory, "/", size));
+  }
+
+  void add(int64_t ended) {
+    const auto tenth = static_cast<int64_t>(since(began_) * 10);
+    if (!writer_ || tenth == last_) return;
+    const auto rate = static_cast<double>(ended - ended_) * 10 / static_cast<double>(tenth - last_);
+    writer_->scalar("closures a second, by tenths of a second", rate, tenth);
+    last_ = tenth;
+    ended_ = ended;
+  }
+
+ private:
+  std::optional<SummaryWriter> writer_;
+  const Clock::time_point began_ = Clock::now();
+  int64_t last_ = 0, ended_ = 0;
+};
+
 // Keeps every worker busy for a while.
 class Load {
  public:
-  Load(ClusterCoordinator& coordinator, int workers, std::function<void()> schedule)
-      : coordinator_(coordinator), ahead_(4 * workers), schedule_(std::move(schedule)) {}
+  Load(ClusterCoordinator& coordinator, const Simulation& simulation, std::function<void()> schedule)
+      : coordinator_(coordinator),
+        ahead_(4 * simulation.workers),
+        schedule_(std::move(schedule)),
+        curve_(size_of(simulation)) {}
 
   // Returns how many closures have ended.
   int64_t run(const std::function<bool()>& enough) {
@@ -75,6 +108,7 @@ class Load {
     while (!enough()) {
       const auto waiting = coordinator_.metrics().queued_closures + coordinator_.metrics().inflight_closures;
       for (int64_t i = waiting; i < ahead_; ++i, ++scheduled_) schedule_();
+      curve_.add(ended());
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return ended() - before;
@@ -90,6 +124,7 @@ class Load {
   const int64_t ahead_;
   const std::function<void()> schedule_;
   int64_t scheduled_ = 0;
+  RateCurve curve_;
 };
 
 }  // namespace
@@ -98,7 +133,7 @@ void simulate(const Simulation& simulation) {
   ::setenv("MUSTER_NEAR_MEMORY", "off", /*overwrite=*/1);  // as from other machines
   ::setenv("MUSTER_GPUS", "off", /*overwrite=*/0);         // a worker for each would not fit there
   Bench bench("simulate", {.repeats = 1});
-  const std::string size = str_cat(simulation.workers, "workers_", simulation.ps, "ps");
+  const std::string size = size_of(simulation);
   auto print = [&](const std::string& name, const std::string& unit, double value) {
     bench.once({name + "_" + size, unit}, value);
     std::fprintf(stderr, "%-28s %12.3f %s\n", name.c_str(), value, unit.c_str());
@@ -120,7 +155,7 @@ void simulate(const Simulation& simulation) {
   wait_for_all();
   print("start_up", "s", since(started));
 
-  Load load(coordinator, simulation.workers, [&] { coordinator.schedule(step); });
+  Load load(coordinator, simulation, [&] { coordinator.schedule(step); });
   const auto begin = Clock::now();
   load.run([&] { return since(begin) > simulation.seconds / 2; });  // every worker has its programs
   const double chief_before = used_cpu_seconds(), ps_before = cluster.ps_cpu_seconds();

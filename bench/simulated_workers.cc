@@ -4,9 +4,11 @@
 #include <absl/synchronization/mutex.h>
 #include <signal.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -53,6 +55,29 @@ class DelayLine {
   ElasticPool pool_{"simulated workers"};
 };
 
+// How long the messages at one worker take, in milliseconds. Not for several threads at once.
+class DelayDraws {
+ public:
+  DelayDraws(const Delays& delays, unsigned seed) : random_(seed), distribution_(delays.distribution) {
+    const bool straggles = std::uniform_real_distribution<double>()(random_) < delays.stragglers;
+    mean_ = delays.mean_ms * (straggles ? delays.factor : 1);
+  }
+
+  double next() {
+    constexpr double kWidth = 1;  // of the logarithms: one of a hundred takes six times as long as the mean
+    if (distribution_ == "constant") return mean_;
+    if (distribution_ == "lognormal") {
+      return std::lognormal_distribution<double>(std::log(mean_) - kWidth * kWidth / 2, kWidth)(random_);
+    }
+    return std::exponential_distribution<double>(1 / mean_)(random_);
+  }
+
+ private:
+  std::minstd_rand random_;
+  const std::string distribution_;
+  double mean_ = 0;
+};
+
 LocalWorkerOptions worker_options(const std::string& task) {
   LocalWorkerOptions options;
   options.devices.task = task;
@@ -68,8 +93,7 @@ class SimulatedWorker {
         line_(line),
         peers_(cluster, {}),
         worker_(worker_options(task_), &peers_),
-        random_(task.index + 1),
-        milliseconds_(1 / (delays.mean_ms * (is_straggler(delays, random_) ? delays.factor : 1))) {
+        delays_(delays, static_cast<unsigned>(task.index + 1)) {
     heal();
   }
 
@@ -87,15 +111,11 @@ class SimulatedWorker {
   }
 
  private:
-  static bool is_straggler(const Delays& delays, std::minstd_rand& random) {
-    return std::uniform_real_distribution<double>()(random) < delays.stragglers;
-  }
-
   void delay(const RpcServer::Method& run, const std::shared_ptr<RpcCall>& call) {
     double time = 0;
     {
       absl::MutexLock lock(&mu_);
-      time = milliseconds_(random_);
+      time = delays_.next();
     }
     line_.after(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(time)),
                 [run, call] { run(call); });
@@ -106,14 +126,13 @@ class SimulatedWorker {
   ClusterPeers peers_;
   LocalWorker worker_;
   absl::Mutex mu_;
-  std::minstd_rand random_ ABSL_GUARDED_BY(mu_);
-  std::exponential_distribution<double> milliseconds_ ABSL_GUARDED_BY(mu_);
+  DelayDraws delays_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<RpcServer> server_;
 };
 
 }  // namespace
 
-void run_simulated_workers(const ClusterSpec& cluster, int first, int count, const Delays& delays) {
+void run_simulated_workers(const ClusterSpec& cluster, int first, int count, const Delays& delays, double cut_share) {
   sigset_t signals;
   ::sigemptyset(&signals);
   ::sigaddset(&signals, SIGUSR1);
@@ -129,8 +148,8 @@ void run_simulated_workers(const ClusterSpec& cluster, int first, int count, con
     int signal = 0;
     ::sigwait(&signals, &signal);
     std::vector<std::jthread> all_at_once;  // each waits for the calls that it has
-    for (const auto& worker : workers) {
-      all_at_once.emplace_back([&worker, signal] { signal == SIGUSR1 ? worker->cut() : worker->heal(); });
+    for (auto worker = workers.begin(); worker != workers.begin() + std::lround(cut_share * count); ++worker) {
+      all_at_once.emplace_back([&one = **worker, signal] { signal == SIGUSR1 ? one.cut() : one.heal(); });
     }
   }
 }

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree
@@ -311,6 +312,27 @@ class Command(unittest.TestCase):
 
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r'^\{"peer":"muster","workload":"trace","metric":"per_op","value":[^,]+,"unit":"us"\}\n')
+
+    def test_bench_simulates_a_cluster_of_which_a_part_is_cut_off(self):
+        curves = self.folder / "curves"
+        with unittest.mock.patch.dict(os.environ, MUSTER_CURVES=str(curves)):
+            done = muster("bench", "simulate", "--workers", 4, "--ps", 2, "--processes", 2, "--seconds", 1, "--delay", 1,
+                          "--distribution", "lognormal", "--stragglers", 0.25, "--cut", 0.5, "--cut-share", 0.5)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = {line["metric"]: line["value"] for line in map(json.loads, done.stdout.splitlines())}
+        size = "_4workers_2ps"
+        self.assertGreater(figures["closure_rate" + size], 0)
+        self.assertLess(figures["time_to_heal" + size], 60)
+        plot = self.folder / "simulate.svg"
+        self.assertEqual(muster("plot", curves, "--svg", plot).returncode, 0)
+        self.assertIn("closures a second", plot.read_text())
+
+    def test_bench_refuses_a_distribution_that_it_does_not_know(self):
+        done = muster("bench", "simulate", "--distribution", "fair")
+
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("lognormal", done.stderr)
 
     def test_a_call_that_is_not_understood_is_answered_with_exit_code_2(self):
         for arguments in ([], ["fly"], ["dump"], ["dump", "a", "--upside-down"], ["bench"], ["bench", "trace", "--repeats", "0"]):

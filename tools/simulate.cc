@@ -12,6 +12,9 @@ void add_delays(CLI::App& command, bench::Delays& delays) {
   command.add_option("--delay", delays.mean_ms, "Milliseconds that a message takes at a worker, on average")
       ->check(CLI::Range(0.001, 3.6e6))
       ->capture_default_str();
+  command.add_option("--distribution", delays.distribution, "Of these milliseconds")
+      ->check(CLI::IsMember({"exponential", "constant", "lognormal"}))
+      ->capture_default_str();
   command.add_option("--stragglers", delays.stragglers, "Share of workers that take longer")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
@@ -32,8 +35,11 @@ void add_simulate(CLI::App& bench) {
   command->add_option("--seconds", simulation->seconds, "To measure for")
       ->check(seconds_between(0.1, 86'400))
       ->capture_default_str();
-  command->add_option("--cut", simulation->cut_seconds, "Seconds for which all workers are off the network; 0: never")
+  command->add_option("--cut", simulation->cut_seconds, "Seconds for which workers are off the network; 0: never")
       ->check(seconds_between(0, 3'600))
+      ->capture_default_str();
+  command->add_option("--cut-share", simulation->cut_share, "Share of workers that are")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   add_delays(*command, simulation->delays);
   command->callback([simulation] { bench::simulate(*simulation); });
@@ -44,6 +50,7 @@ void add_simulated_workers(CLI::App& muster) {
   struct Flags {
     std::string cluster;
     int first = 0, count = 1;
+    double cut_share = 1;
     bench::Delays delays;
   };
   auto flags = std::make_shared<Flags>();
@@ -51,9 +58,11 @@ void add_simulated_workers(CLI::App& muster) {
   command->add_option("--cluster", flags->cluster)->required();
   command->add_option("--first", flags->first);
   command->add_option("--count", flags->count);
+  command->add_option("--cut-share", flags->cut_share);
   add_delays(*command, flags->delays);
   command->callback([flags] {
-    bench::run_simulated_workers(ClusterSpec::from_json(flags->cluster), flags->first, flags->count, flags->delays);
+    bench::run_simulated_workers(ClusterSpec::from_json(flags->cluster), flags->first, flags->count, flags->delays,
+                                 flags->cut_share);
   });
 }
 
