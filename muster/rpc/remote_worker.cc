@@ -73,6 +73,8 @@ WorkerStatus status_from(const Frame& frame) {
           .input_seconds = answer.input_seconds(),
           .peer_seconds = answer.peer_seconds(),
           .cores = answer.cores(),
+          .machine_cores = answer.machine_cores(),
+          .machine_idle_seconds = answer.machine_idle_seconds(),
           .input_stage = answer.input_stage(),
           .workers = answer.workers()};
 }

@@ -262,6 +262,8 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_input_seconds(status.input_seconds);
   answer.set_peer_seconds(status.peer_seconds);
   answer.set_cores(status.cores);
+  answer.set_machine_cores(status.machine_cores);
+  answer.set_machine_idle_seconds(status.machine_idle_seconds);
   answer.set_input_stage(status.input_stage);
   answer.set_workers(status.workers);
   call.answer(with_header(answer));

@@ -390,6 +390,9 @@ TEST(CoordinatorReports, TellWhatTheTasksHaveDoneSinceTheLastOne) {
   EXPECT_GT(running, 0);
   EXPECT_GT(peers, 0) << "they write to a parameter server";
   EXPECT_THAT(busy.to_string(), HasSubstr("/job:ps/replica:0/task:0"));
+  const WorkerStatus ps = cluster.peers()->worker("/job:ps/replica:0/task:0")->status();
+  EXPECT_GT(ps.machine_cores, 0) << "by which it is told how busy its machine is";
+  EXPECT_GT(ps.machine_idle_seconds, 0);
 
   const CoordinatorReport idle = coordinator.report();
   EXPECT_EQ(idle.limit(), Limit::kNothing);

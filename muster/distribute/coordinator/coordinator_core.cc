@@ -196,6 +196,10 @@ CoordinatorReport CoordinatorCore::report(bool last) {
     const double seconds = std::max(latest.uptime_seconds - before.uptime_seconds, 1e-6);
     task.cores = latest.cores;
     task.cpu = (latest.cpu_seconds - before.cpu_seconds) / seconds;
+    if (before.machine_cores > 0) {
+      const double idle = (latest.machine_idle_seconds - before.machine_idle_seconds) / seconds;
+      task.machine = std::clamp(1 - idle / before.machine_cores, 0.0, 1.0);
+    }
     task.running = (latest.run_seconds - before.run_seconds) / seconds;
     task.input = (latest.input_seconds - before.input_seconds) / seconds;
     task.input_stage = latest.input_stage;

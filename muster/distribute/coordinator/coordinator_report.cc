@@ -12,6 +12,7 @@ namespace {
 constexpr double kIdle = 0.7;      // workers that run less than this share of the time want more work
 constexpr double kWaiting = 0.35;  // of the time of closures, from which on it matters most
 constexpr double kBusy = 0.8;      // of the cores that a parameter server has
+constexpr double kFull = 0.95;     // of a machine's: whoever has something to do waits for a core
 
 // Over those that are known.
 template <class Of>
@@ -54,6 +55,11 @@ const TaskReport* busiest(const std::vector<TaskReport>& tasks) {
   return most == tasks.end() ? nullptr : &*most;
 }
 
+const TaskReport* on_the_fullest(const std::vector<TaskReport>& tasks) {
+  const auto most = std::ranges::max_element(tasks, {}, &TaskReport::machine);
+  return most == tasks.end() ? nullptr : &*most;
+}
+
 // Of the worker that waits most.
 std::string slowest_stage(const CoordinatorReport& report) {
   const auto waits = [](const TaskReport& task) { return task.input_stage.empty() ? -1 : task.input; };
@@ -70,8 +76,8 @@ void add_rows(std::string& table, const std::vector<TaskReport>& tasks) {
       absl::StrAppendFormat(&table, "%-32s %s\n", task.task, task.status.message());
       continue;
     }
-    absl::StrAppendFormat(&table, "%-32s %6.2f %6d %8s %8s %8s\n", task.task, task.cpu, task.cores,
-                          percent(task.running), percent(task.input), percent(task.peers));
+    absl::StrAppendFormat(&table, "%-32s %6.2f %6d %8s %8s %8s %8s\n", task.task, task.cpu, task.cores,
+                          percent(task.machine), percent(task.running), percent(task.input), percent(task.peers));
   }
 }
 
@@ -83,7 +89,9 @@ Limit CoordinatorReport::limit() const {
   if (share(*this, &TaskReport::input) > kWaiting) return Limit::kInput;
   if (share(*this, &TaskReport::peers) <= kWaiting) return Limit::kWorkers;
   const TaskReport* ps = busiest(parameter_servers);
-  return ps != nullptr && load(*ps) > kBusy ? Limit::kParameterServers : Limit::kWire;
+  if (ps == nullptr) return Limit::kWire;
+  if (load(*ps) > kBusy) return Limit::kParameterServers;
+  return on_the_fullest(parameter_servers)->machine > kFull ? Limit::kMachines : Limit::kWire;
 }
 
 std::string CoordinatorReport::sentence() const {
@@ -111,6 +119,13 @@ std::string CoordinatorReport::limit_in_words() const {
           "of their time",
           rate, ps.task, ps.cpu, ps.cores, percent(share(*this, &TaskReport::peers)));
     }
+    case Limit::kMachines: {
+      const TaskReport& ps = *on_the_fullest(parameter_servers);
+      return absl::StrFormat(
+          "%stoo many tasks on one machine: all cores of that of %s are busy, closures wait for parameter servers for "
+          "%s of their time",
+          rate, ps.task, percent(share(*this, &TaskReport::peers)));
+    }
     case Limit::kWire:
       return absl::StrFormat(
           "%sthe wire: closures wait for parameter servers, which are not busy, for %s of their time", rate,
@@ -121,8 +136,8 @@ std::string CoordinatorReport::limit_in_words() const {
 
 std::string CoordinatorReport::to_string() const {
   std::string table = sentence() + "\n";
-  absl::StrAppendFormat(&table, "%-32s %6s %6s %8s %8s %8s\n", absl::StrFormat("over %.1f s", seconds), "cpu", "cores",
-                        "running", "input", "peers");
+  absl::StrAppendFormat(&table, "%-32s %6s %6s %8s %8s %8s %8s\n", absl::StrFormat("over %.1f s", seconds), "cpu",
+                        "cores", "machine", "running", "input", "peers");
   absl::StrAppendFormat(&table, "%-32s %6.2f\n", "this process", chief_cpu);
   add_rows(table, workers);
   add_rows(table, parameter_servers);

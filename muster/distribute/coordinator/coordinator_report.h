@@ -14,6 +14,7 @@ struct TaskReport {
   Status status{};            // why nothing is known of it, if so
   double cpu = 0;             // cores that its process has kept busy
   int cores = 0;              // that it may use for ops
+  double machine = 0;         // the share of its machine's cores that are busy, whoever keeps them so
   double running = 0;         // the share of the time in which it ran closures, those included that it still runs
   double input = 0;           // the share in which these waited for elements of their datasets
   double peers = 0;           // and for other tasks
@@ -28,6 +29,7 @@ enum class Limit {
   kWorkers,           // they compute
   kInput,             // they wait for their datasets
   kParameterServers,  // they wait for parameter servers whose processors are busy
+  kMachines,          // they wait for parameter servers to which others on their machines leave no core
   kWire,              // they wait for what is under way between them
 };
 

@@ -49,6 +49,20 @@ TEST(CoordinatorReport, SaysWhichParameterServerIsBusy) {
                         "/job:ps/replica:0/task:1 keeps 1.9 cores of 2 busy, closures wait for 60 % of their time"));
 }
 
+TEST(CoordinatorReport, DoesNotTakeAMachineThatIsFullOfTasksForTheWire) {
+  CoordinatorReport given = report(worker(1, 0, 0.6), 0.5);
+  given.parameter_servers[1].machine = 0.9;
+  EXPECT_EQ(given.limit(), Limit::kWire);
+
+  given.parameter_servers[1].machine = 0.99;
+
+  EXPECT_EQ(given.limit(), Limit::kMachines);
+  EXPECT_THAT(given.sentence(), HasSubstr("limited by too many tasks on one machine: all cores of that of "
+                                          "/job:ps/replica:0/task:1 are busy, closures wait for parameter servers for "
+                                          "60 % of their time"));
+  EXPECT_THAT(given.to_string(), HasSubstr("99 %"));
+}
+
 TEST(CoordinatorReport, SaysWhichStageOfTheInputLimits) {
   CoordinatorReport given = report(worker(1, 0.5, 0.1), 0.5);
   EXPECT_THAT(given.sentence(), testing::EndsWith("wait for their datasets for 50 % of their time"));

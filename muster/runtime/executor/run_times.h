@@ -5,6 +5,7 @@
 #include <absl/synchronization/mutex.h>
 
 #include <chrono>
+#include <istream>
 
 namespace muster {
 
@@ -33,6 +34,15 @@ struct RunTimes {
 
 // Of all threads of this process, since its start.
 double used_cpu_seconds();
+
+// How busy the processors of this machine are, whoever keeps them so.
+struct MachineTime {
+  int cores = 0;            // 0: the system does not say
+  double idle_seconds = 0;  // of all of them, since it was started
+};
+MachineTime machine_time();
+// By what the system says in /proc/stat, and its ticks in a second.
+MachineTime machine_time(std::istream& stat, double ticks);
 
 // Adds the time from its construction to its destruction, if there is something to add it to.
 class [[nodiscard]] AddTime {

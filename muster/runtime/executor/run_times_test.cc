@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -43,6 +44,26 @@ TEST(TimeSpent, OfManyThreadsStopsWithTheLastOfThem) {
 
   EXPECT_GT(spent.total().count(), 0);
   EXPECT_EQ(spent.total(), spent.total()) << "it stands still";
+}
+
+TEST(MachineTime, IsWhatTheSystemSaysOfAllCores) {
+  std::istringstream stat(
+      "cpu  100 20 30 4000 500 6 7 0 0 0\n"
+      "cpu0 50 10 15 2000 250 3 4 0 0 0\n"
+      "cpu1 50 10 15 2000 250 3 3 0 0 0\n"
+      "intr 1 2 3\n"
+      "cpufreq 7\n");
+
+  const MachineTime time = machine_time(stat, 100);
+
+  EXPECT_EQ(time.cores, 2);
+  EXPECT_DOUBLE_EQ(time.idle_seconds, 45);
+}
+
+TEST(MachineTime, IsNothingWhereTheSystemDoesNotSay) {
+  std::istringstream nothing;
+
+  EXPECT_EQ(machine_time(nothing, 100).cores, 0);
 }
 
 }  // namespace

@@ -432,6 +432,9 @@ WorkerStatus LocalWorker::status(bool) {
   status.input_seconds = seconds(times_.input);
   status.peer_seconds = seconds(times_.peers);
   status.cores = options_.cores.value_or(at::get_num_threads());
+  const MachineTime machine = machine_time();
+  status.machine_cores = machine.cores;
+  status.machine_idle_seconds = machine.idle_seconds;
   status.workers = options_.workers;
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();

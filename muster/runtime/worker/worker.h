@@ -31,6 +31,8 @@ struct WorkerStatus {
   double cpu_seconds = 0;                                       // of the process
   double run_seconds = 0, input_seconds = 0, peer_seconds = 0;  // of runs; of those waiting for elements, and for tasks
   int cores = 0;                                                // that it uses for ops
+  int machine_cores = 0;                                        // of its machine; 0: nobody says
+  double machine_idle_seconds = 0;                              // of all of them, whoever uses them
   std::string input_stage{};  // that limits the sequence which runs have waited for most
   int workers = 0;            // of its cluster, and the chief if there is one, as its own list has them; 0: no cluster
 };
@@ -67,8 +69,8 @@ class Worker : public ProgramRunner, public VariableKeeper, public SequenceReade
 
   // `wait`: for a task that is not up yet, until its time to connect is over.
   virtual WorkerStatus status(bool wait = false) = 0;
-  // The same without waiting for the task to be up: `done` is called once, on any thread. `cancellation` lives until then. Throws
-  // nothing.
+  // The same without waiting for the task to be up: `done` is called once, on any thread. `cancellation` lives until
+  // then. Throws nothing.
   virtual void start_status(const Cancellation& cancellation, StatusDone done) = 0;
 };
 
