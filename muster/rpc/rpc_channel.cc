@@ -239,16 +239,18 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     const bool waits = options.wait_until_up && Clock::now() < give_up;
     const auto patience = waits ? std::min(give_up, Clock::now() + TaskWire::kAskAgain)
                                 : std::min(deadline, Clock::now() + options_.reconnect);
-    if (waits && !told && Clock::now() - began > kSilence) {
-      MUSTER_LOG(info) << "waiting for " << (task_.empty() ? "a task" : task_) << " at " << address_ << ", for "
-                       << std::chrono::duration_cast<std::chrono::seconds>(give_up - began).count()
-                       << " s at most: " << status.error_message();
-      told = true;
-    }
     const int attempts = options.attempts.value_or(options_.attempts);
+    Status found = why;
     // Whoever waits would wait for nothing if the task does not want this caller.
     if (waits && !answered && !wire_.renew()) {
-      if (const Status said = refusal_or(why); said.code() != why.code()) throw Error(said);
+      found = refusal_or(why);
+      if (found.code() != why.code()) throw Error(found);
+    }
+    if (waits && !told && Clock::now() - began > kSilence) {
+      MUSTER_LOG(info) << "waiting for " << (task_.empty() ? "a task" : task_) << " at " << address_ << ", for "
+                       << std::chrono::duration_cast<std::chrono::seconds>(give_up - began).count() << " s at most"
+                       << (is_nobody_there(found) ? "" : ": " + status.error_message());
+      told = true;
     }
     const auto waits_since = waits ? std::optional(began) : std::nullopt;
     const bool back =

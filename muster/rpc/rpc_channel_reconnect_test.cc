@@ -4,9 +4,13 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/base/strings.h"
 #include "muster/base/test_wait.h"
 #include "muster/lines/tcp_socket.h"
 #include "muster/rpc/rpc_channel.h"
@@ -54,6 +58,18 @@ TEST(Reconnecting, PausesForLongWhileNobodyHasACallToMake) {
   ASSERT_TRUE(eventually([&] { return door.visits() >= before + 3; })) << "it goes on by itself";
 
   EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(250));
+}
+
+TEST(Reconnecting, SaysOnceAndWithoutTheWordsOfTheNetworkForWhomItWaits) {
+  LogCapture log;
+  const std::string address = "127.0.0.1:" + std::to_string(listen_at_any_port("127.0.0.1").port);  // not any more
+  RpcChannel channel(address, kBehindDoor, {.connect_timeout = std::chrono::milliseconds(3'400)});
+
+  EXPECT_THROW(channel.call(kKnock, {}, {.wait_until_up = true}), Error);
+
+  std::vector<std::string> said;
+  for (const LogLine& line : log.lines()) said.push_back(line.text);
+  EXPECT_EQ(said, std::vector<std::string>{str_cat("waiting for ", kBehindDoor, " at ", address, ", for 3 s at most")});
 }
 
 TEST(Reconnecting, FindsATaskThatIsStartedWhileItIsWaitedFor) {
