@@ -82,8 +82,11 @@ tsan: setup  ## Run the unit tests under the thread sanitizer.
 	@ctest --preset tsan
 
 FAULT_ROUNDS ?= 20
+FAULT_TESTS = Faults.*:ShortCuts.*:*/LossyNetwork.*:LateParameterServers.*:BlackHole.*:ManyWorkers.*:MissingWorkers.*:*/CutOff.*
 .PHONY: faults
-faults: setup  ## End, stop and confuse workers that train in step, 20 times in a row (FAULT_ROUNDS), with shared memory and without.
+faults: setup  ## End, stop and confuse workers, parameter servers and the network, 20 times in a row (FAULT_ROUNDS); workers in step with shared memory and without.
+	@$(call build,release,distribute_test)
+	@tests/own_network build/bin/distribute_test --gtest_brief=1 --gtest_fail_fast --gtest_repeat=$(FAULT_ROUNDS) --gtest_filter='$(FAULT_TESTS)'
 	@$(call build,release,in_step)
 	@$(call build,release,muster_cli)
 	@for near in on off; do \
