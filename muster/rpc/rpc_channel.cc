@@ -19,6 +19,7 @@ constexpr std::chrono::hours kPatient(24 * 365);
 constexpr auto kMoment = std::chrono::microseconds(200);  // less than it takes to wake two threads
 constexpr auto kSilence = std::chrono::seconds(2);        // before somebody who waits is told for whom
 constexpr auto kLook = std::chrono::milliseconds(100);    // at whether the caller has given up
+constexpr auto kSoon = std::chrono::milliseconds(20);     // before a task that has just been waited for is tried again
 constexpr size_t kLargeMessage = 1 << 20;                 // bytes
 constexpr int64_t kLargeAnswer = 64 << 10;                // bytes, which the task need not keep until the next request
 
@@ -342,9 +343,11 @@ bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::opt
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && Clock::now() >= try_at) {
       grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
       try_at =
-          Clock::now() + std::clamp<Clock::duration>((Clock::now() - *waits_since) / 8, kLook, TaskWire::kAskAgain);
+          Clock::now() + std::clamp<Clock::duration>((Clock::now() - *waits_since) / 8, kSoon, TaskWire::kAskAgain);
     }
-    wire_.channel().WaitForStateChange(state, grpc_time(std::min(deadline, Clock::now() + kLook)));
+    const Clock::time_point look = std::min(deadline, Clock::now() + kLook);
+    wire_.channel().WaitForStateChange(
+        state, grpc_time(state == GRPC_CHANNEL_TRANSIENT_FAILURE ? std::min(look, try_at) : look));
   }
   return false;
 }
