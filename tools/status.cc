@@ -83,7 +83,7 @@ TaskRow look(const std::string& task, const std::string& address, Known& known, 
 
 // A task that refuses this client, or that this client refuses, is there.
 std::string state_of(const TaskRow& row) {
-  if (row.up) return "up";
+  if (row.up) return row.up->lost.empty() ? "up" : "lost";
   return row.down.code() == StatusCode::kUnauthenticated ? "refused" : "down";
 }
 
@@ -113,7 +113,7 @@ std::string table(const std::vector<TaskRow>& rows, bool colour, const TaskRow* 
       cells.push_back({task, row.address, state_of(row)});
       continue;
     }
-    cells.push_back({task, row.address, "up", devices_text(row.up->devices), str_cat(row.up->programs),
+    cells.push_back({task, row.address, state_of(row), devices_text(row.up->devices), str_cat(row.up->programs),
                      str_cat(row.up->variables), bytes_text(row.up->variable_bytes), str_cat(row.up->sessions),
                      absl::StrFormat("%.1f", row.rate), bytes_text(row.up->resident_bytes)});
   }
@@ -136,6 +136,7 @@ std::string table(const std::vector<TaskRow>& rows, bool colour, const TaskRow* 
       str_append(text, row.task.empty() ? row.address : row.task, " is ", state_of(row),
                  &row == told ? "" : str_cat(": ", name_of(row.down.code()), ": ", row.down.message()), "\n");
     }
+    if (row.up && !row.up->lost.empty()) str_append(text, row.task, " refuses work: ", row.up->lost, "\n");
     for (const VariableInfo& variable : row.variables) {
       str_append(text, "  ", row.task, "  ", variable.name, "  ", variable.spec.to_string(), "  ",
                  bytes_text(variable.spec.bytes()), "  version ", variable.version,
@@ -160,6 +161,7 @@ std::string json_text(const std::vector<TaskRow>& rows) {
                   {"resident_bytes", row.up->resident_bytes},
                   {"uptime_seconds", row.up->uptime_seconds},
                   {"incarnation", row.up->incarnation}});
+      if (!row.up->lost.empty()) one["lost"] = row.up->lost;
     } else {
       one.update({{"code", std::string(name_of(row.down.code()))}, {"why", row.down.message()}});
     }

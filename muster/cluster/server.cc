@@ -172,14 +172,17 @@ std::shared_ptr<Master> Server::master() { return master_; }
 
 int Server::join() {
   SignalGuard guard;
-  pollfd ends[2] = {{.fd = stop_pipe_[0], .events = POLLIN, .revents = 0},
-                    {.fd = signal_pipe[0], .events = POLLIN, .revents = 0}};
+  pollfd ends[3] = {{.fd = stop_pipe_[0], .events = POLLIN, .revents = 0},
+                    {.fd = signal_pipe[0], .events = POLLIN, .revents = 0},
+                    {.fd = lost_device_file(), .events = POLLIN, .revents = 0}};
+  while (::poll(ends, 3, -1) < 0 && errno == EINTR) {
+  }
   // Whoever has lost its GPU can do nothing more, but whoever supervises it can start it anew.
-  const LocalDevices& devices = worker_->devices();
-  const bool has_gpus = !devices.device(devices.default_name()).is_cpu();
-  int ready = 0;
-  while ((ready = ::poll(ends, 2, has_gpus ? 500 : -1)) == 0 || (ready < 0 && errno == EINTR)) {
-    if (device_is_lost()) return EXIT_FAILURE;
+  if (ends[2].revents != 0 && ends[0].revents == 0 && ends[1].revents == 0) {
+    constexpr int kLastAnswers = 500;  // milliseconds, for those whose work fails to hear why
+    ::poll(ends, 2, kLastAnswers);
+    MUSTER_LOG(error) << task_ << " ends, to be started anew: " << lost_device_status().message();
+    return EXIT_FAILURE;
   }
   if (ends[1].revents != 0) linger();
   MUSTER_LOG(info) << task_ << " stops" << (ends[1].revents != 0 ? ", as a signal asks" : "");

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <future>
 #include <thread>
 
@@ -17,6 +18,7 @@
 #include "muster/rpc/remote_worker.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/rpc/service_names.h"
+#include "muster/runtime/worker/lost_device.h"
 #include "muster/runtime/worker/restart.h"
 #include "muster/session/session.h"
 #include "muster/trace/device_scope.h"
@@ -506,6 +508,18 @@ TEST(Server, WaitsForASignalOfItsOwnAfterOneThatHasEndedAnother) {
 
   EXPECT_TRUE(capture.contains("stops"));
   EXPECT_FALSE(capture.contains("as a signal asks"));
+}
+
+// A process that has lost its device stays so: it is this program, begun anew for the statement that has to end it.
+TEST(ServerDeathTest, EndsWhenItsGpuIsLost) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        Server server(local());
+        says_device_lost("CUDA error: device-side assert triggered");
+        std::_Exit(server.join());
+      },
+      testing::ExitedWithCode(EXIT_FAILURE), "ends, to be started anew: .*device-side assert triggered");
 }
 
 }  // namespace

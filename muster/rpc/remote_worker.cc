@@ -76,7 +76,8 @@ WorkerStatus status_from(const Frame& frame) {
           .machine_cores = answer.machine_cores(),
           .machine_idle_seconds = answer.machine_idle_seconds(),
           .input_stage = answer.input_stage(),
-          .workers = answer.workers()};
+          .workers = answer.workers(),
+          .lost = answer.lost()};
 }
 
 std::vector<RunOutcome> outcomes_of(Frame answer, size_t expected) {

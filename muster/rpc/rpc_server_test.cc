@@ -1,9 +1,12 @@
 #include "muster/rpc/rpc_server.h"
 
 #include <ATen/ops/zeros.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <future>
 #include <optional>
 
@@ -11,6 +14,7 @@
 #include "muster/base/test_wait.h"
 #include "muster/rpc/rpc_channel.h"
 #include "muster/rpc/service_names.h"
+#include "muster/runtime/worker/lost_device.h"
 
 namespace muster {
 namespace {
@@ -127,6 +131,48 @@ TEST(RpcServer, KeepsNoAnswersForAChannelThatIsGone) {
   EXPECT_EQ(server.remembered_requests(), 1u) << "it may ask again";
   channel.reset();
   EXPECT_TRUE(eventually([&] { return server.remembered_requests() == 0; }));
+}
+
+// The bytes of a HealthCheckResponse: field 1 is 1, SERVING, or 2, NOT_SERVING.
+std::string health_of(const std::string& address) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing("");
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&nothing, 1), &queue);
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  call->StartCall();
+  call->Finish(&answer, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  if (!status.ok()) return status.error_message();
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (answer.Dump(&slices).ok()) {
+    for (const grpc::Slice& slice : slices) bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// A process that has lost its device stays so: it is this program, begun anew for the statement that has to end it.
+TEST(RpcServerDeathTest, IsNotHealthyWhoseGpuIsLost) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"}, {});
+        const std::string before = health_of(server.address());
+
+        says_device_lost("CUDA error: unspecified launch failure");
+
+        const std::string after = health_of(server.address());
+        std::_Exit(before == "\x08\x01" && after == "\x08\x02" ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "unspecified launch failure");
 }
 
 }  // namespace

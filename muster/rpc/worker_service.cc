@@ -266,6 +266,7 @@ void status(LocalWorker& worker, const std::function<void(WorkerStatus&)>& compl
   answer.set_machine_idle_seconds(status.machine_idle_seconds);
   answer.set_input_stage(status.input_stage);
   answer.set_workers(status.workers);
+  answer.set_lost(status.lost);
   call.answer(with_header(answer));
 }
 

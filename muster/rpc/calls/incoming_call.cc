@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "muster/base/blocking.h"
+#include "muster/runtime/worker/lost_device.h"
 
 namespace muster {
 namespace {
@@ -11,11 +12,11 @@ constexpr const char* kNearPeer = "a process of this machine";
 constexpr std::chrono::hours kNoDeadline(24 * 365);  // only calls that take as long as they take come on wires
 
 // gRPC's own health service would answer whoever asks; ours is a call like all others. The answer is the message
-// HealthCheckResponse{status: SERVING}.
+// HealthCheckResponse{status: SERVING}, or NOT_SERVING.
 constexpr const char* kHealthCheck = "/grpc.health.v1.Health/Check";
-grpc::ByteBuffer healthy() {
-  const grpc::Slice serving("\x08\x01", 2);
-  return grpc::ByteBuffer(&serving, 1);
+grpc::ByteBuffer health() {
+  const grpc::Slice status(device_is_lost() ? "\x08\x02" : "\x08\x01", 2);
+  return grpc::ByteBuffer(&status, 1);
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ void IncomingCall::fail(const Status& status) {
 }
 
 void IncomingCall::handle(const std::string& method) {
-  if (method == kHealthCheck) return write(healthy());
+  if (method == kHealthCheck) return write(health());
   server_.door_.collect();  // who writes to a variable that was lent would have to copy it
   const RpcServer::MethodEntry* entry = server_.find(method);
   if (entry == nullptr) return refuse(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no method " + method));

@@ -103,11 +103,13 @@ void LocalWorker::prepare_thread() const {
 }
 
 ProgramHandle LocalWorker::register_program(const Program& program, const Owner& owner) {
+  throw_if_device_lost();
   check_room();
   return add_program(prepare(program), owner);
 }
 
 ProgramHandle LocalWorker::register_bytes(const std::string& bytes, const Owner& owner) {
+  throw_if_device_lost();
   std::shared_ptr<Executor> executor;
   {
     absl::MutexLock lock(&mu_);
@@ -436,6 +438,7 @@ WorkerStatus LocalWorker::status(bool) {
   status.machine_cores = machine.cores;
   status.machine_idle_seconds = machine.idle_seconds;
   status.workers = options_.workers;
+  if (device_is_lost()) status.lost = lost_device_status().message();
   absl::MutexLock lock(&mu_);
   status.programs = programs_.size();
   status.sources = sources_.size();

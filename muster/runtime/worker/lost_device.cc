@@ -2,8 +2,11 @@
 
 #include <absl/base/thread_annotations.h>
 #include <absl/synchronization/mutex.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <string_view>
 
 #include "muster/base/log.h"
@@ -20,10 +23,12 @@ std::string& cause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   return text;
 }
 
-// Those after which the context still works: it was asked for something that it refused.
+// Those after which the context still works: it was asked for something that it refused. What a library says, such as
+// CUBLAS_STATUS_NOT_SUPPORTED, may be a refusal or a loss; after a loss the next call says so in CUDA's own words.
 bool is_harmless(std::string_view what) {
-  for (const char* refusal : {"out of memory", "invalid argument", "invalid configuration", "not supported",
-                              "invalid device ordinal", "no kernel image", "operation not permitted"}) {
+  for (const char* refusal :
+       {"out of memory", "invalid argument", "invalid configuration", "not supported", "invalid device ordinal",
+        "no kernel image", "operation not permitted", "too many resources requested", "_STATUS_"}) {
     if (what.find(refusal) != std::string_view::npos) return true;
   }
   return false;
@@ -37,11 +42,12 @@ bool says_device_lost(const std::string& what) {
   const std::string why = first_line(what.substr(at));
   if (is_harmless(why)) return false;
   absl::MutexLock lock(&mu);
-  if (!lost.load(std::memory_order_relaxed)) {
-    cause() = why;
-    MUSTER_LOG(error) << "a GPU of this process is lost (" << why << "); it can only be used again by a new process";
-  }
+  if (lost.load(std::memory_order_relaxed)) return true;
+  cause() = why;
+  MUSTER_LOG(error) << "a GPU of this process is lost (" << why << "); it can only be used again by a new process";
   lost.store(true, std::memory_order_release);
+  constexpr uint64_t kOnce = 1;
+  [[maybe_unused]] const ssize_t written = ::write(lost_device_file(), &kOnce, sizeof kOnce);
   return true;
 }
 
@@ -52,6 +58,11 @@ Status lost_device_status() {
   absl::MutexLock lock(&mu);
   return {StatusCode::kUnavailable,
           str_cat("a GPU of this process is lost (", cause(), "): the process must be started anew")};
+}
+
+int lost_device_file() {
+  static const int file = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  return file;
 }
 
 bool device_is_lost() { return lost.load(std::memory_order_relaxed); }

@@ -25,6 +25,9 @@ class [[nodiscard]] RefusalsExpected {
 Status lost_device_status();
 
 bool device_is_lost();
+// Can be read from then on, for whoever waits with poll(). It stays open as long as the process. -1 if the system has
+// no more.
+int lost_device_file();
 void throw_if_device_lost();  // lost_device_status()
 
 }  // namespace muster

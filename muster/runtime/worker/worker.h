@@ -35,6 +35,7 @@ struct WorkerStatus {
   double machine_idle_seconds = 0;                              // of all of them, whoever uses them
   std::string input_stage{};  // that limits the sequence which runs have waited for most
   int workers = 0;            // of its cluster, and the chief if there is one, as its own list has them; 0: no cluster
+  std::string lost{};         // why it refuses all work until it is started anew (lost_device.h); "": it does not
 };
 
 using StatusDone = std::function<void(const Status&, WorkerStatus)>;
