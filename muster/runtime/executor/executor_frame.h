@@ -38,7 +38,7 @@ struct Executor::Frame {
       }
     }
     if (plan.lanes.size() > 1) {
-      team.emplace(static_cast<int>(plan.lanes.size()));
+      team.emplace(plan.lane_torch_devices);
     }
     factors.resize(plan.num_factors);
     events = std::vector<std::atomic<uint64_t>>(plan.num_events);

@@ -18,10 +18,12 @@ struct LaneTeam::Lane {
   std::jthread thread{};
 };
 
-LaneTeam::LaneTeam(int lanes) {
-  const int threads = std::max(1, at::get_num_threads() / lanes);
-  for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
-  for (int i = 0; i < lanes; ++i) {
+LaneTeam::LaneTeam(const std::vector<at::Device>& lanes) {
+  // A lane of a GPU tells that what to do, and computes nothing itself.
+  const auto computing = static_cast<int>(std::ranges::count_if(lanes, &at::Device::is_cpu));
+  const int threads = std::max(1, at::get_num_threads() / std::max(1, computing));
+  for (size_t i = 0; i < lanes.size(); ++i) lanes_.push_back(std::make_unique<Lane>());
+  for (int i = 0; i < static_cast<int>(lanes.size()); ++i) {
     lanes_[i]->thread = std::jthread([this, i, threads, &lane = *lanes_[i]] {
       use_cores(threads);
       for (;;) {

@@ -1,6 +1,8 @@
 // Threads that run the devices of one program side by side.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,10 +13,10 @@ namespace muster {
 
 // One thread per lane. `run` calls `work(lane)` on every lane's own thread and returns when all have returned.
 // Each thread tells libtorch to use its share of the cores: two lanes with all cores each would be many times slower.
-// `run` is for one caller at a time.
+// Lanes of GPUs take none from those of CPUs. `run` is for one caller at a time.
 class LaneTeam {
  public:
-  explicit LaneTeam(int lanes);
+  explicit LaneTeam(const std::vector<at::Device>& lanes);
   ~LaneTeam();
   LaneTeam(const LaneTeam&) = delete;
   LaneTeam& operator=(const LaneTeam&) = delete;
