@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/blocking.h"
+#include "muster/runtime/gpu/wait_for_device.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/ops/failed_op.h"
 #include "muster/runtime/ops/matrix_product.h"
@@ -70,7 +71,8 @@ void Executor::Run::await_calls() {
   if (calls_ == 0) return;
   const Waiting waiting;
   const AddTime waited(peers_time());
-  calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
+  calls_mu_.Await(absl::Condition(
+      +[](int* calls) { return *calls == 0; }, &calls_));
 }
 
 void Executor::Run::leave_if_failed() {
@@ -144,6 +146,8 @@ bool Executor::Run::take_steps(const std::vector<Step>& steps, size_t begin, siz
     if (options_.profile != nullptr) began = Profile::Clock::now();
     try {
       perform(step, stack);
+      // Or the time would be what it takes to tell a GPU.
+      if (options_.profile != nullptr) wait_for_device(plan_.lane_torch_devices[step.lane]);
     } catch (...) {
       rethrow_with_place(step, std::exchange(stack, {}));
     }

@@ -1,7 +1,6 @@
 #include "muster/runtime/tuning/autotuner.h"
 
 #include <ATen/ops/equal.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,15 +8,11 @@
 #include "muster/base/check.h"
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/runtime/gpu/wait_for_device.h"
 #include "muster/runtime/tuning/machine_name.h"
 
 namespace muster {
 namespace {
-
-// A GPU is told what to do and does it later.
-void wait_for(const c10::Device& device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-}
 
 bool have_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -122,14 +117,14 @@ size_t Autotuner::measure(const TuningQuestion& question) const {
   const bool same_bits = question.goal != TuningGoal::kFastest;
   std::vector<std::vector<at::Tensor>> results(candidates.size());
   if (question.prepare) question.prepare();
-  wait_for(question.device);
+  wait_for_device(question.device);
   const Clock::time_point begin = now_();
   // In turn, so that what else happens on the machine happens to all of them.
   for (int trial = 0; trial < kTrials && (trial < 3 || now_() - begin < kPatience); ++trial) {
     for (Candidate& candidate : candidates) {
       const Clock::time_point called = now_();
       std::vector<at::Tensor> made = question.alternatives[candidate.number].run();
-      wait_for(question.device);
+      wait_for_device(question.device);
       candidate.best = std::min(candidate.best, now_() - called);
       if (trial == 0 && same_bits) results[candidate.number] = std::move(made);
     }

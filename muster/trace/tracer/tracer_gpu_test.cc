@@ -1,9 +1,11 @@
 // Programs that were recorded on the CPU, replayed on a GPU. Skipped on machines without one.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "muster/base/status.h"
 #include "muster/runtime/devices.h"
+#include "muster/runtime/executor/profile.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
@@ -125,7 +127,8 @@ TEST_F(Gpu, SurvivesAnIndexThatIsOutOfRange) {
 TEST_F(Gpu, RunsALoopWhoseBodyUsesItsIndex) {
   LocalWorker worker{LocalWorkerOptions{}};
   auto sum = function([](const at::Tensor& start) {
-    return repeat(5, [](const at::Tensor& trip, const at::Tensor& total) { return total + trip; }, start);
+    return repeat(
+        5, [](const at::Tensor& trip, const at::Tensor& total) { return total + trip; }, start);
   });
   const ProgramHandle handle = worker.register_program(sum.program(torch::zeros({}, torch::kLong)));
 
@@ -152,6 +155,25 @@ TEST_F(Gpu, RefusesToTakeMoreMemoryThanItMayHave) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), StatusCode::kResourceExhausted) << error.what();
   }
+}
+
+TEST_F(Gpu, ProfilesWhatItHasDoneAndNotWhatItWasTold) {
+  LocalWorker worker{LocalWorkerOptions{}};
+  auto multiply = function([](at::Tensor x) {
+    for (int i = 0; i < 20; ++i) x = torch::mm(x, x);
+    return x;
+  });
+  const at::Tensor x = torch::zeros({4096, 4096});
+  const ProgramHandle handle = worker.register_program(multiply.program(x));
+  const at::Device device = worker.devices().device(worker.devices().default_name());
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  worker.run(handle, {x});
+  Profile profile;
+
+  const at::Tensor result = worker.run(handle, {x}, {.profile = &profile}).at(0);
+
+  EXPECT_TRUE(streams.queryStream(streams.getStream(device))) << "it is still at work";
+  EXPECT_GE(profile.events().size(), 20u);
 }
 
 TEST_F(Gpu, TakesACopyOfAnArgumentThatItsCallerThenWrites) {
