@@ -10,6 +10,7 @@
 #include "muster/graph/op_table.h"
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/executor/memory_orders.h"
+#include "muster/runtime/executor/plan_memory.h"
 #include "muster/runtime/executor/plan_step.h"
 #include "muster/runtime/executor/shared_copies.h"
 #include "muster/runtime/gpu/fused_images.h"
@@ -40,7 +41,7 @@ class Planner {
         catalog_(catalog),
         tuner_(tuner),
         aliases_(program_, argument_classes),
-        recorded_(program_.num_values),
+        memory_(program_, aliases_),
         targets_(targets_of_products(program_)),
         fixed_order_(fixed_orders(program_, aliases_)),
         only_convolved_(only_convolved(program_)) {}
@@ -61,20 +62,21 @@ class Planner {
     if (plan_.lanes.empty()) lane_of(program_.devices.size() > 1 ? program_.devices[1] : devices_.default_name());
     for (ValueId output : program_.outputs) {
       plan_.output_unordered.push_back(output >= 0 && unordered_[output]);
-      plan_.output_constant.push_back(constant_of_value_.contains(output) ||
-                                      (output >= 0 && shows_constant(aliases_.group(output))));  // a view of one, too
+      plan_.output_constant.push_back(
+          constant_of_value_.contains(output) ||
+          (output >= 0 && memory_.seen(aliases_.group(output)).constant));  // a view of one, too
     }
     plan_.needs_others =
         plan_.communicates || std::ranges::any_of(plan_.bodies, [](const auto& body) { return body->needs_others; });
     if (!is_body_) take_first();
     hold_variables();
     find_last_uses();
-    share_copies(plan_, aliases_, recorded_);
+    share_copies(plan_, memory_);
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       const bool gpu = plan_.lane_torch_devices[lane].is_cuda(), records = gpu && GpuGraph::available();
       if (gpu && tuner_ != nullptr) fuse_activations(plan_.lanes[lane], program_);
       if (gpu && tuner_ != nullptr && image_ops::run_on(plan_.lane_torch_devices[lane])) {
-        fuse_images(plan_, lane, aliases_, recorded_);
+        fuse_images(plan_, lane, memory_);
       }
       plan_.stretches.push_back(records ? find_stretches(plan_, lane, aliases_) : std::vector<Stretch>());
     }
@@ -157,9 +159,7 @@ class Planner {
     constexpr int64_t kWorthWaiting = 256 << 10;
     for (size_t i = 0; i < program_.variables.size(); ++i) {
       const VariableRef& variable = program_.variables[i];
-      const int group = aliases_.group(variable.value);
-      const bool escapes = std::any_of(program_.outputs.begin(), program_.outputs.end(),
-                                       [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
+      const bool escapes = memory_.seen(aliases_.group(variable.value)).output;
       plan_.variable_held.push_back(!plan_.variable_uses[i].written && !escapes && !plan_.needs_others &&
                                     variable.spec.bytes() >= kWorthWaiting);
     }
@@ -179,9 +179,11 @@ class Planner {
       const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
       if (home_[source] >= 0) lane_device = home_[source];
       const ValueId target = instruction.results[0][0];
+      // Whoever gets what comes out may write to it: a constant is the program's own, and what leaves a body is not.
       copy->share = devices_.device(device_name(lane_device)) == step.device &&
                     !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
-                    !shows_constant(aliases_.group(source)) && !(is_body_ && comes_out(aliases_.group(target)));
+                    !memory_.seen(aliases_.group(source)).constant &&
+                    !(is_body_ && memory_.seen(aliases_.group(target)).output);
       copy->sent = !is_body_ && !program_.task.empty() && is_sent(target);
     }
     step.lane = lane_of(device_name(lane_device));
@@ -293,19 +295,6 @@ class Planner {
         }
       }
     }
-  }
-
-  // Whoever gets what comes out of a copy may write to it; a constant is the program's own.
-  bool shows_constant(int group) const {
-    return std::any_of(program_.constants.begin(), program_.constants.end(), [&](const Constant& constant) {
-      return !constant.is_number && aliases_.group(constant.value) == group;
-    });
-  }
-
-  // To the program around a body, which may write to it.
-  bool comes_out(int group) const {
-    return std::any_of(program_.outputs.begin(), program_.outputs.end(),
-                       [&](ValueId output) { return output >= 0 && aliases_.group(output) == group; });
   }
 
   // From a part to another one, or to the program that it is a part of.
@@ -425,7 +414,7 @@ class Planner {
   int32_t home_of_result(Step& step, ValueId result, int32_t otherwise) {
     int32_t home = -1;
     for_each_operand(step, [&](ValueId value) {
-      if (home < 0 && aliases_.group(value) == aliases_.group(result)) home = home_[value];
+      if (home < 0 && memory_.group(value) == aliases_.group(result)) home = home_[value];
     });
     return home < 0 ? otherwise : home;
   }
@@ -537,7 +526,7 @@ class Planner {
   const OpCatalog& catalog_;
   Autotuner* const tuner_;
   const Aliases aliases_;
-  const ValueId recorded_;                                            // values of the program as it came
+  const PlanMemory memory_;
   const std::vector<ValueId> targets_;                                // weight_order.h
   const std::vector<bool> fixed_order_, only_convolved_;              // by alias group, and by value (memory_orders.h)
   absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps

@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace muster {
 namespace {
 
 class CopySharer {
  public:
-  CopySharer(Plan& plan, const Aliases& aliases, ValueId recorded)
-      : plan_(plan), aliases_(aliases), recorded_(recorded) {
-    for_each_step([&](const Place& place, const Step& step) {
-      if (step.signals >= 0 && !step.is_answered_later()) signalled_[step.signals] = place;
-    });
+  CopySharer(Plan& plan, const PlanMemory& memory)
+      : plan_(plan), memory_(memory), awaited_(plan.lanes.size()), readers_(num_groups()), writers_(num_groups()) {
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+      for (size_t i = 0; i < plan.lanes[lane].size(); ++i) note({lane, i}, plan.lanes[lane][i]);
+    }
   }
 
   void share() {
@@ -31,51 +33,25 @@ class CopySharer {
   struct Place {
     size_t lane, index;
   };
+  // Of a group.
+  struct Readers {
+    std::optional<Place> last{};
+    bool in_order = true;  // all in one lane, and steps that are done with it when they end
+  };
 
-  template <class Visit>
-  void for_each_step(const Visit& visit) const {
-    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
-      for (size_t i = 0; i < plan_.lanes[lane].size(); ++i) visit(Place{lane, i}, plan_.lanes[lane][i]);
-    }
-  }
+  size_t num_groups() const { return static_cast<size_t>(memory_.aliases().num_groups()); }
 
-  bool in_group(ValueId value, int group) const {
-    return value >= 0 && value < recorded_ && aliases_.group(value) == group;
-  }
-
-  bool may_share(const Step& copy) const {
-    const ValueId source = copy.slots[0].value, target = copy.results[0][0];
-    if (source >= recorded_ || target < 0 || target >= recorded_) return false;
-    const int from = aliases_.group(source), to = aliases_.group(target);
-    if (from == to || aliases_.written(to) || is_known_outside(to) || is_constant(from)) return false;
-    const std::optional<Place> last = last_reader(to);
-    return last && is_written_later(from, *last);
-  }
-
-  bool is_known_outside(int group) const {
-    const Program& program = plan_.program;
-    const auto shares = [&](const auto& input) { return in_group(input.value, group); };
-    return std::ranges::any_of(program.arguments, shares) || std::ranges::any_of(program.variables, shares) ||
-           is_constant(group) ||
-           std::ranges::any_of(program.outputs, [&](ValueId output) { return in_group(output, group); });
-  }
-  bool is_constant(int group) const {
-    return std::ranges::any_of(plan_.program.constants,
-                               [&](const Constant& constant) { return in_group(constant.value, group); });
-  }
-
-  // Of what is in the group, if all of that is in one lane and by steps that are done with it when they end.
-  std::optional<Place> last_reader(int group) const {
-    std::optional<Place> last;
-    bool in_order = true;
-    for_each_step([&](const Place& place, const Step& step) {
-      bool reads = false;
-      for_each_operand(step, [&](ValueId value) { reads = reads || in_group(value, group); });
-      if (!reads) return;
-      in_order = in_order && ends_with_its_step(step) && (!last || last->lane == place.lane);
-      last = place;
+  void note(const Place& place, const Step& step) {
+    if (step.signals >= 0 && !step.is_answered_later()) signalled_.emplace(step.signals, place);
+    for (int32_t event : step.awaits) awaited_[place.lane].emplace_back(place.index, event);
+    for (int group : memory_.aliases().written_groups(step.instruction)) writers_[group].push_back(place);
+    for_each_operand(step, [&](ValueId value) {
+      const int group = memory_.group(value);
+      if (group == PlanMemory::kNoGroup) return;
+      Readers& readers = readers_[group];
+      if (!ends_with_its_step(step) || (readers.last && readers.last->lane != place.lane)) readers.in_order = false;
+      readers.last = place;
     });
-    return in_order ? last : std::nullopt;
   }
 
   static bool ends_with_its_step(const Step& step) {
@@ -84,38 +60,39 @@ class CopySharer {
     return call != nullptr && call->factors < 0;  // a product that is not made at once keeps its factors
   }
 
-  // Whether whoever writes to the group has waited for that reader.
-  bool is_written_later(int group, const Place& reader) const {
-    bool later = true;
-    for_each_step([&](const Place& place, const Step& step) {
-      const std::vector<int>& written = aliases_.written_groups(step.instruction);
-      if (std::ranges::find(written, group) != written.end()) later = later && is_after(place, reader);
-    });
-    return later;
+  // What is written to is read by nobody in the place of a copy, so sharing one changes nothing for another.
+  bool may_share(const Step& copy) const {
+    const int from = memory_.group(copy.slots[0].value), to = memory_.group(copy.results[0][0]);
+    if (from == PlanMemory::kNoGroup || to == PlanMemory::kNoGroup || from == to) return false;
+    if (memory_.aliases().written(to) || memory_.seen(to).anywhere() || memory_.seen(from).constant) return false;
+    const Readers& readers = readers_[to];
+    if (!readers.last || !readers.in_order) return false;
+    // Whoever writes has waited for that reader.
+    return std::ranges::all_of(writers_[from], [&](const Place& writer) { return is_after(writer, *readers.last); });
   }
 
   bool is_after(const Place& step, const Place& reader) const {
     if (step.lane == reader.lane) return step.index > reader.index;
-    const std::vector<Step>& lane = plan_.lanes[step.lane];
-    return std::any_of(lane.begin(), lane.begin() + static_cast<ptrdiff_t>(step.index) + 1, [&](const Step& before) {
-      return std::ranges::any_of(before.awaits, [&](int32_t event) {
-        const auto signalled = signalled_.find(event);
-        return signalled != signalled_.end() && signalled->second.lane == reader.lane &&
-               signalled->second.index >= reader.index;
-      });
+    return std::ranges::any_of(awaited_[step.lane], [&](const auto& awaited) {
+      if (awaited.first > step.index) return false;
+      const auto signalled = signalled_.find(awaited.second);
+      return signalled != signalled_.end() && signalled->second.lane == reader.lane &&
+             signalled->second.index >= reader.index;
     });
   }
 
   Plan& plan_;
-  const Aliases& aliases_;
-  const ValueId recorded_;
-  std::map<int32_t, Place> signalled_;  // by event
+  const PlanMemory& memory_;
+  std::map<int32_t, Place> signalled_;                            // by event
+  std::vector<std::vector<std::pair<size_t, int32_t>>> awaited_;  // by lane: which step awaits which event
+  std::vector<Readers> readers_;                                  // by group
+  std::vector<std::vector<Place>> writers_;                       // by group
 };
 
 }  // namespace
 
-void share_copies(Plan& plan, const Aliases& aliases, ValueId recorded) {
-  if (plan.lanes.size() > 1) CopySharer(plan, aliases, recorded).share();
+void share_copies(Plan& plan, const PlanMemory& memory) {
+  if (plan.lanes.size() > 1) CopySharer(plan, memory).share();
 }
 
 }  // namespace muster

@@ -16,8 +16,8 @@ namespace {
 
 class ImageFuser {
  public:
-  ImageFuser(Plan& plan, size_t lane, const Aliases& aliases, ValueId added)
-      : plan_(plan), steps_(plan.lanes[lane]), aliases_(aliases), added_(added), gone_(steps_.size(), false) {
+  ImageFuser(Plan& plan, size_t lane, const PlanMemory& memory)
+      : plan_(plan), steps_(plan.lanes[lane]), memory_(memory), gone_(steps_.size(), false) {
     uses_.assign(plan.program.num_values, 0);
     for (const auto& steps : plan.lanes) {
       for (const Step& step : steps) for_each_operand(step, [&](ValueId value) { ++uses_[value]; });
@@ -108,11 +108,11 @@ class ImageFuser {
 
   bool reads(const Step& step, int group) const {
     bool found = false;
-    for_each_operand(step, [&](ValueId value) { found = found || in_group(value, group); });
+    for_each_operand(step, [&](ValueId value) { found = found || memory_.group(value) == group; });
     return found;
   }
-  bool in_group(ValueId value, int group) const {
-    return value >= 0 && value < added_ && aliases_.group(value) == group;
+  const std::vector<int>& written_by(const Step& step) const {
+    return memory_.aliases().written_groups(step.instruction);
   }
 
   // Whether other lanes are told of the step, or it waits for them: what comes before it there must not come after it.
@@ -120,11 +120,11 @@ class ImageFuser {
 
   // Whether none of the steps between two writes what `step` is given, has to do with what it writes, or meets others.
   bool may_pass(const Step& step, size_t after, size_t before) const {
-    const std::vector<int>& written = aliases_.written_groups(step.instruction);
+    const std::vector<int>& written = written_by(step);
     for (size_t i = after + 1; i < before; ++i) {
       if (gone_[i]) continue;
       if (meets_others(i)) return false;
-      for (int group : aliases_.written_groups(steps_[i].instruction)) {
+      for (int group : written_by(steps_[i])) {
         if (reads(step, group)) return false;
       }
       for (int group : written) {
@@ -312,8 +312,8 @@ class ImageFuser {
   bool is_written(ValueId value, size_t after, size_t before) const {
     for (size_t i = after + 1; i < before; ++i) {
       if (gone_[i]) continue;
-      for (int group : aliases_.written_groups(steps_[i].instruction)) {
-        if (in_group(value, group)) return true;
+      for (int group : written_by(steps_[i])) {
+        if (memory_.group(value) == group) return true;
       }
     }
     return false;
@@ -333,13 +333,14 @@ class ImageFuser {
       const bool in_place = name_of(i) == "aten::add_.Tensor";
       const ValueId target = sum.slots[0].value, made = sum.results[0][0];
       if (made != incoming && !(in_place && target == incoming)) continue;
-      if (sum.slots[0].position != 0 || sum.slots[1].position != 1 || target >= added_) return std::nullopt;
+      if (sum.slots[0].position != 0 || sum.slots[1].position != 1) return std::nullopt;
+      if (memory_.group(target) == PlanMemory::kNoGroup) return std::nullopt;
       if (in_place ? !is_only_read_by(at, i, target) : uses_[incoming] != 1) return std::nullopt;
       // Itself it writes to nothing any more.
       for (size_t between = i + 1; between < at; ++between) {
         if (gone_[between]) continue;
         if (meets_others(between)) return std::nullopt;
-        for (int group : aliases_.written_groups(steps_[between].instruction)) {
+        for (int group : written_by(steps_[between])) {
           if (reads(sum, group)) return std::nullopt;
         }
       }
@@ -350,16 +351,8 @@ class ImageFuser {
 
   // Whether after step `i` the memory of a value is read once more, by step `at`.
   bool is_only_read_by(size_t at, size_t i, ValueId value) const {
-    const int group = aliases_.group(value);
-    const Program& program = plan_.program;
-    auto shares = [&](const auto& input) { return in_group(input.value, group); };
-    if (std::any_of(program.arguments.begin(), program.arguments.end(), shares) ||
-        std::any_of(program.variables.begin(), program.variables.end(), shares) ||
-        std::any_of(program.constants.begin(), program.constants.end(), shares) ||
-        std::any_of(program.outputs.begin(), program.outputs.end(),
-                    [&](ValueId output) { return in_group(output, group); })) {
-      return false;
-    }
+    const int group = memory_.group(value);
+    if (memory_.seen(group).anywhere()) return false;
     int reads_of = 0;
     for (const auto& lane : plan_.lanes) {
       for (const Step& step : lane) {
@@ -367,7 +360,7 @@ class ImageFuser {
         const size_t number = here ? static_cast<size_t>(&step - lane.data()) : 0;
         if (here && (number <= i || gone_[number])) continue;
         for_each_operand(step, [&](ValueId used) {
-          if (in_group(used, group)) reads_of += here && number == at ? 1 : 2;
+          if (memory_.group(used) == group) reads_of += here && number == at ? 1 : 2;
         });
       }
     }
@@ -437,9 +430,9 @@ class ImageFuser {
   // Steps that add a number to a tensor that nothing else has to do with, as batch norm counts what it has seen. All of
   // them with one number are done by the first, unless a step between meets others.
   void count_together() {
-    std::vector<int> uses(aliases_.num_groups(), 0);
+    std::vector<int> uses(memory_.aliases().num_groups(), 0);
     auto use = [&](ValueId value) {
-      if (value >= 0 && value < added_) ++uses[aliases_.group(value)];
+      if (const int group = memory_.group(value); group != PlanMemory::kNoGroup) ++uses[group];
     };
     for (const auto& lane : plan_.lanes) {
       for (const Step& step : lane) {
@@ -469,10 +462,11 @@ class ImageFuser {
     if (!is_op(i, "aten::add_.Scalar") || !is_alone(i)) return false;
     const Step& step = steps_[i];
     const Step::Op& call = *step.as<Step::Op>();
-    if (step.slots.size() != 1 || step.slots[0].value >= added_ || call.guard != nullptr) return false;
+    if (step.slots.size() != 1 || call.guard != nullptr) return false;
+    const int group = memory_.group(step.slots[0].value);
+    if (group == PlanMemory::kNoGroup || uses[group] != 1) return false;
     if (!call.stack[1].isInt() || !call.stack[2].isInt() || call.stack[2].toInt() != 1) return false;
-    const bool comes_from_outside = maker_[step.slots[0].value] == steps_.size();  // so it is there from the beginning
-    return comes_from_outside && uses[aliases_.group(step.slots[0].value)] == 1;
+    return maker_[step.slots[0].value] == steps_.size();  // it comes from outside, so it is there from the beginning
   }
 
   void make_one(const std::vector<size_t>& counts, int64_t number) {
@@ -503,8 +497,7 @@ class ImageFuser {
 
   Plan& plan_;
   std::vector<Step>& steps_;
-  const Aliases& aliases_;
-  const ValueId added_;
+  const PlanMemory& memory_;
   std::vector<bool> gone_;
   std::vector<int> uses_;      // by value
   std::vector<size_t> maker_;  // by value: its step in this lane
@@ -513,8 +506,6 @@ class ImageFuser {
 
 }  // namespace
 
-void fuse_images(Plan& plan, size_t lane, const Aliases& aliases, ValueId added) {
-  ImageFuser(plan, lane, aliases, added).fuse();
-}
+void fuse_images(Plan& plan, size_t lane, const PlanMemory& memory) { ImageFuser(plan, lane, memory).fuse(); }
 
 }  // namespace muster

@@ -76,7 +76,8 @@ struct Fused {
     for (const auto& [step, position] : unordered) plan.lanes[0][step].unordered.push_back(position);
     if (signals) plan.lanes[0][*signals].signals = plan.num_events++;
     if (awaits) plan.lanes[0][*awaits].awaits.push_back(plan.num_events++);
-    fuse_images(plan, 0, Aliases(program), program.num_values);
+    const Aliases aliases(program);
+    fuse_images(plan, 0, PlanMemory(program, aliases));
   }
   static Program checked(Program program) {
     check(program);
