@@ -179,7 +179,7 @@ class Planner {
       const ValueId source = std::get<ValueRef>(instruction.arguments[0].value).id;
       if (home_[source] >= 0) lane_device = home_[source];
       const ValueId target = instruction.results[0][0];
-      // Whoever gets what comes out may write to it: a constant is the program's own, and what leaves a body is not.
+      // Whoever gets what comes out of it, of a body at once, may write to that; a constant is the program's own.
       copy->share = devices_.device(device_name(lane_device)) == step.device &&
                     !aliases_.written(aliases_.group(source)) && !aliases_.written(aliases_.group(target)) &&
                     !memory_.seen(aliases_.group(source)).constant &&
