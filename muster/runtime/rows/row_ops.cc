@@ -30,7 +30,8 @@ namespace muster::rows {
 namespace kernels {
 namespace {
 
-constexpr int64_t kAhead = 16;  // rows that are fetched from memory before they are needed
+constexpr int64_t kAhead = 16;                // rows that are fetched from memory before they are needed
+constexpr int64_t kWorthAThread = 256 << 10;  // bytes of rows: to walk over them takes longer than to wake a thread
 
 at::TensorOptions integers(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
@@ -68,6 +69,30 @@ void with_row_bytes(size_t bytes, const Use& use) {
 template <class Use>
 void with_width(int64_t elements, const Use& use) {
   with_constant<8, 16, 32>(elements, use);
+}
+
+// Calls work(first, last) for parts of so many rows, side by side if they are large.
+template <class Work>
+void in_parts(int64_t rows, size_t row_bytes, const Work& work) {
+  const int64_t least = std::max<int64_t>(kWorthAThread / std::max<int64_t>(static_cast<int64_t>(row_bytes), 1), 1);
+  at::parallel_for(0, rows, least, work);
+}
+
+// Calls work(mine), side by side if the rows are large; mine(row) says whether to care for that row. Each is cared for
+// by one thread, which comes by all that is to be done with it in its order: the bits are those of a single thread.
+template <class Work>
+void by_owner(int64_t bytes, const Work& work) {
+  const int64_t owners = std::clamp<int64_t>(bytes / kWorthAThread, 1, at::get_num_threads());
+  if (owners == 1) return work([](int64_t) { return true; });
+  at::parallel_for(0, owners, 1, [&](int64_t first, int64_t last) {
+    for (int64_t owner = first; owner < last; ++owner) {
+      work([owner, owners](int64_t row) {
+        constexpr uint32_t kOdd = 0x9E3779B1;  // neighbors, and every other row, go to all of them
+        const uint64_t spread = static_cast<uint32_t>(row) * kOdd;
+        return static_cast<int64_t>(spread * static_cast<uint64_t>(owners) >> 32) == owner;
+      });
+    }
+  });
 }
 
 // The part that row `id` is in.
@@ -163,10 +188,12 @@ at::Tensor gather(const at::Tensor& table, const at::Tensor& given) {
     return result;
   }
   with_row_bytes(bytes, [&](auto size) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) __builtin_prefetch(from + row[i + kAhead] * size);
-      std::memcpy(to + i * size, from + row[i] * size, static_cast<size_t>(size));
-    }
+    in_parts(count, bytes, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        if (i + kAhead < last) __builtin_prefetch(from + row[i + kAhead] * size);
+        std::memcpy(to + i * size, from + row[i] * size, static_cast<size_t>(size));
+      }
+    });
   });
   return result;
 }
@@ -189,14 +216,16 @@ at::Tensor expand(const at::Tensor& given, at::TensorList rows) {
   const auto* place = places.const_data_ptr<int32_t>();
   const int64_t count = places.numel(), known = static_cast<int64_t>(row.size());
   with_row_bytes(bytes, [&](auto size) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (place[i] >= known) throw out_of_range(kOp, ": place ", place[i]);
-      if (place[i] < 0) {
-        std::memset(to + i * size, 0, static_cast<size_t>(size));
-      } else {
-        std::memcpy(to + i * size, row[static_cast<size_t>(place[i])], static_cast<size_t>(size));
+    in_parts(count, bytes, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        if (place[i] >= known) throw out_of_range(kOp, ": place ", place[i]);
+        if (place[i] < 0) {
+          std::memset(to + i * size, 0, static_cast<size_t>(size));
+        } else {
+          std::memcpy(to + i * size, row[static_cast<size_t>(place[i])], static_cast<size_t>(size));
+        }
       }
-    }
+    });
   });
   return result;
 }
@@ -238,11 +267,12 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
     const auto* place = places.const_data_ptr<int32_t>();
     const auto known = static_cast<int64_t>(row.size());
     std::vector<uint8_t> begun(row.size());  // most rows are there once: they are written and not added to
-    with_width(elements, [&](auto width) {
+    auto add_up = [&](auto width, const auto& mine) {
       for (int64_t i = 0; i < count; ++i) {
-        if (i + kAhead < count) __builtin_prefetch(from + (i + kAhead) * stride);
+        if (i + kAhead < count && mine(place[i + kAhead])) __builtin_prefetch(from + (i + kAhead) * stride);
         if (place[i] < 0) continue;
         if (place[i] >= known) throw out_of_range(kOp, ": place ", place[i]);
+        if (!mine(place[i])) continue;
         scalar_t* __restrict to = row[static_cast<size_t>(place[i])];
         const scalar_t* __restrict one = from + i * stride;
         if (std::exchange(begun[static_cast<size_t>(place[i])], 1) != 0) {
@@ -251,9 +281,15 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
           for (int64_t j = 0; j < width; ++j) to[j] = scalar_t(0) + one[j];  // of -0, too
         }
       }
-      for (size_t i = 0; i < begun.size(); ++i) {
-        if (begun[i] == 0) std::fill_n(row[i], static_cast<int64_t>(width), scalar_t(0));
+      for (int64_t i = 0; i < known; ++i) {
+        if (mine(i) && begun[static_cast<size_t>(i)] == 0) {
+          std::fill_n(row[static_cast<size_t>(i)], static_cast<int64_t>(width), scalar_t(0));
+        }
       }
+    };
+    with_width(elements, [&](auto width) {
+      by_owner(count * elements * static_cast<int64_t>(sizeof(scalar_t)),
+               [&](const auto& mine) { add_up(width, mine); });
     });
   });
   return sums;
@@ -270,7 +306,8 @@ void make_rows(const at::Tensor& table, const int64_t* row, int64_t count) {
   for (int64_t i = 0; i < count; ++i) on_demand->write(row[i]);
 }
 
-// Calls update(offset of the row in its table, row of the gradient) for each id. All of `tables` are written there.
+// Calls update(offset of the row in its table, row of the gradient) for each id, on several threads for different rows
+// if they are many. All of `tables` are written there.
 template <class T, class Update>
 void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t* row, const at::Tensor& gradient,
                   const Update& update) {
@@ -282,13 +319,16 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
     make_rows(*table, row, count);
     memory[used++] = table->const_data_ptr<T>();
   }
-  with_width(width, [&](auto elements) {
+  auto update_rows = [&](auto elements, const auto& mine) {
     for (int64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) {
+      if (i + kAhead < count && mine(row[i + kAhead])) {
         for (size_t t = 0; t < used; ++t) __builtin_prefetch(memory[t] + row[i + kAhead] * elements, /*to write*/ 1);
       }
-      update(row[i] * elements, from + i * elements, elements);
+      if (mine(row[i])) update(row[i] * elements, from + i * elements, elements);
     }
+  };
+  with_width(width, [&](auto elements) {
+    by_owner(count * width * static_cast<int64_t>(sizeof(T)), [&](const auto& mine) { update_rows(elements, mine); });
   });
 }
 

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "muster/base/status.h"
+#include "muster/runtime/executor/core_share.h"
 #include "muster/runtime/rows/row_table.h"
 
 namespace muster {
@@ -87,6 +90,45 @@ TEST(RowOps, UpdateRowsOfAnyWidthByTheRuleOfAdagrad) {
     const at::Tensor moved = before.index_select(0, ids) - gradient * 0.1 / (squares.sqrt() + 1e-7);
     EXPECT_TRUE(torch::allclose(table, before.index_copy(0, ids, moved))) << width;
   }
+}
+
+// What row ops make of many rows, some of which are named again and again, with so many threads.
+std::vector<at::Tensor> made_by(int threads) {
+  constexpr int64_t kRows = 3'000, kIds = 40'000, kWidth = 20;
+  std::vector<at::Tensor> made;
+  std::thread([&] {
+    use_cores(threads);
+    torch::manual_seed(3);
+    const at::Tensor gradient = torch::randn({kIds, kWidth}), ids = torch::randint(kRows, {kIds}, torch::kLong);
+    std::vector<at::Tensor> tables;
+    for (int i = 0; i < 5; ++i) tables.push_back(torch::rand({kRows, kWidth}) + 0.5F);
+    auto [places, parts] = rows::unique(ids, {0, kRows / 3, kRows + 50});
+    made = rows::sum(gradient, places, parts);
+    made.push_back(rows::gather(tables[0], ids));
+    made.push_back(rows::expand(places, made));
+    rows::add_(tables[0], ids, gradient, 0.3);
+    rows::adagrad_(tables[1], tables[2], ids, gradient, kRate, 1e-7);
+    rows::adam_(tables[3], tables[4], tables[2], torch::ones({1}), ids, gradient, kRate, 0.9, 0.99, 1e-7, 0.01);
+    made.insert(made.end(), tables.begin(), tables.end());
+  }).join();
+  return made;
+}
+
+TEST(RowOps, HaveTheSameBitsWithAnyNumberOfThreads) {
+  const std::vector<at::Tensor> alone = made_by(1);
+  for (int threads : {2, 3, 5}) {
+    const std::vector<at::Tensor> together = made_by(threads);
+    ASSERT_EQ(together.size(), alone.size());
+    for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(torch::equal(together[i], alone[i])) << threads << ": " << i;
+  }
+}
+
+TEST(RowOps, RefusesAPlaceThatNobodyHasWhoeverComesByIt) {
+  const at::Tensor places = torch::zeros({60'000}, torch::kInt), ids = torch::tensor({4, 5}, torch::kLong);
+  places[50'000] = 2;
+
+  EXPECT_THROW(rows::sum(torch::ones({60'000, 8}), places, {ids}), Error);
+  EXPECT_THROW(rows::expand(places, {torch::ones({2, 8})}), Error);
 }
 
 TEST(RowOps, RefusesIdsThatAreTooLargeByName) {
@@ -191,7 +233,9 @@ TEST(RowOps, RefusesOperandsThatDoNotFit) {
   EXPECT_THROW(rows::scatter_(table, ids_of({-1}), gradient, "max"), Error);
   for (const at::Tensor& wrong : {torch::zeros({1, 3}), torch::zeros({2}), torch::zeros({1, 2}, torch::kDouble),
                                   torch::zeros({2, 2}).t(), torch::zeros({})}) {
-    EXPECT_THAT(refusal_of([&] { rows::expand(places, {torch::zeros({1, 2}), wrong}); }),
+    EXPECT_THAT(refusal_of([&] {
+                  rows::expand(places, {torch::zeros({1, 2}), wrong});
+                }),
                 HasSubstr("one shape and type"));
   }
   EXPECT_THAT(refusal_of([&] { rows::expand(places.to(torch::kLong), {gradient}); }), HasSubstr("int32[n]"));
