@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "muster/base/status.h"
+#include "muster/collective/seconds_of_ways.h"
 
 namespace muster {
 namespace {
@@ -12,8 +13,6 @@ constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 // Each four times the one before: twice is less than two measurements differ by on a busy machine.
 constexpr std::array<int64_t, 5> kTried{int64_t{8} << 10, int64_t{32} << 10, int64_t{128} << 10, int64_t{512} << 10,
                                         int64_t{2} << 20};
-// So much two measurements of the same thing differ by; then the way with fewer hops is taken.
-constexpr double kAsGood = 1.1;
 constexpr int kLost = 2;  // sizes at which a way was slower, until no larger one is tried
 
 std::string bytes_in_words(int64_t bytes) {
@@ -51,6 +50,7 @@ MeasuredSizes measure_sizes(const TimeOfSum& time_of) {
     made.most_bytes = bytes;
     made.most_seconds = std::min({in_first_message, whole, in_parts});
     if (bytes == made.least_bytes) made.least_seconds = made.most_seconds;
+    // Of two that are as good, the one with fewer hops is taken.
     const bool first_message_pays = in_first_message <= kAsGood * std::min(whole, in_parts);
     first_message_lost = first_message_pays ? first_message_lost : first_message_lost + 1;
     if (first_message_pays && first_message_lost < kLost) made.sizes.in_first_message = bytes;

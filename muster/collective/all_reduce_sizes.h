@@ -8,11 +8,12 @@
 
 namespace muster {
 
-// All of them add up in the order of the ranks, so that they give the same bits.
+// All of them add up in the same order, that of the ranks, or inside each machine first: they give the same bits.
 enum class AllReduceWay {
   kInFirstMessage,  // everybody tells everybody what it has, together with what it does: one hop
   kWhole,           // the same in messages of their own, which are not copied
-  kInParts,         // each sums up a part for all: two hops, and the fewest bytes
+  // Each sums up a part for all: two hops, and the fewest bytes. Four where machines have several ranks each.
+  kInParts,
 };
 
 // A value. The same at all ranks of a group, or they would wait for each other's messages in vain.

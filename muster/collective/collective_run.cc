@@ -6,22 +6,13 @@
 #include <cstring>
 
 #include "muster/base/status.h"
-#include "muster/near/near_post.h"
+#include "muster/collective/packs.h"
+#include "muster/collective/reduce_by_machine.h"
+#include "muster/collective/sums_in_order.h"
 #include "muster/runtime/memory/tensors.h"
 
 namespace muster {
 namespace {
-
-// Of a part: while one is summed the next ones travel, and the sums of those before come back. Between processes of one
-// machine all of them lie in memory that both see, where up to a piece may be left out at the end.
-constexpr auto kChunkBytes = static_cast<int64_t>(NearPost::kMost);
-constexpr size_t kPartsAhead = 4, kPartsBehind = 2;
-static_assert((2 * (kPartsAhead + kPartsBehind + 1) + 1) * NearPost::kMost < SharedMemory::kRoom);
-
-// The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum
-// for all, and what was summed.
-int64_t part_to_sum(int64_t part) { return 1 + 2 * part; }
-int64_t part_summed(int64_t part) { return 2 + 2 * part; }
 
 // What the tasks must agree on. Those that gather may have different numbers of rows.
 std::string describe_call(const CollectiveCall& call, const std::vector<at::Tensor>& values) {
@@ -33,79 +24,6 @@ std::string describe_call(const CollectiveCall& call, const std::vector<at::Tens
     str_append(words, " ", spec.to_string());
   }
   return words;
-}
-
-bool sums_in_float(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
-
-// In the order of the ranks, so that it is the same everywhere. Half precision is rounded once, at the end.
-void reduce_into(at::Tensor& all, Reduction how, const std::vector<at::Tensor>& by_rank) {
-  if (by_rank.size() == 1) {
-    all.copy_(by_rank[0]);
-    return;
-  }
-  if (how == Reduction::kSum && sums_in_float(all.scalar_type())) {
-    at::Tensor sum = by_rank[0].to(at::kFloat);
-    for (size_t rank = 1; rank < by_rank.size(); ++rank) sum.add_(by_rank[rank]);
-    all.copy_(sum);
-    return;
-  }
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const at::Tensor &so_far = rank == 1 ? by_rank[0] : all, &next = by_rank[rank];
-    switch (how) {
-      case Reduction::kSum: at::add_out(all, so_far, next); break;
-      case Reduction::kMin: at::minimum_out(all, so_far, next); break;
-      case Reduction::kMax: at::maximum_out(all, so_far, next); break;
-    }
-  }
-}
-
-at::Tensor reduced(Reduction how, const std::vector<at::Tensor>& by_rank) {
-  at::Tensor all = at::empty_like(by_rank[0]);
-  reduce_into(all, how, by_rank);
-  return all;
-}
-
-// Tensors of one type, after each other in memory.
-struct Pack {
-  std::vector<size_t> members{};  // numbers of the values
-  at::Tensor flat{};
-};
-
-std::vector<Pack> packed(const std::vector<at::Tensor>& values) {
-  std::vector<Pack> packs;
-  std::vector<at::ScalarType> types;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto type = std::find(types.begin(), types.end(), values[i].scalar_type());
-    const auto place = static_cast<size_t>(type - types.begin());
-    if (type == types.end()) {
-      types.push_back(values[i].scalar_type());
-      packs.emplace_back();
-    }
-    packs[place].members.push_back(i);
-  }
-  for (Pack& pack : packs) {
-    std::vector<at::Tensor> parts;
-    for (size_t member : pack.members) parts.push_back(values[member].reshape({-1}).to(at::kCPU));
-    pack.flat = parts.size() == 1 ? parts[0] : at::cat(parts);
-  }
-  return packs;
-}
-
-// Into tensors that look like `values`, where those are.
-void unpack(const Pack& pack, const at::Tensor& flat, const std::vector<at::Tensor>& values,
-            std::vector<at::Tensor>& results) {
-  int64_t first = 0;
-  for (size_t member : pack.members) {
-    const at::Tensor& like = values[member];
-    results[member] = flat.narrow(0, first, like.numel()).view(like.sizes()).to(like.device());
-    first += like.numel();
-  }
-}
-
-int64_t bytes_of(const std::vector<Pack>& packs) {
-  int64_t bytes = 0;
-  for (const Pack& pack : packs) bytes += static_cast<int64_t>(pack.flat.nbytes());
-  return bytes;
 }
 
 constexpr size_t kAlignment = 16;
@@ -187,7 +105,7 @@ std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>&
 
 // Everybody has sent all it has: each sums it up for itself.
 std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vector<at::Tensor>& values,
-                                     const std::vector<Pack>& packs, Mail& mail) {
+                                     const std::vector<Pack>& packs, const Machines& machines, Mail& mail) {
   const std::string words = describe_call(call, values);
   const std::vector<at::Tensor> messages = agree(words, packs, mail);
   std::vector<at::Tensor> results(values.size());
@@ -203,7 +121,7 @@ std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vect
       if (reinterpret_cast<uintptr_t>(part.const_data_ptr()) % kAlignment != 0) part = part.clone();
       by_rank.push_back(part.view(pack.flat.scalar_type()));
     }
-    unpack(pack, reduced(call.reduction, by_rank), values, results);
+    unpack(pack, reduced(call.reduction, by_rank, machines), values, results);
     place += aligned(pack.flat.nbytes());
   }
   return results;
@@ -211,7 +129,7 @@ std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vect
 
 // The same for what is too large to be copied into a message.
 std::vector<at::Tensor> reduce_whole(const CollectiveCall& call, const std::vector<at::Tensor>& values,
-                                     const std::vector<Pack>& packs, Mail& mail) {
+                                     const std::vector<Pack>& packs, const Machines& machines, Mail& mail) {
   std::vector<std::vector<size_t>> questions;
   for (size_t i = 0; i < packs.size(); ++i) {
     questions.push_back(ask_all(mail, part_to_sum(static_cast<int64_t>(i))));
@@ -221,38 +139,9 @@ std::vector<at::Tensor> reduce_whole(const CollectiveCall& call, const std::vect
   agree(describe_call(call, values), {}, mail);
   std::vector<at::Tensor> results(values.size());
   for (size_t i = 0; i < packs.size(); ++i) {
-    unpack(packs[i], reduced(call.reduction, of_all(mail, packs[i].flat, questions[i])), values, results);
+    unpack(packs[i], reduced(call.reduction, of_all(mail, packs[i].flat, questions[i]), machines), values, results);
   }
   return results;
-}
-
-// So many elements of a pack that each rank has one piece of them to sum up.
-struct Part {
-  size_t pack;
-  int64_t number, first, piece, end;
-  std::vector<size_t> to_sum{}, summed{};  // questions, by rank
-
-  at::Tensor of_rank(const std::vector<at::Tensor>& flats, int rank) const {
-    const int64_t begin = std::min(first + rank * piece, end);
-    return flats[pack].narrow(0, begin, std::min(piece, end - begin));
-  }
-};
-
-std::vector<Part> cut(const std::vector<at::Tensor>& flats, int size) {
-  std::vector<Part> parts;
-  for (size_t pack = 0; pack < flats.size(); ++pack) {
-    const int64_t count = flats[pack].numel();
-    const int64_t most = kChunkBytes / static_cast<int64_t>(flats[pack].element_size());
-    for (int64_t first = 0; first < count; first = parts.back().end) {
-      const int64_t piece = std::min(most, (count - first + size - 1) / size);
-      parts.push_back({.pack = pack,
-                       .number = static_cast<int64_t>(parts.size()),
-                       .first = first,
-                       .piece = piece,
-                       .end = std::min(count, first + piece * size)});
-    }
-  }
-  return parts;
 }
 
 // Each task sums up a piece of each part for all, so that every byte travels to one task and the sum back from it: as
@@ -265,32 +154,32 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
     given.push_back(pack.flat.contiguous());
     made.push_back(at::empty_like(given.back()));
   }
-  std::vector<Part> parts = cut(given, size);
+  std::vector<Part> parts = cut(given, size, kChunkBytes);
   for (Part& part : parts) {
     part.to_sum = ask_all(mail, part_to_sum(part.number));
     part.summed.resize(size);
     for (int rank = 0; rank < size; ++rank) {
-      if (rank != here) part.summed[rank] = mail.ask(rank, part_summed(part.number), part.of_rank(made, rank));
+      if (rank != here) part.summed[rank] = mail.ask(rank, part_summed(part.number), part.pieces(made, rank, 1));
     }
   }
   // Without a copy: who sends its sum of a part has got this rank's piece of it, and this call waits for all sums.
   const auto send_pieces = [&](const Part& part) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == here) continue;
-      const at::Tensor piece = part.of_rank(given, rank);
+      const at::Tensor piece = part.pieces(given, rank, 1);
       if (!mail.send(rank, part_to_sum(part.number), piece)) mail.leave(rank, part_to_sum(part.number), piece);
     }
   };
   const auto sum_up = [&](const Part& part) {
-    at::Tensor sum = part.of_rank(made, here);
-    reduce_into(sum, call.reduction, of_all(mail, part.of_rank(given, here), part.to_sum));
+    at::Tensor sum = part.pieces(made, here, 1);
+    reduce_into(sum, call.reduction, of_all(mail, part.pieces(given, here, 1), part.to_sum));
     leave_for_all(mail, part_summed(part.number), sum, Whose::kOfCaller);  // who may write to the result soon
   };
   const auto take_sums = [&](const Part& part) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == here) continue;
       const at::Tensor sum = mail.wait(part.summed[rank]);
-      at::Tensor place = part.of_rank(made, rank);
+      at::Tensor place = part.pieces(made, rank, 1);
       if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
     }
   };
@@ -419,12 +308,16 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
   }
 }
 
+void agree_on(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
+  agree(describe_call(call, values), {}, mail);
+}
+
 void agree_on_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
   agree(describe_call(call, values) + " from GPU to GPU", {}, mail);
 }
 
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values,
-                                       const AllReduceSizes& sizes, Mail& mail) {
+                                       const AllReduceSizes& sizes, const Machines& machines, Mail& mail) {
   c10::AutoGradMode no_gradients(false);
   // What is sent is memory, and says nothing of elements that are to be taken otherwise than they are.
   for (at::Tensor& value : values) value = value.resolve_conj().resolve_neg();
@@ -439,10 +332,11 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<a
   }
   const std::vector<Pack> packs = packed(values);
   switch (sizes.way_for(bytes_of(packs))) {
-    case AllReduceWay::kInFirstMessage: return reduce_small(call, values, packs, mail);
-    case AllReduceWay::kWhole: return reduce_whole(call, values, packs, mail);
+    case AllReduceWay::kInFirstMessage: return reduce_small(call, values, packs, machines, mail);
+    case AllReduceWay::kWhole: return reduce_whole(call, values, packs, machines, mail);
     case AllReduceWay::kInParts: break;
   }
+  if (machines.several()) return reduce_by_machine(call, values, packs, machines, mail);
   return reduce_parts(call, values, packs, mail);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "muster/collective/all_reduce_sizes.h"
+#include "muster/collective/machines.h"
 #include "muster/runtime/worker/collectives.h"
 
 namespace muster {
@@ -35,13 +36,15 @@ inline constexpr int64_t kFirstMessage = 0;
 // Throws Error{kInvalidArgument} for tensors that there is no such call of. Nobody else need know.
 void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& values, int size);
 
-// What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call. `sizes` are the same at all
-// of them.
+// What all have together. Throws Error{kInvalidArgument} if tasks are not at the same call. `sizes` and `machines` are
+// the same at all of them.
 // REQUIRES: check_values().
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values,
-                                       const AllReduceSizes& sizes, Mail& mail);
+                                       const AllReduceSizes& sizes, const Machines& machines, Mail& mail);
 
-// Of a call that goes on otherwise, from GPU to GPU: everybody says what it does. Throws as above.
+// Everybody says what it does, in the first message. Throws as above.
+void agree_on(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
+// Of a call that goes on otherwise, from GPU to GPU.
 void agree_on_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
 
 }  // namespace muster

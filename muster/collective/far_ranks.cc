@@ -8,7 +8,6 @@
 #include <cstring>
 #include <optional>
 
-#include "muster/base/log.h"
 #include "muster/collective/rows_of_all.h"
 #include "muster/lines/tcp_socket.h"
 #include "muster/runtime/worker/run_options.h"
@@ -103,10 +102,6 @@ std::vector<Descriptor> meet_far_ranks(Collectives& group, const std::vector<std
   const at::Tensor met_by_all = rows_of_all(group, row_of(), "who is connected");
   for (int rank = 0; rank < size; ++rank) {
     if (sockets[rank] && met_by_all[rank][here].item<uint8_t>() != 0) continue;
-    if (wanted[rank] && rank < here) {
-      MUSTER_LOG(info) << group.described(rank)
-                       << " cannot be reached at a port of its own; what it sums travels over its server";
-    }
     sockets[rank] = Descriptor();
   }
   return sockets;

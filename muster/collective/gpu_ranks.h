@@ -19,6 +19,8 @@ class GpuRanks {
 
   // Whether it makes such calls. What it answers depends on what all ranks have alike, and on where the tensors are.
   virtual bool takes(const CollectiveCall& call, const std::vector<at::Tensor>& values) const = 0;
+  // So many bytes that it takes a sum of.
+  virtual at::Tensor zeros(int64_t bytes) const = 0;
   // As Collectives::run(). Returns when the results are there. `look` is called again and again until then: what it
   // throws is the end of this call and of all after it.
   // REQUIRES: takes(), and all ranks have agreed on the call.

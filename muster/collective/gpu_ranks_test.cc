@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <latch>
+#include <thread>
 
+#include "muster/base/log.h"
 #include "muster/collective/test_tasks.h"
 
 namespace muster::gpu_ranks_test {
@@ -20,6 +22,7 @@ using testing_support::Tasks;
 // Stands for what connects the GPUs of all ranks: what it sums depends on nothing but the order in which they come.
 struct Switchboard {
   explicit Switchboard(int ranks) : calls(static_cast<size_t>(ranks)) {}
+  std::chrono::milliseconds delay{0};  // of each call
   absl::Mutex mu;
   std::vector<std::vector<at::Tensor>> calls ABSL_GUARDED_BY(mu);  // by rank, in their order
 };
@@ -32,8 +35,10 @@ class FakeGpus : public GpuRanks {
   bool takes(const CollectiveCall&, const std::vector<at::Tensor>& values) const override {
     return !values.empty() && values[0].scalar_type() == at::kDouble;
   }
+  at::Tensor zeros(int64_t bytes) const override { return torch::zeros({bytes / 8}, torch::kDouble); }
   std::vector<at::Tensor> run(const CollectiveCall&, const std::vector<at::Tensor>& values,
                               const std::function<void()>& look) override {
+    std::this_thread::sleep_for(board_.delay);
     size_t number = 0;
     {
       absl::MutexLock lock(&board_.mu);
@@ -67,9 +72,10 @@ class GpusOfAGroup : public testing::Test, public Tasks {
     return Tasks::together(kRanks, [&](int rank) { return of_rank(rank, kRanks, like(rank)); }, member);
   }
   TaskGroupOptions like(int rank) {
-    return {.timeout = timeout_, .measure = false, .meet_gpus = [this, rank](Collectives&) {
-              return std::make_unique<FakeGpus>(board_, rank);
-            }};
+    return {.timeout = timeout_,
+            .measure = measure_,
+            .meet_gpus = [this, rank](Collectives&) { return std::make_unique<FakeGpus>(board_, rank); },
+            .gpus_alone = alone_};
   }
   void one_never_comes() {
     absl::MutexLock lock(&board_.mu);
@@ -83,6 +89,7 @@ class GpusOfAGroup : public testing::Test, public Tasks {
   static constexpr int kRanks = 3;
   Switchboard board_{kRanks};
   std::chrono::milliseconds timeout_ = std::chrono::minutes(5);
+  bool measure_ = false, alone_ = false;
 };
 
 at::Tensor on_gpu(double value) { return torch::full({2}, value, torch::kDouble); }
@@ -117,6 +124,37 @@ TEST_F(GpusOfAGroup, AreAskedInTheOrderOfTheCallsWhoeverRunsThemFirst) {
 
   for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
   EXPECT_EQ(calls_of(1), static_cast<size_t>(kCalls));
+}
+
+TEST_F(GpusOfAGroup, AreNotAskedForSumsThatTheHostIsFasterAt) {
+  measure_ = true;
+  board_.delay = std::chrono::milliseconds(50);
+  LogCapture log;
+
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    const size_t before = calls_of(static_cast<size_t>(group.rank()));
+    EXPECT_GT(before, 0u) << "they were tried";
+    EXPECT_TRUE(group.run({}, {on_gpu(group.rank())})[0].equal(on_gpu(3)));
+    EXPECT_EQ(calls_of(static_cast<size_t>(group.rank())), before);
+    EXPECT_TRUE(group.run({.kind = CollectiveKind::kAllToAll}, {torch::zeros({3}, torch::kDouble)})[0].defined());
+    EXPECT_EQ(calls_of(static_cast<size_t>(group.rank())), before + 1) << "what is no sum is theirs";
+  });
+
+  for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
+  EXPECT_TRUE(log.contains("through the host)"));
+}
+
+TEST_F(GpusOfAGroup, AreAskedForAllIfTheyAreToDoItAlone) {
+  measure_ = alone_ = true;
+  board_.delay = std::chrono::milliseconds(1);
+
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    EXPECT_EQ(calls_of(static_cast<size_t>(group.rank())), 0u);
+    EXPECT_TRUE(group.run({}, {on_gpu(group.rank())})[0].equal(on_gpu(3)));
+    EXPECT_EQ(calls_of(static_cast<size_t>(group.rank())), 1u);
+  });
+
+  for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
 }
 
 TEST_F(GpusOfAGroup, SumNothingThatRanksDisagreeOn) {

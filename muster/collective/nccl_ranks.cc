@@ -12,6 +12,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/synchronization/mutex.h>
 #include <c10/core/DeviceGuard.h>
@@ -185,6 +186,9 @@ class NcclRanks : public GpuRanks {
     }
   }
 
+  at::Tensor zeros(int64_t bytes) const override {
+    return at::zeros({bytes / static_cast<int64_t>(sizeof(float))}, at::TensorOptions(device_).dtype(at::kFloat));
+  }
   bool takes(const CollectiveCall& call, const std::vector<at::Tensor>& values) const override {
     return !values.empty() && call.kind != CollectiveKind::kReduce &&
            std::all_of(values.begin(), values.end(), [&](const at::Tensor& value) {

@@ -27,7 +27,8 @@ std::string name_in(const at::Tensor& row) { return {static_cast<const char*>(ro
 
 }  // namespace
 
-std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, uint64_t token) {
+std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, const std::vector<bool>& wanted,
+                                                       uint64_t token) {
   std::string name = absl::StrCat("muster-", absl::Hex(random_id()), absl::Hex(random_id()));
   const Descriptor listener = near_memory_wanted() ? listen_at(name) : Descriptor();
   if (!listener) name.clear();
@@ -36,7 +37,7 @@ std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, uint6
   // Each calls those before it. Nobody waits at a socket: when all have said that they are through, all is there.
   std::vector<std::optional<PostCaller>> callers(group.size());
   for (int rank = 0; rank < group.rank(); ++rank) {
-    if (const std::string theirs = name_in(names[rank]); listener && !theirs.empty()) {
+    if (const std::string theirs = name_in(names[rank]); listener && !theirs.empty() && wanted[rank]) {
       callers[rank] = call_at(theirs, token, group.rank());
     }
   }

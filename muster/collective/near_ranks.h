@@ -10,7 +10,9 @@
 namespace muster {
 
 // By rank; null for this one and for those that are elsewhere. Both of two ranks have it, or neither. Every rank of the
-// group calls this at the same time; `token` is the same at all of them.
-std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, uint64_t token);
+// group calls this at the same time; `token` is the same at all of them. `wanted`, by rank: who may be near; what two
+// ranks say of each other is the same.
+std::vector<std::shared_ptr<NearPost>> meet_near_ranks(Collectives& group, const std::vector<bool>& wanted,
+                                                       uint64_t token);
 
 }  // namespace muster

@@ -16,9 +16,8 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/collective/collective_run.h"
-#include "muster/collective/measure_sizes_of.h"
-#include "muster/collective/near_ranks.h"
 #include "muster/collective/wire_posts.h"
+#include "muster/near/near_post.h"
 #include "muster/runtime/ops/operands.h"
 
 namespace muster {
@@ -31,9 +30,7 @@ constexpr std::chrono::milliseconds kLookAfter{2'000};  // at those that are wai
 constexpr std::chrono::milliseconds kLookPerRank{25};
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
-constexpr int64_t kAborted = -1;  // no edge of a call
 constexpr std::chrono::milliseconds kReadEvery{5};
-constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
 
 // Everything that one task leaves for another in one call has a number of its own.
 int64_t edge_of(uint64_t call, int64_t what, int to) {
@@ -105,12 +102,13 @@ class CollectiveRun : public Mail {
 
   bool send(int to, int64_t what, const at::Tensor& tensor) override {
     NearPost* post = group_.posts_[to].get();
-    if (post == nullptr && !has_wire(to)) return false;
+    const bool wire = by_wire(to, what);
+    if (post == nullptr && !wire) return false;
     bool of_this_one = false;  // what is thrown
     auto next_look = GroupClock::now() + look_after_;
     const auto look_around = [&] {
       // Whoever does not read this rank's letters may be stuck in turn with what it sends by wire.
-      if (post != nullptr && group_.wire_) group_.wire_->read_now();
+      if (!wire && group_.wire_) group_.wire_->read_now();
       {
         absl::MutexLock lock(&answers_->mu);
         of_this_one = !answers_->failure.ok();
@@ -122,7 +120,7 @@ class CollectiveRun : public Mail {
     };
     const int64_t edge = edge_of(number_, what, to);
     try {
-      if (post != nullptr) return post->send(edge, tensor, deadline_, look_around);
+      if (!wire) return post->send(edge, tensor, deadline_, look_around);
       group_.wire_->send(to, edge, tensor, deadline_, look_around);
       return true;
     } catch (const Error& error) {
@@ -136,17 +134,16 @@ class CollectiveRun : public Mail {
   }
 
   size_t ask(int from, int64_t what, at::Tensor into) override {
+    const bool wire = by_wire(from, what);
     size_t question = 0;
     {
       absl::MutexLock lock(&answers_->mu);
       question = answers_->slots.size();
-      answers_->slots.push_back({.from = from, .edge = edge_of(number_, what, rank())});
+      answers_->slots.push_back({.from = from, .edge = edge_of(number_, what, rank()), .by_wire = wire});
     }
-    if (has_wire(from) && into.defined()) {
-      group_.wire_->expect(from, edge_of(number_, what, rank()), std::move(into));
-    }
+    if (wire && into.defined()) group_.wire_->expect(from, edge_of(number_, what, rank()), std::move(into));
     // They send it, or say that it is to be asked for.
-    if (group_.posts_[from] || has_wire(from)) return question;
+    if (group_.posts_[from] || wire) return question;
     group_.workers_[from]->receive(group_.generation_, edge_of(number_, what, rank()),
                                    {.cancellation = &answers_->cancellation},
                                    [answers = answers_, question](const Status& status, at::Tensor tensor) {
@@ -170,14 +167,16 @@ class CollectiveRun : public Mail {
     while (true) {
       int from = 0;
       int64_t edge = 0;
+      bool wire = false;
       {
         absl::MutexLock lock(&answers_->mu);
         const Slot& slot = answers_->slots[question];
         if (!answers_->failure.ok() && !slot.tensor.defined()) throw_failure();
         from = slot.from;
         edge = slot.edge;
+        wire = slot.by_wire;
       }
-      if (std::optional<at::Tensor> tensor = take(question, from, edge, std::min(look, deadline_))) {
+      if (std::optional<at::Tensor> tensor = take(question, from, edge, wire, std::min(look, deadline_))) {
         return *std::move(tensor);
       }
       if (GroupClock::now() >= deadline_) {
@@ -195,6 +194,7 @@ class CollectiveRun : public Mail {
   struct Slot {
     int from = 0;
     int64_t edge = 0;
+    bool by_wire = false;
     at::Tensor tensor{};
   };
   struct Answers {
@@ -212,12 +212,16 @@ class CollectiveRun : public Mail {
     }
   };
 
-  bool has_wire(int rank) const { return group_.wire_ != nullptr && group_.wire_->has(rank); }
+  // The same at both ends.
+  bool by_wire(int rank, int64_t what) const {
+    if (group_.wire_ == nullptr || !group_.wire_->has(rank)) return false;
+    return group_.posts_[rank] == nullptr || (group_.near_by_wire_ && what != kFirstMessage);
+  }
 
-  std::optional<at::Tensor> take(size_t question, int from, int64_t edge, GroupClock::time_point until) {
+  std::optional<at::Tensor> take(size_t question, int from, int64_t edge, bool wire, GroupClock::time_point until) {
     NearPost* post = group_.posts_[from].get();
     try {
-      if (has_wire(from)) return group_.wire_->take(from, edge, until);
+      if (wire) return group_.wire_->take(from, edge, until);
       if (post != nullptr && group_.wire_ == nullptr) return post->take(edge, until);
       // Whoever this one waits for may wait for one that waits until this one reads.
       if (group_.wire_ != nullptr) {
@@ -303,6 +307,9 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
   if (options_.sockets != GroupSockets::kNone && options_.addresses.size() != options_.tasks.size()) {
     throw invalid_argument("a group of ", size(), " tasks with ", options_.addresses.size(), " addresses");
   }
+  if (!options_.machines.empty() && options_.machines.size() != options_.tasks.size()) {
+    throw invalid_argument("a group of ", size(), " tasks with the machines of ", options_.machines.size());
+  }
   for (int rank = 0; rank < size(); ++rank) {
     workers_.push_back(rank == options_.rank ? nullptr : peers.worker(options_.tasks[rank]));
   }
@@ -335,75 +342,9 @@ TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarn
   }
 }
 
-void TaskGroup::form() {
-  // Of no tensors: when it has ended, all are here, and want the same.
-  run({.kind = CollectiveKind::kBarrier,
-       .purpose = str_cat("a group ", options_.measure ? "that measures" : "of usual sizes",
-                          options_.meet_gpus ? " and asks for GPUs" : "")},
-      {});
-  if (options_.near_memory) meet_near_ranks();
-  if (options_.sockets != GroupSockets::kNone) meet_far_ranks();
-  hear_of_failures();
-  if (options_.meet_gpus) gpus_ = options_.meet_gpus(*this);
-  {
-    absl::MutexLock lock(&mu_);
-    met_ = true;
-  }
-  sizes_ = AllReduceSizes::usual(size());
-  const std::string measured = options_.measure && size() > 1 ? measure_sizes_of(*this, sizes_) : "";
-  if (rank() != 0) return;
-  MUSTER_LOG(debug) << described(rank()) << ": all " << size() << " are here; " << sizes_.to_string() << measured
-                   << (gpus_ ? "; those of GPUs go from GPU to GPU" : "");
-}
-
 bool TaskGroup::formed() {
   absl::MutexLock lock(&mu_);
   return formed_;
-}
-
-void TaskGroup::meet_near_ranks() {
-  std::vector<std::shared_ptr<NearPost>> posts = muster::meet_near_ranks(*this, generation_);
-  const auto near = static_cast<size_t>(size()) - std::count(posts.begin(), posts.end(), nullptr) + 1;
-  // Those that compute in step wait at the same time: who has a core for itself need not sleep.
-  const bool cores_are_free = std::thread::hardware_concurrency() >= 2 * near;
-  posts_ = std::move(posts);
-  for (int rank = 0; rank < size(); ++rank) {
-    NearPost* post = posts_[rank].get();
-    if (post == nullptr) continue;
-    post->open([=, this](int64_t edge) { fetch_for(rank, edge); },
-               cores_are_free ? kLookOut : std::chrono::microseconds(0));
-  }
-}
-
-void TaskGroup::meet_far_ranks() {
-  std::vector<bool> wanted(posts_.size());
-  for (int rank = 0; rank < size(); ++rank) wanted[rank] = rank != options_.rank && posts_[rank] == nullptr;
-  std::vector<Descriptor> sockets = muster::meet_far_ranks(*this, options_.addresses, wanted, options_.sockets);
-  if (std::none_of(sockets.begin(), sockets.end(), [](const Descriptor& socket) { return bool(socket); })) return;
-  const bool cores_are_free = std::thread::hardware_concurrency() >= 4;
-  wire_ = std::make_shared<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
-}
-
-void TaskGroup::hear_of_failures() {
-  // Who waits for a wire or a GPU asks the rendezvous for nothing, but whoever fails says so there.
-  heard_ = std::make_shared<Heard>();
-  abort_waiter_ =
-      here_.receive(generation_, kAborted, [wire = wire_, heard = heard_](const Status& status, const at::Tensor&) {
-        if (status.ok()) return;
-        {
-          absl::MutexLock lock(&heard->mu);
-          heard->failure = status;
-        }
-        if (wire) wire->hear(status);
-      });
-}
-
-void TaskGroup::leave() {
-  if (heard_) {
-    here_.give_up(generation_, kAborted, abort_waiter_, Status(StatusCode::kCancelled, "the group has ended"));
-  }
-  heard_.reset();
-  wire_.reset();
 }
 
 void TaskGroup::fetch_for(int rank, int64_t edge) {
@@ -466,7 +407,12 @@ std::shared_ptr<CollectiveRun> TaskGroup::next_call(bool by_gpus) {
 }
 
 bool TaskGroup::by_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values) const {
-  return gpus_ != nullptr && gpus_->takes(call, values);
+  if (gpus_ == nullptr || !gpus_->takes(call, values)) return false;
+  // Others may have other numbers of rows to gather: then their bytes say nothing.
+  if (call.kind != CollectiveKind::kAllReduce) return true;
+  int64_t bytes = 0;
+  for (const at::Tensor& value : values) bytes += static_cast<int64_t>(value.nbytes());
+  return bytes > gpu_sums_by_host_up_to_;
 }
 
 std::vector<at::Tensor> TaskGroup::run_by_gpus(CollectiveRun& mail, const CollectiveCall& call,
@@ -531,7 +477,7 @@ std::vector<at::Tensor> TaskGroup::run_as(CollectiveRun& mail, const CollectiveC
   try {
     mail.begin(cancellation);
     std::vector<at::Tensor> results =
-        mail.gpu_turn ? run_by_gpus(mail, call, values) : run_collective(call, values, sizes_, mail);
+        mail.gpu_turn ? run_by_gpus(mail, call, values) : run_collective(call, values, sizes_, machines_, mail);
     prepare_next();
     return results;
   } catch (...) {

@@ -14,6 +14,7 @@
 #include "muster/collective/all_reduce_sizes.h"
 #include "muster/collective/far_ranks.h"
 #include "muster/collective/gpu_ranks.h"
+#include "muster/collective/machines.h"
 #include "muster/runtime/worker/collectives.h"
 #include "muster/runtime/worker/worker.h"
 
@@ -31,10 +32,12 @@ struct TaskGroupOptions {
   // For one call. What a task waits for is the slowest of the others, which may be saving a checkpoint.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   bool near_memory = true;                     // between processes of one machine; the same at all of them
+  std::vector<int> machines{};                 // by rank, for those that are to be taken for several; may be left out
   GroupSockets sockets = GroupSockets::kNone;  // between the others; likewise
   // Whether the way of a sum is chosen by what each takes when the group is formed, or as usual. The same at all.
   bool measure = true;
-  MeetGpus meet_gpus{};  // of all of them, or of none
+  MeetGpus meet_gpus{};     // of all of them, or of none
+  bool gpus_alone = false;  // what is on GPUs never goes through the host, however fast that is; the same at all
 };
 
 // Tasks leave what they have for others in their own rendezvous, and the others ask for it before it is there: it
@@ -87,6 +90,9 @@ class TaskGroup : public Collectives {
   void meet_near_ranks();
   void meet_far_ranks();
   void hear_of_failures();
+  // What is faster is found out by trying. They return what was found, for the log.
+  std::string choose_near_way();
+  std::string choose_way_of_gpus();
   void leave();
   void fetch_for(int rank, int64_t edge);
   void wake_posts() const;
@@ -107,8 +113,13 @@ class TaskGroup : public Collectives {
   std::shared_ptr<Heard> heard_;                  // for wire_ and gpus_
   uint64_t abort_waiter_ = 0;                     // of the rendezvous here, for heard_
   const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
+  Machines machines_;
+  // Whether tensors of ranks that share memory go over wire_ all the same. First messages never do: they are asked for
+  // before anybody knows of what.
+  bool near_by_wire_ = false;
   AllReduceSizes sizes_;
-  std::unique_ptr<GpuRanks> gpus_;  // null: there are none, or they cannot reach each other
+  std::unique_ptr<GpuRanks> gpus_;       // null: there are none, or they cannot reach each other
+  int64_t gpu_sums_by_host_up_to_ = -1;  // bytes
 
   absl::Mutex mu_;
   SteadyCondVar gpu_turn_changed_;

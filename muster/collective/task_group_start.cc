@@ -1,14 +1,25 @@
-// How the tasks of a group find each other.
+// How the tasks of a group find each other, and out what is the best way between them.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/collective/measure_sizes_of.h"
+#include "muster/collective/near_ranks.h"
+#include "muster/collective/rows_of_all.h"
+#include "muster/collective/seconds_of_ways.h"
 #include "muster/collective/task_group.h"
+#include "muster/collective/wire_posts.h"
+#include "muster/near/near_post.h"
 
 namespace muster {
 namespace {
@@ -19,6 +30,8 @@ constexpr std::chrono::milliseconds kSayAfter{5'000};  // who is missing
 constexpr std::chrono::milliseconds kAskAgainAfter{500};
 constexpr std::chrono::milliseconds kAskPerRank{25};  // sooner in small groups: all ask all
 constexpr std::chrono::milliseconds kAskedWithin = 3 * kAskAgainAfter;
+constexpr int64_t kAborted = -1;                    // no edge of a call
+constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
 
 }  // namespace
 
@@ -45,8 +58,9 @@ void TaskGroup::await_incarnations(StartClock::time_point deadline) {
       if (incarnations_[rank] != 0) continue;
       Cancellation never;
       const auto answer = std::make_shared<std::promise<std::pair<Status, WorkerStatus>>>();
-      workers_[rank]->start_status(
-          never, [answer](const Status& status, const WorkerStatus& of_task) { answer->set_value({status, of_task}); });
+      workers_[rank]->start_status(never, [answer](const Status& status, const WorkerStatus& of_task) {
+        answer->set_value({status, of_task});
+      });
       const auto [status, of_task] = answer->get_future().get();
       if (!status.ok()) {  // nobody there, somebody else there, a name that nobody knows: the words say which
         missing.push_back(str_cat(described(rank), ": ", status.message()));
@@ -102,6 +116,149 @@ uint64_t TaskGroup::find_generation() const {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : str_cat(members, " ", count)) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return hash | 1;
+}
+
+void TaskGroup::form() {
+  sizes_ = AllReduceSizes::usual(size());
+  machines_ = {};
+  near_by_wire_ = false;
+  gpu_sums_by_host_up_to_ = -1;
+  // Of no tensors: when it has ended, all are here, and want the same.
+  run({.kind = CollectiveKind::kBarrier,
+       .purpose = str_cat("a group ", options_.measure ? "that measures" : "of usual sizes",
+                          options_.meet_gpus ? " and asks for GPUs" : "", options_.gpus_alone ? " alone" : "")},
+      {});
+  if (options_.near_memory) meet_near_ranks();
+  if (options_.sockets != GroupSockets::kNone) meet_far_ranks();
+  hear_of_failures();
+  if (options_.meet_gpus) gpus_ = options_.meet_gpus(*this);
+  {
+    absl::MutexLock lock(&mu_);
+    met_ = true;
+  }
+  const bool measures = options_.measure && size() > 1;
+  const std::string near = measures ? choose_near_way() : "";
+  const std::string measured = measures ? measure_sizes_of(*this, sizes_) : "";
+  const std::string gpus = measures ? choose_way_of_gpus() : "";
+  if (rank() != 0) return;
+  MUSTER_LOG(info) << described(rank()) << ": all " << size() << " are here; " << sizes_.to_string()
+                   << (machines_.several() ? str_cat(", inside each of ", machines_.ranks.size(), " machines first")
+                                           : "")
+                   << measured << near << (gpus_ ? "; those of GPUs go from GPU to GPU" : "") << gpus;
+}
+
+std::string TaskGroup::choose_near_way() {
+  if (!machines_.shared() || options_.sockets == GroupSockets::kNone) return "";
+  constexpr int64_t kBytes = 1 << 20;
+  constexpr int kTimes = 4;
+  bool connected = true, any_far = false;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == options_.rank) continue;
+    any_far = any_far || posts_[rank] == nullptr;
+    connected = connected && (posts_[rank] == nullptr || (wire_ && wire_->has(rank)));
+  }
+  const at::Tensor all = run({.reduction = Reduction::kMin, .purpose = "who may try connections"},
+                             {at::full({1}, connected ? 1 : 0, at::kLong)})[0];
+  std::string found;
+  if (all.item<int64_t>() != 0) {
+    sizes_ = AllReduceSizes::always(AllReduceWay::kInParts);
+    const at::Tensor values = at::zeros({kBytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
+    const std::vector<double> seconds =
+        seconds_of_ways(*this, values, kTimes, 2, [&](size_t way) { near_by_wire_ = way == 1; });
+    near_by_wire_ = fastest_of(seconds) == 1;
+    sizes_ = AllReduceSizes::usual(size());
+    found = str_cat("; processes of one machine use ", near_by_wire_ ? "TCP" : "the memory between them", " (",
+                    std::llround(seconds[0] * 1e6), " us for ", kBytes >> 20, " MiB over memory, ",
+                    std::llround(seconds[1] * 1e6), " us over TCP)");
+  }
+  // A wire that nobody needs costs those that wait for letters a look at it.
+  if (wire_ && !near_by_wire_ && !any_far) {
+    leave();
+    hear_of_failures();
+  }
+  return found;
+}
+
+std::string TaskGroup::choose_way_of_gpus() {
+  if (!gpus_ || options_.gpus_alone) return "";
+  constexpr std::array<int64_t, 3> kTriedBytes{int64_t{8} << 10, int64_t{128} << 10, int64_t{2} << 20};
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  constexpr int kTimes = 4;
+  int64_t up_to = -1;
+  std::string found;
+  for (const int64_t bytes : kTriedBytes) {
+    const std::vector<double> seconds = seconds_of_ways(
+        *this, gpus_->zeros(bytes), kTimes, 2, [&](size_t way) { gpu_sums_by_host_up_to_ = way == 1 ? kAll : -1; });
+    found = str_cat(" (", std::llround(seconds[0] * 1e6), " us for ", bytes >> 10, " KiB, ",
+                    std::llround(seconds[1] * 1e6), " us through the host)");
+    if (fastest_of(seconds) == 0) break;
+    up_to = bytes == kTriedBytes.back() ? kAll : bytes;
+  }
+  gpu_sums_by_host_up_to_ = up_to;
+  if (up_to == kAll) return str_cat(", but all sums through the host", found);
+  return up_to < 0 ? found : str_cat(", sums of up to ", up_to >> 10, " KiB through the host", found);
+}
+
+void TaskGroup::meet_near_ranks() {
+  std::vector<bool> wanted(posts_.size(), true);
+  for (size_t rank = 0; rank < options_.machines.size(); ++rank) {
+    wanted[rank] = options_.machines[rank] == options_.machines[static_cast<size_t>(options_.rank)];
+  }
+  std::vector<std::shared_ptr<NearPost>> posts = muster::meet_near_ranks(*this, wanted, generation_);
+  const auto near = static_cast<size_t>(size()) - std::count(posts.begin(), posts.end(), nullptr) + 1;
+  // Those that compute in step wait at the same time: who has a core for itself need not sleep.
+  const bool cores_are_free = std::thread::hardware_concurrency() >= 2 * near;
+  posts_ = std::move(posts);
+  for (int rank = 0; rank < size(); ++rank) {
+    NearPost* post = posts_[rank].get();
+    if (post == nullptr) continue;
+    post->open([=, this](int64_t edge) { fetch_for(rank, edge); },
+               cores_are_free ? kLookOut : std::chrono::microseconds(0));
+  }
+  at::Tensor own = at::zeros({size()}, at::kByte);
+  for (int rank = 0; rank < size(); ++rank) own[rank] = posts_[rank] ? 1 : 0;
+  machines_ = Machines::of(rows_of_all(*this, own, "who shares memory with whom"));
+}
+
+void TaskGroup::meet_far_ranks() {
+  const bool tries_near = options_.measure && machines_.shared();
+  std::vector<bool> wanted(posts_.size());
+  std::vector<std::string> addresses = options_.addresses;
+  for (int rank = 0; rank < size(); ++rank) {
+    wanted[rank] = rank != options_.rank && (posts_[rank] == nullptr || tries_near);
+    if (posts_[rank]) addresses[rank] = "127.0.0.1:0";  // whatever the others call it
+  }
+  std::vector<Descriptor> sockets = muster::meet_far_ranks(*this, addresses, wanted, options_.sockets);
+  for (int rank = 0; rank < options_.rank; ++rank) {
+    if (sockets[rank] || posts_[rank]) continue;
+    MUSTER_LOG(info) << described(rank)
+                     << " cannot be reached at a port of its own; what it sums travels over its server";
+  }
+  if (std::none_of(sockets.begin(), sockets.end(), [](const Descriptor& socket) { return bool(socket); })) return;
+  const bool cores_are_free = std::thread::hardware_concurrency() >= 4;
+  wire_ = std::make_shared<WirePosts>(std::move(sockets), cores_are_free ? kLookOut : std::chrono::microseconds(0));
+}
+
+void TaskGroup::hear_of_failures() {
+  // Who waits for a wire or a GPU asks the rendezvous for nothing, but whoever fails says so there.
+  heard_ = std::make_shared<Heard>();
+  abort_waiter_ =
+      here_.receive(generation_, kAborted, [wire = wire_, heard = heard_](const Status& status, const at::Tensor&) {
+        if (status.ok()) return;
+        {
+          absl::MutexLock lock(&heard->mu);
+          heard->failure = status;
+        }
+        if (wire) wire->hear(status);
+      });
+}
+
+void TaskGroup::leave() {
+  if (heard_) {
+    here_.give_up(generation_, kAborted, abort_waiter_, Status(StatusCode::kCancelled, "the group has ended"));
+  }
+  heard_.reset();
+  wire_.reset();
 }
 
 }  // namespace muster

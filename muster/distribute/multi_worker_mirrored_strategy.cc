@@ -48,6 +48,7 @@ class Membership {
     if (group.measure) {
       group.meet_gpus = meet_by_nccl({.device = local_worker().devices().device(devices[0]),
                                       .required = implementation == CommunicationImplementation::kNccl});
+      group.gpus_alone = implementation == CommunicationImplementation::kNccl;
     }
     for (const char* job : {"chief", "worker"}) {
       if (!cluster_.contains(job)) continue;
