@@ -496,6 +496,15 @@ class Faults(OfJobs):
         weights = self.trained_together(*flags)
         self.assert_close(weights, self.trained_alone("--optimizer", "adam", "--steps", "40"))
 
+    def test_what_each_replica_has_for_itself_is_saved_as_what_all_have_together(self):
+        flags = ("--counts", "yes", "--checkpoints", self.directory / "checkpoints")
+        two = ("--devices", "/device:CPU:0,/device:CPU:1")
+        for step in range(3):
+            with Job(*flags, *two) as job:
+                job.expect_success()
+                for worker in job.workers.values():
+                    self.assertIn(f"restored {step}\n", worker.output())
+
     def test_a_worker_that_stays_goes_on_with_the_one_that_comes_back(self):
         path = self.directory / "weights"
         with Job("--again", "yes", "--optimizer", "adam", "--steps", "600", "--save-every", "50",

@@ -21,16 +21,22 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
   Write begin_save(const Only& only) const override {
     ChosenVariables chosen(only);
     std::vector<StoredVariable> stored;
-    Cells cells;
+    std::vector<std::shared_ptr<Variable::State>> states;
     for (const auto& state : Variable::State::all_here()) {
       const auto whole = state->copy_of.lock();
       if (whole && whole->copies[0].state() != state) continue;
       StoredVariable one = stored_as(*state);
       if (!chosen.take(one)) continue;
-      cells.push_back(whole && whole->is_put_together() ? put_together(*state, whole) : state->cell);
+      if (whole) check_has_one_value(*whole);
+      states.push_back(state);
       stored.push_back(std::move(one));
     }
     chosen.check_all_taken();
+    Cells cells;  // after all checks: what is put together here, other workers put together with this one
+    for (const auto& state : states) {
+      const auto whole = state->copy_of.lock();
+      cells.push_back(whole && whole->is_put_together() ? put_together(*state, whole) : state->cell);
+    }
     return [stored = std::move(stored), cells = std::move(cells)](const std::string& directory,
                                                                   const SaveOptions& options) {
       return save_variables(cells, local_worker().devices().task(), directory, stored, options);
@@ -91,6 +97,15 @@ class VariablesHere : public SavedVariables, public VariableFiller, public std::
             .device = canonical_device(state.options.device, local_worker().devices().default_name()),
             .whole = whole ? whole->options.name : state.options.name,
             .whole_sizes = state.spec.sizes};
+  }
+
+  static void check_has_one_value(const Variable::State& whole) {
+    if (!whole.is_put_together() || whole.options.aggregation != Aggregation::kNone) return;
+    throw invalid_argument("variable \"", whole.options.name, "\" cannot be saved: each of ",
+                           whole.copies.size() * static_cast<size_t>(whole.across.size),
+                           " replicas has its own (Synchronization::kOnRead), and nothing says what they are together; "
+                           "expected VariableOptions::aggregation to be kSum, kMean or kOnlyFirstReplica, or "
+                           "CheckpointsOptions::objects without it");
   }
 
   // What is saved of a variable of which each replica has a value of its own.

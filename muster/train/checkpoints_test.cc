@@ -488,6 +488,32 @@ TEST(CheckpointsHere, KeepWhatReplicasHaveTogether) {
   }
 }
 
+TEST(CheckpointsHere, NameWhatHasNoValueThatAllReplicasHaveTogether) {
+  const std::string directory = ::testing::TempDir() + "/checkpoints_of_nothing_together";
+  std::filesystem::remove_all(directory);
+  const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
+  const auto sum = strategy.make<Variable>(
+      torch::ones({2}),
+      VariableOptions{.name = "sum", .aggregation = Aggregation::kSum, .synchronization = Synchronization::kOnRead});
+  const Variable w = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "w"});
+  {
+    const auto none = strategy.make<Variable>(
+        torch::zeros({2}), VariableOptions{.name = "none", .synchronization = Synchronization::kOnRead});
+    Checkpoints checkpoints(strategy, {.directory = directory});
+
+    const Status refused = caught([&] { checkpoints.save(1); });
+    Checkpoints(strategy, {.directory = directory + "_chosen", .objects = {{"sum", sum}}}).save(1);
+
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(),
+                testing::AllOf(testing::HasSubstr("variable \"none\" cannot be saved: each of 2 replicas has its own"),
+                               testing::HasSubstr("VariableOptions::aggregation"),
+                               testing::HasSubstr("CheckpointsOptions::objects")));
+    EXPECT_FALSE(checkpoints.newest());
+  }
+  Checkpoints(strategy, {.directory = directory}).save(1);  // "w" has none either, and one value
+}
+
 TEST(CheckpointsHere, NameWhatIsMissingAndWhatIsTooMuchByTheSameRule) {
   const std::string directory = ::testing::TempDir() + "/checkpoints_by_one_rule";
   std::filesystem::remove_all(directory);

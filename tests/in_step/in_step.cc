@@ -9,6 +9,7 @@
 //   in_step --rounds N [--communication auto|ring]
 //   in_step --variables-of MB
 //   in_step --fit EPOCHS --checkpoints DIRECTORY
+//   in_step --counts yes --checkpoints DIRECTORY
 //   in_step --export FILE [--accumulate N]
 //   in_step --linear-models yes     prints what the models of fit/test_linear_models.h have learned
 //   in_step --metrics yes           prints the numbers of those of fit/test_metric_tasks.h, and where fit() has ended
@@ -235,6 +236,51 @@ void differ(const muster::Strategy& strategy, bool second, const std::string& wh
   }
 }
 
+// One step of variables of which each replica has its own, and a checkpoint of what they are together; it goes on after
+// the last one, if there is one.
+int count_once(const muster::Strategy& strategy, int index, const std::string& directory) {
+  const auto made = [&](const char* name, muster::Aggregation aggregation) {
+    return strategy.make<muster::Variable>(
+        torch::zeros({2}),
+        muster::VariableOptions{
+            .name = name, .aggregation = aggregation, .synchronization = muster::Synchronization::kOnRead});
+  };
+  auto sum = made("sum", muster::Aggregation::kSum), mean = made("mean", muster::Aggregation::kMean),
+       first = made("first", muster::Aggregation::kOnlyFirstReplica);
+  const auto replicas = static_cast<float>(strategy.num_replicas_in_sync());
+  const auto expect_after = [&](int64_t steps) {
+    const auto is = [&](const muster::Variable& variable, float expected) {
+      expect(variable.value().equal(torch::full({2}, expected)),
+             muster::str_cat(variable.name(), " after ", steps, " steps: ", variable.value()[0].item<float>()));
+    };
+    is(sum, static_cast<float>(steps) * replicas * (replicas + 1) / 2);
+    is(mean, static_cast<float>(steps) * (replicas + 1) / 2);
+    if (index == 0) is(first, static_cast<float>(steps));
+  };
+  muster::Checkpoints checkpoints(strategy, {.directory = directory});
+  const int64_t done = checkpoints.restore().value_or(0);
+  std::cout << "restored " << done << std::endl;
+  expect(first.value().equal(torch::full({2}, static_cast<float>(done))), "all have what the first one had");
+  for (const muster::Variable& copy : mean.copies()) expect(copy.value().equal(mean.value()), "all have the mean");
+  expect_after(done);
+
+  strategy.run(muster::function([&] {
+    for (muster::Variable* each : {&sum, &mean, &first}) {
+      each->assign_add(torch::full({2}, static_cast<float>(muster::replica_id() + 1)));
+    }
+  }));
+  expect_after(done + 1);
+  checkpoints.finish_restore();  // what is made from now on has no values there
+  {
+    const auto none = made("none", muster::Aggregation::kNone);
+    expect(fails([&] { checkpoints.save(done + 1); }), "what is nothing together is not saved");
+    // It is in nobody's way who saves something else.
+    muster::Checkpoints(strategy, {.directory = directory + "-chosen", .objects = {{"sum", sum}}}).save(done + 1);
+  }
+  checkpoints.save(done + 1);
+  return 0;
+}
+
 // Steps that sum up something else in each kind, to the second of which one worker does not come.
 int stay_away(const muster::Strategy& strategy, bool second, const std::string& kind) {
   std::vector<muster::Variable> tables;
@@ -363,6 +409,7 @@ int run(std::map<std::string, std::string>& flags) {
   if (const int epochs = std::stoi(flags["--fit"]); epochs > 0) {
     return fit_with_backup(strategy, epochs, flags["--checkpoints"]);
   }
+  if (!flags["--counts"].empty()) return count_once(strategy, index, flags["--checkpoints"]);
   if (!flags["--export"].empty()) return fit_and_export(strategy, index, flags);
   if (const int64_t megabytes = std::stoll(flags["--variables-of"]); megabytes > 0) {
     return make_variables(strategy, megabytes);
@@ -478,6 +525,7 @@ int main(int argc, char** argv) {
                                            {"--export", ""},
                                            {"--linear-models", ""},
                                            {"--metrics", ""},
+                                           {"--counts", ""},
                                            {"--accumulate", "1"},
                                            {"--again", ""}};
   for (int i = 1; i + 1 < argc; i += 2) flags.at(argv[i]) = argv[i + 1];
