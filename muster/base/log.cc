@@ -104,7 +104,8 @@ bool enabled(LogLevel level) {
 std::string format(const LogLine& line, std::string_view time, bool colour) {
   static constexpr const char* kColours[] = {"\033[90m", "\033[32m", "\033[33m", "\033[31m"};
   const std::string letter(1, letter_of(line.level));
-  return str_cat(colour ? str_cat(kColours[number_of(line.level)], letter, "\033[0m") : letter, " ", time, " ", line.text);
+  return str_cat(colour ? str_cat(kColours[number_of(line.level)], letter, "\033[0m") : letter, " ", time, " ",
+                 line.text);
 }
 
 int threshold(const char* setting) {

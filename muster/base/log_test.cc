@@ -21,8 +21,9 @@ TEST(LogCapture, CollectsLinesWithTheirLevel) {
   MUSTER_LOG(warning) << "slow";
   MUSTER_LOG(error) << "lost";
 
-  EXPECT_THAT(capture.lines(), ElementsAre(LogLine{LogLevel::kDebug, "looked"}, LogLine{LogLevel::kInfo, "joined 3 tasks"},
-                                           LogLine{LogLevel::kWarning, "slow"}, LogLine{LogLevel::kError, "lost"}));
+  EXPECT_THAT(capture.lines(),
+              ElementsAre(LogLine{LogLevel::kDebug, "looked"}, LogLine{LogLevel::kInfo, "joined 3 tasks"},
+                          LogLine{LogLevel::kWarning, "slow"}, LogLine{LogLevel::kError, "lost"}));
   EXPECT_TRUE(capture.contains("3 tasks"));
   EXPECT_FALSE(capture.contains("4 tasks"));
 }

@@ -58,9 +58,8 @@ void TaskGroup::await_incarnations(StartClock::time_point deadline) {
       if (incarnations_[rank] != 0) continue;
       Cancellation never;
       const auto answer = std::make_shared<std::promise<std::pair<Status, WorkerStatus>>>();
-      workers_[rank]->start_status(never, [answer](const Status& status, const WorkerStatus& of_task) {
-        answer->set_value({status, of_task});
-      });
+      workers_[rank]->start_status(
+          never, [answer](const Status& status, const WorkerStatus& of_task) { answer->set_value({status, of_task}); });
       const auto [status, of_task] = answer->get_future().get();
       if (!status.ok()) {  // nobody there, somebody else there, a name that nobody knows: the words say which
         missing.push_back(str_cat(described(rank), ": ", status.message()));

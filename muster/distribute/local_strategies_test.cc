@@ -217,9 +217,7 @@ TEST(LocalStrategies, RefuseDevicesThatAreNotThereOrThereTwice) {
 }
 
 TEST(LocalStrategies, SayHowThereWouldBeTheCpuDeviceThatIsMissing) {
-  EXPECT_THAT(caught([] {
-                MirroredStrategy({"/device:CPU:0", "/device:CPU:9"});
-              }).message(),
+  EXPECT_THAT(caught([] { MirroredStrategy({"/device:CPU:0", "/device:CPU:9"}); }).message(),
               AllOf(HasSubstr("CPU:3"), HasSubstr("muster::set_local_options({.devices = {.cpus = n}})")));
   EXPECT_THAT(caught([] { OneDeviceStrategy("/device:GPU:9"); }).message(),
               AllOf(HasSubstr("does not exist"), Not(HasSubstr("set_local_options"))));

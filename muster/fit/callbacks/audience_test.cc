@@ -140,9 +140,10 @@ TEST_F(TheAudience, AddsNumbersBesideThoseThatWereMeasured) {
   EXPECT_THAT(testing_support::error_of([&] { added({adds, Overwrites()}, 3); }),
               AllOf(HasSubstr("add_logs() of muster::audience_test::"),
                     HasSubstr("Overwrites has overwritten \"loss\", which fit has measured")));
-  EXPECT_EQ(testing_support::error_of([&] { added({removes}, 3); }),
-            "fit: add_logs() of muster::LambdaCallback has removed \"loss\", which fit has measured; expected a name of "
-            "its own");
+  EXPECT_EQ(
+      testing_support::error_of([&] { added({removes}, 3); }),
+      "fit: add_logs() of muster::LambdaCallback has removed \"loss\", which fit has measured; expected a name of "
+      "its own");
 }
 
 TEST_F(TheAudience, EndsItsValidationThoughItFails) {

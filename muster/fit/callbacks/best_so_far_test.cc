@@ -54,7 +54,8 @@ TEST(BestSoFar, ANumberThatEndsInLossIsBetterIfSmaller) {
 }
 
 TEST(BestSoFar, KnowsFromTheNameWhichNumbersAreBetter) {
-  for (const char* name : {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k", "acc", "val_acc"}) {
+  for (const char* name :
+       {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k", "acc", "val_acc"}) {
     EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(2, 1)) << name;
   }
   for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2", "accent"}) {

@@ -71,8 +71,7 @@ void Executor::Run::await_calls() {
   if (calls_ == 0) return;
   const Waiting waiting;
   const AddTime waited(peers_time());
-  calls_mu_.Await(absl::Condition(
-      +[](int* calls) { return *calls == 0; }, &calls_));
+  calls_mu_.Await(absl::Condition(+[](int* calls) { return *calls == 0; }, &calls_));
 }
 
 void Executor::Run::leave_if_failed() {

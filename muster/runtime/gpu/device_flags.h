@@ -63,8 +63,8 @@ class DeviceFlags {
 
   static constexpr int64_t kMost = 256;  // more share the last one
   const at::Device device_;
-  const at::Tensor found_;    // on the device, by number of `what_`; stays set
-  at::Tensor arrived_;        // the same, in memory that the device writes to
+  const at::Tensor found_;  // on the device, by number of `what_`; stays set
+  at::Tensor arrived_;      // the same, in memory that the device writes to
   std::vector<std::string> what_;
   std::vector<Seen> seen_;
   std::vector<at::Tensor> given_;

@@ -10,8 +10,8 @@
 #include "muster/base/status.h"
 
 #ifdef MUSTER_CUDA_GRAPHS
-#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -233,9 +233,7 @@ TEST(RowOps, RefusesOperandsThatDoNotFit) {
   EXPECT_THROW(rows::scatter_(table, ids_of({-1}), gradient, "max"), Error);
   for (const at::Tensor& wrong : {torch::zeros({1, 3}), torch::zeros({2}), torch::zeros({1, 2}, torch::kDouble),
                                   torch::zeros({2, 2}).t(), torch::zeros({})}) {
-    EXPECT_THAT(refusal_of([&] {
-                  rows::expand(places, {torch::zeros({1, 2}), wrong});
-                }),
+    EXPECT_THAT(refusal_of([&] { rows::expand(places, {torch::zeros({1, 2}), wrong}); }),
                 HasSubstr("one shape and type"));
   }
   EXPECT_THAT(refusal_of([&] { rows::expand(places.to(torch::kLong), {gradient}); }), HasSubstr("int32[n]"));

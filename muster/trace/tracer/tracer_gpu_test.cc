@@ -127,8 +127,7 @@ TEST_F(Gpu, SurvivesAnIndexThatIsOutOfRange) {
 TEST_F(Gpu, RunsALoopWhoseBodyUsesItsIndex) {
   LocalWorker worker{LocalWorkerOptions{}};
   auto sum = function([](const at::Tensor& start) {
-    return repeat(
-        5, [](const at::Tensor& trip, const at::Tensor& total) { return total + trip; }, start);
+    return repeat(5, [](const at::Tensor& trip, const at::Tensor& total) { return total + trip; }, start);
   });
   const ProgramHandle handle = worker.register_program(sum.program(torch::zeros({}, torch::kLong)));
 
