@@ -18,7 +18,6 @@ class ReductionByMachine {
   ReductionByMachine(const CollectiveCall& call, const std::vector<Pack>& packs, const Machines& machines, Mail& mail)
       : call_(call),
         mail_(mail),
-        machines_(machines),
         machine_(machines.of_rank[mail.rank()]),
         inside_(machines.ranks[machine_]),
         count_(static_cast<int>(machines.ranks.size())),
@@ -31,6 +30,7 @@ class ReductionByMachine {
     // What the ranks of a machine give each other is a whole lane.
     parts_ = cut(given_, lanes_ * count_, kChunkBytes / count_);
     partial_.resize(parts_.size());
+    for (int machine = 0; leads() && machine < count_; ++machine) peers_.push_back(machines.ranks[machine][lane_]);
     for (Part& part : parts_) ask(part);
   }
 
@@ -53,7 +53,6 @@ class ReductionByMachine {
 
  private:
   bool leads() const { return lane_ < lanes_; }
-  int peer(int machine) const { return machines_.ranks[machine][lane_]; }  // who leads the same lane there
   at::Tensor lane_of(const std::vector<at::Tensor>& flats, const Part& part, int lane) const {
     return part.pieces(flats, int64_t{lane} * count_, count_);
   }
@@ -76,8 +75,8 @@ class ReductionByMachine {
     }
     for (int machine = 0; machine < count_; ++machine) {
       if (machine == machine_) continue;
-      part.to_sum[peer(machine)] = mail_.ask(peer(machine), part_to_sum(part.number));
-      part.summed[peer(machine)] = mail_.ask(peer(machine), part_summed(part.number), share_of(part, machine));
+      part.to_sum[peers_[machine]] = mail_.ask(peers_[machine], part_to_sum(part.number));
+      part.summed[peers_[machine]] = mail_.ask(peers_[machine], part_summed(part.number), share_of(part, machine));
     }
   }
   // Without a copy: the sums that this call waits for are made of all of it.
@@ -99,8 +98,8 @@ class ReductionByMachine {
     for (int machine = 0; machine < count_; ++machine) {
       if (machine == machine_) continue;
       const at::Tensor share = slice_of(partial, machine * part.piece, part.piece);
-      if (!mail_.send(peer(machine), part_to_sum(part.number), share)) {
-        mail_.leave(peer(machine), part_to_sum(part.number), share);
+      if (!mail_.send(peers_[machine], part_to_sum(part.number), share)) {
+        mail_.leave(peers_[machine], part_to_sum(part.number), share);
       }
     }
   }
@@ -108,22 +107,18 @@ class ReductionByMachine {
     std::vector<at::Tensor> by_machine;
     for (int machine = 0; machine < count_; ++machine) {
       by_machine.push_back(machine == machine_ ? slice_of(partial, machine * part.piece, part.piece)
-                                               : mail_.wait(part.to_sum[peer(machine)]));
+                                               : mail_.wait(part.to_sum[peers_[machine]]));
     }
     at::Tensor sum = share_of(part, machine_);
     reduce_into(sum, call_.reduction, by_machine);
-    for (int machine = 0; machine < count_; ++machine) {
-      if (machine != machine_) give_away(peer(machine), part, sum);
-    }
+    give_away(peers_, part, sum);
     partial.reset();
   }
   void share_inside(const Part& part) {
     for (int machine = 0; machine < count_; ++machine) {
-      if (machine != machine_) put(mail_.wait(part.summed[peer(machine)]), share_of(part, machine));
+      if (machine != machine_) put(mail_.wait(part.summed[peers_[machine]]), share_of(part, machine));
     }
-    for (const int rank : inside_) {
-      if (rank != mail_.rank()) give_away(rank, part, lane_of(made_, part, lane_));
-    }
+    give_away(inside_, part, lane_of(made_, part, lane_));
   }
   void take_lanes(const Part& part) {
     for (int lane = 0; lane < lanes_; ++lane) {
@@ -131,9 +126,14 @@ class ReductionByMachine {
     }
   }
 
-  // The caller may write to the result soon.
-  void give_away(int to, const Part& part, const at::Tensor& sum) {
-    if (!mail_.send(to, part_summed(part.number), sum)) mail_.leave(to, part_summed(part.number), sum.clone());
+  // To all of them but this one. The caller may write to the result soon.
+  void give_away(const std::vector<int>& to, const Part& part, const at::Tensor& sum) {
+    at::Tensor kept;
+    for (const int rank : to) {
+      if (rank == mail_.rank() || mail_.send(rank, part_summed(part.number), sum)) continue;
+      if (!kept.defined()) kept = sum.clone();
+      mail_.leave(rank, part_summed(part.number), kept);
+    }
   }
   static void put(const at::Tensor& sum, at::Tensor place) {
     if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
@@ -141,11 +141,11 @@ class ReductionByMachine {
 
   const CollectiveCall& call_;
   Mail& mail_;
-  const Machines& machines_;
   const int machine_;
   const std::vector<int>& inside_;        // the ranks of this machine
   const int count_;                       // of machines
   const int lanes_, lane_;                // lane_: of this rank, if there are so many
+  std::vector<int> peers_;                // who leads the same lane, by machine; none if this rank leads none
   std::vector<at::Tensor> given_, made_;  // by pack
   std::vector<Part> parts_;
   std::vector<at::Tensor> partial_;  // by part: this machine's sum of this rank's lane, until it is part of that of all

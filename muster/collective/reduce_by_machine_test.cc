@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -18,8 +19,10 @@ namespace {
 // What all ranks have sent each other, and how much of it went from machine to machine.
 class Post {
  public:
-  explicit Post(Machines machines) : machines_(std::move(machines)), bytes_(machines_.ranks.size()) {}
+  explicit Post(Machines machines, bool has_room = true)
+      : has_room(has_room), machines_(std::move(machines)), bytes_(machines_.ranks.size()) {}
 
+  const bool has_room;  // false: all messages are left
   const Machines& machines() const { return machines_; }
   int size() const { return static_cast<int>(machines_.of_rank.size()); }
   void put(int from, int to, int64_t what, const at::Tensor& tensor) {
@@ -29,6 +32,17 @@ class Post {
       bytes_[static_cast<size_t>(machine(from))] += static_cast<int64_t>(tensor.nbytes());
     }
     EXPECT_TRUE(letters_.emplace(std::tuple(from, to, what), tensor.clone()).second) << "sent twice";
+  }
+  void leave(int from, int64_t what, at::Tensor tensor) {
+    absl::MutexLock lock(&mu_);
+    left_[{from, what}].push_back(std::move(tensor));
+  }
+  // The tensors that a rank has left under a number, one of each memory.
+  size_t copies_left(int from, int64_t what) {
+    absl::MutexLock lock(&mu_);
+    std::set<const void*> memory;
+    for (const at::Tensor& tensor : left_[{from, what}]) memory.insert(tensor.const_data_ptr());
+    return memory.size();
   }
   at::Tensor take(int from, int to, int64_t what) {
     absl::MutexLock lock(&mu_);
@@ -52,6 +66,7 @@ class Post {
   const Machines machines_;
   absl::Mutex mu_;
   std::map<std::tuple<int, int, int64_t>, at::Tensor> letters_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int, int64_t>, std::vector<at::Tensor>> left_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> bytes_ ABSL_GUARDED_BY(mu_);  // that each machine has sent to others
 };
 
@@ -62,13 +77,16 @@ class RankOfPost : public Mail {
   }
   int rank() const override { return rank_; }
   int size() const override { return post_.size(); }
-  // Every other message is left, as where there is no room for it.
+  // Every other message is left, as where there is room for some.
   bool send(int to, int64_t what, const at::Tensor& tensor) override {
-    if (what != kFirstMessage && ++sent_ % 2 == 0) return false;
+    if (what != kFirstMessage && (!post_.has_room || ++sent_ % 2 == 0)) return false;
     post_.put(rank_, to, what, tensor);
     return true;
   }
-  void leave(int to, int64_t what, at::Tensor tensor) override { post_.put(rank_, to, what, tensor); }
+  void leave(int to, int64_t what, at::Tensor tensor) override {
+    post_.put(rank_, to, what, tensor);
+    post_.leave(rank_, what, std::move(tensor));
+  }
   size_t ask(int from, int64_t what, at::Tensor) override {
     questions_.emplace_back(from, what);
     return questions_.size() - 1;
@@ -181,6 +199,30 @@ TEST(ReduceByMachine, RoundsHalfPrecisionOnceAtTheEnd) {
     EXPECT_EQ(of_rank[0].scalar_type(), at::kBFloat16);
     EXPECT_TRUE(of_rank[0].to(at::kFloat).equal(torch::full({9}, 260.0F)));  // of 259, to the next even one
   }
+}
+
+TEST(ReduceByMachine, SendsHalfPrecisionAsItIsWhereNothingIsToBeRounded) {
+  Post post(machines_of({0, 1, 1}));
+  constexpr int64_t kCount = 1'000;
+
+  const auto sums = sums_of(post, {}, AllReduceWay::kInParts, [](int rank) {
+    return std::vector{torch::full({kCount}, rank == 0 ? 256.0 : 1.0, torch::kBFloat16)};
+  });
+
+  for (const auto& of_rank : sums) EXPECT_TRUE(of_rank[0].to(at::kFloat).equal(torch::full({kCount}, 258.0F)));
+  EXPECT_THAT(post.bytes(), testing::ElementsAre(kCount / 2 * 2 + kCount / 2 * 2, kCount / 2 * 4 + kCount / 2 * 2));
+}
+
+TEST(ReduceByMachine, CopiesASumOnceForAllThatFetchIt) {
+  Post post(machines_of({0, 0, 0, 1, 2}), /*has_room=*/false);
+
+  const auto sums =
+      sums_of(post, {}, AllReduceWay::kInParts, [](int rank) { return std::vector{torch::full({900}, rank)}; });
+
+  for (const auto& of_rank : sums) EXPECT_TRUE(of_rank[0].equal(torch::full({900}, 10)));
+  EXPECT_EQ(post.copies_left(0, part_summed(0)), 2u) << "its share for the other machines, and all for its own";
+  EXPECT_EQ(post.copies_left(3, part_summed(0)), 1u);
+  EXPECT_EQ(post.copies_left(1, part_summed(0)), 0u) << "it leads nothing";
 }
 
 TEST(ReduceByMachine, FindsTheMostOfSeveralTensorsAtOnce) {

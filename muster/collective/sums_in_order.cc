@@ -37,9 +37,9 @@ at::Tensor reduced(Reduction how, const std::vector<at::Tensor>& by_rank) {
 }
 
 at::Tensor reduced_inside(Reduction how, const std::vector<at::Tensor>& by_rank) {
+  if (by_rank.size() == 1) return by_rank[0];
   const bool rounds_later = how == Reduction::kSum && sums_in_float(by_rank[0].scalar_type());
   const at::ScalarType type = rounds_later ? at::kFloat : by_rank[0].scalar_type();
-  if (by_rank.size() == 1) return by_rank[0].to(type);
   at::Tensor all = at::empty(by_rank[0].sizes(), by_rank[0].options().dtype(type));
   reduce_into(all, how, by_rank);
   return all;
