@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace muster {
@@ -40,7 +41,8 @@ struct Part {
 
   // So many of its pieces, after each other. The last ones may have fewer elements, or none.
   at::Tensor pieces(const std::vector<at::Tensor>& flats, int64_t from, int64_t count) const {
-    return slice_of(flats[pack].narrow(0, first, end - first), from * piece, count * piece);
+    const int64_t begin = std::min(first + from * piece, end);
+    return flats[pack].narrow(0, begin, std::min(count * piece, end - begin));
   }
 };
 
