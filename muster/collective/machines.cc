@@ -7,7 +7,9 @@ namespace muster {
 
 Machines Machines::of(const at::Tensor& near) {
   const int size = static_cast<int>(near.size(0));
-  const auto together = [&](int a, int b) { return a == b || near[a][b].item<int64_t>() != 0; };
+  const at::Tensor rows = near.to(at::kBool).contiguous();
+  const bool* shares = rows.const_data_ptr<bool>();
+  const auto together = [&](int a, int b) { return a == b || shares[int64_t{a} * size + b]; };
   Machines made;
   for (int rank = 0; rank < size; ++rank) {
     int first = 0;
