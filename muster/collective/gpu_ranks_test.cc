@@ -1,5 +1,7 @@
 #include "muster/collective/gpu_ranks.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -155,6 +157,30 @@ TEST_F(GpusOfAGroup, AreAskedForAllIfTheyAreToDoItAlone) {
   });
 
   for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
+}
+
+TEST(GroupsWithoutGpus, SumThroughTheHostWhatAStreamIsStillMaking) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  Tasks tasks;
+  tasks.start_tasks(1);
+  const auto group = tasks.join(Tasks::of_rank(0, 1));
+  const at::Device device(at::kCUDA, 0);
+  const c10::StreamGuard on_its_own(c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(device));
+  at::Tensor late = torch::ones({4'096, 4'096}, device), given = torch::zeros({1'000}, device);
+  for (int i = 0; i < 20; ++i) late = late.mm(late).clamp(-1, 1);
+  given.add_(late.select(0, 0).narrow(0, 0, 1'000));
+
+  at::Tensor sum;
+  std::latch over(1);
+  group->start({}, {given}, nullptr, [&](const Status& status, const std::vector<at::Tensor>& sums) {
+    EXPECT_TRUE(status.ok()) << status;
+    if (status.ok()) sum = sums[0];
+    over.count_down();
+  });
+  over.wait();
+
+  ASSERT_TRUE(sum.defined());
+  EXPECT_TRUE(sum.cpu().equal(torch::ones({1'000})));
 }
 
 TEST_F(GpusOfAGroup, SumNothingThatRanksDisagreeOn) {

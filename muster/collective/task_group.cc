@@ -506,8 +506,13 @@ void TaskGroup::start(const CollectiveCall& call, std::vector<at::Tensor> values
     if (!nobody_else_sees(value, false)) value = value.clone();
   }
   const bool gpus = by_gpus(call, values);
-  std::optional<c10::Stream> stream;  // what the values come from, and what the results are for
-  if (gpus) stream = c10::impl::VirtualGuardImpl(values[0].device().type()).getStream(values[0].device());
+  // What the values come from, and what the results are for, be it that the host sums them.
+  std::optional<c10::Stream> stream;
+  const auto on_gpu =
+      std::find_if(values.begin(), values.end(), [](const at::Tensor& value) { return !value.is_cpu(); });
+  if (on_gpu != values.end()) {
+    stream = c10::impl::VirtualGuardImpl(on_gpu->device().type()).getStream(on_gpu->device());
+  }
   pool_.submit(
       [this, mail = next_call(gpus), call, values = std::move(values), stream, cancellation, done = std::move(done)] {
         const c10::OptionalStreamGuard on(stream);
