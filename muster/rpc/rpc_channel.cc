@@ -257,6 +257,7 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
     const bool back =
         (waits || attempt < attempts) && wait_until_connected(patience, waits_since, options.cancellation);
     if (!back && !waits) {
+      if (attempts <= 1) connect_again_soon();
       if (answered || attempt > attempts) throw Error(why);
       if (!wire_.renew()) throw Error(refusal_or(why));
     }
@@ -350,6 +351,11 @@ bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::opt
         state, grpc_time(state == GRPC_CHANNEL_TRANSIENT_FAILURE ? std::min(look, try_at) : look));
   }
   return false;
+}
+
+void RpcChannel::Core::connect_again_soon() const {
+  if (wire_.channel().GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_TRANSIENT_FAILURE) return;
+  grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
 }
 
 RpcFaults::Fate RpcChannel::Core::fate_of(const std::string& method, const grpc::ByteBuffer& message,

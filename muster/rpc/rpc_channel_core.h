@@ -63,6 +63,8 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   // unless it is waited for.
   bool wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
                             const Cancellation* cancellation) const;
+  // For the next call, after one that has not tried for itself: gRPC's own pauses are long.
+  void connect_again_soon() const;
   void begin(const std::shared_ptr<Pending>& pending);
   void ended(const std::shared_ptr<Pending>& pending, const grpc::Status& result);
   void take_answer(const std::shared_ptr<Pending>& pending);

@@ -60,6 +60,28 @@ TEST(Reconnecting, PausesForLongWhileNobodyHasACallToMake) {
   EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(250));
 }
 
+TEST(Reconnecting, IsTriedForTheNextCallByOneThatIsMadeOnce) {
+  ShutDoor door;
+  RpcChannel channel(door.address(), kBehindDoor, {.attempts = 1});
+  auto call = [&] {
+    auto ended = std::make_shared<std::promise<Status>>();
+    std::future<Status> end = ended->get_future();
+    channel.start(kKnock, {}, {}, [ended](const Status& status, const Frame&) { ended->set_value(status); });
+    return end.get();
+  };
+  EXPECT_EQ(call().code(), StatusCode::kUnavailable);
+
+  // By itself gRPC would come a few times, and once a second somebody looks whether anybody listens.
+  constexpr int kMany = 30;
+  const int before = door.visits();
+  for (int calls = 0; calls < 400 && door.visits() - before <= kMany; ++calls) {
+    EXPECT_EQ(call().code(), StatusCode::kUnavailable);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  EXPECT_GT(door.visits() - before, kMany);
+}
+
 TEST(Reconnecting, SaysOnceAndWithoutTheWordsOfTheNetworkForWhomItWaits) {
   LogCapture log;
   const std::string address = "127.0.0.1:" + std::to_string(listen_at_any_port("127.0.0.1").port);  // not any more

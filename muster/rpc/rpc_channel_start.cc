@@ -149,6 +149,7 @@ void RpcChannel::Core::begin_when_connected(const std::shared_ptr<Pending>& pend
 
 void RpcChannel::Core::end_unreached(const std::shared_ptr<Pending>& pending, const Status& why) {
   if (connected()) return pending->end(why, {});
+  if (pending->attempts <= 1) connect_again_soon();
   if (!pending->renewed && wire_.renew()) {
     pending->renewed = true;
     return begin(pending);
