@@ -111,6 +111,14 @@ class Planner {
     event_of_.assign(program_.num_values, -1);
     unordered_.assign(program_.num_values, false);
     begun_elsewhere_.assign(program_.num_values, false);
+    uses_.assign(program_.num_values, 0);
+    for (const Instruction& instruction : program_.instructions) {
+      for (const Argument& argument : instruction.arguments) {
+        for_each_value(argument, [&](ValueId value) {
+          if (value >= 0) ++uses_[value];
+        });
+      }
+    }
     for (const ProgramArgument& argument : program_.arguments) {
       plan_.argument_devices.push_back(devices_.device(device_name(argument.device)));
       plan_.argument_written.push_back(aliases_.written(aliases_.group(argument.value)));
@@ -313,10 +321,11 @@ class Planner {
     call->second_factor = second_factor(product);
     if (product != MatrixProduct::kProduct || step.results[0][0] < 0) return;
     call->target = targets_[step.results[0][0]];
-    // What its factors are when the update comes is what they are now.
-    const bool may_wait = std::none_of(step.slots.begin(), step.slots.end(), [&](const Step::Slot& slot) {
-      return aliases_.written(aliases_.group(slot.value));
-    });
+    // What its factors are when the update comes is what they are now, and nobody else needs what is not made.
+    const bool may_wait = uses_[step.results[0][0]] == 1 &&
+                          std::none_of(step.slots.begin(), step.slots.end(), [&](const Step::Slot& slot) {
+                            return aliases_.written(aliases_.group(slot.value));
+                          });
     if (call->target >= 0 && may_wait) waiting_[step.results[0][0]] = {step.lane, plan_.lanes[step.lane].size()};
   }
 
@@ -532,6 +541,7 @@ class Planner {
   absl::flat_hash_map<ValueId, std::pair<int32_t, size_t>> waiting_;  // products that may: their lanes and steps
   std::vector<std::optional<c10::OperatorHandle>> ops_;
   std::vector<OpFacts> facts_;                        // of the program's ops
+  std::vector<int> uses_;                             // value -> how often instructions are given it
   std::vector<int32_t> home_;                         // value -> index of its device
   std::vector<int32_t> producer_lane_;                // value -> lane that makes it
   std::vector<int32_t> event_of_;                     // value -> event, for values that cross lanes

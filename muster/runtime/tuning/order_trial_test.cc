@@ -30,10 +30,12 @@ const TensorSpec kOutput{DType::kFloat, {kBatch, kOutputs}};
 ValueId product(Builder& b, ValueId x, ValueId w) { return b.op("aten::mm", {ref(x), ref(b.op("aten::t", {ref(w)}))}); }
 
 // One step of a linear layer towards `wanted`, in the body of a loop or not.
-void descend(Builder& b, ValueId x, ValueId wanted, ValueId w) {
+ValueId gradient_of(Builder& b, ValueId x, ValueId wanted, ValueId w) {
   const ValueId error = b.op("aten::add.Tensor", {ref(product(b, x, w)), ref(wanted), integer(-1)});
-  const ValueId gradient = b.op("aten::mm", {ref(b.op("aten::t", {ref(error)})), ref(x)});
-  b.op("aten::sub_.Tensor", {ref(w), ref(gradient), {kRate}});
+  return b.op("aten::mm", {ref(b.op("aten::t", {ref(error)})), ref(x)});
+}
+void descend(Builder& b, ValueId x, ValueId wanted, ValueId w) {
+  b.op("aten::sub_.Tensor", {ref(w), ref(gradient_of(b, x, wanted, w)), {kRate}});
 }
 
 ValueId weight(Builder& b) {
@@ -118,6 +120,41 @@ TEST_F(WeightsInColumns, AreNotForThoseWhoWantTheBitsOfEagerLibtorch) {
   }
 
   EXPECT_TRUE(torch::equal(exact.store().find("w")->read(), expected_));
+}
+
+TEST_F(WeightsInColumns, MayHaveGradientsThatAreMultipliedByARate) {
+  Builder b("rated");
+  const ValueId x = b.argument(kInput), wanted = b.argument(kOutput), w = weight(b);
+  const ValueId rated = b.op("aten::mul.Scalar", {ref(gradient_of(b, x, wanted, w)), {kRate}});
+  b.op("aten::sub_.Tensor", {ref(w), ref(rated), integer(1)});
+  const ProgramHandle step = worker_.register_program(b.finish({}));
+
+  for (int i = 0; i < 5; ++i) {
+    worker_.run(step, {x_, wanted_});
+    expected_.sub_(times((times(x_, expected_.t()) - wanted_).t(), x_) * kRate);
+  }
+
+  EXPECT_TRUE(torch::equal(cell_->read(), expected_));
+  bool asked = false;
+  for (const auto& [key, choice] : worker_.tuner()->all()) asked = asked || key.what.starts_with("weight ");
+  EXPECT_TRUE(asked) << "it was never found out in which order the weight should lie";
+}
+
+TEST_F(WeightsInColumns, MayHaveAGradientThatIsSubtractedTwice) {
+  Builder b("twice");
+  const ValueId x = b.argument(kInput), wanted = b.argument(kOutput), w = weight(b);
+  const ValueId gradient = gradient_of(b, x, wanted, w);
+  b.op("aten::sub_.Tensor", {ref(w), ref(gradient), {kRate}});
+  b.op("aten::sub_.Tensor", {ref(w), ref(b.op("aten::mul.Scalar", {ref(gradient), {kRate}})), integer(1)});
+  const ProgramHandle step = worker_.register_program(b.finish({}));
+
+  for (int i = 0; i < 3; ++i) {
+    worker_.run(step, {x_, wanted_});
+    const at::Tensor expected_gradient = times((times(x_, expected_.t()) - wanted_).t(), x_);
+    expected_.sub_(expected_gradient, kRate).sub_(expected_gradient * kRate);
+  }
+
+  EXPECT_TRUE(torch::equal(cell_->read(), expected_));
 }
 
 TEST_F(WeightsInColumns, AreTrainedInLoops) {

@@ -38,10 +38,11 @@ int uses_in(const Instruction& instruction, const Aliases& aliases, const absl::
   return uses;
 }
 
-// Whether the instruction makes of its operands, if they are all products, a sum of products.
-bool sums(const Program& program, const Instruction& instruction) {
+// Whether what the instruction makes lies as its operands do, if they all lie alike.
+bool keeps_order(const Program& program, const Instruction& instruction) {
   const std::string& op = program.op_of(instruction).name;
-  return op == kCopy.name || op == "aten::add.Tensor";
+  const OpFamily& family = family_of(op);
+  return op == kCopy.name || (family.any_order && !family.view);
 }
 
 // From the updates back to the products.
@@ -51,7 +52,11 @@ class ProductTargets {
       : program_(program), flows_(program.num_values), targets_(program.num_values, kNoValue) {
     for (const ProgramArgument& argument : program.arguments) flows_[argument.value].is_input = true;
     for (const VariableRef& variable : program.variables) flows_[variable.value].is_input = true;
-    for (const Instruction& instruction : program.instructions) find_sum(instruction);
+    auto note_number = [&](const auto& input) { flows_[input.value].is_number = input.spec.sizes.empty(); };
+    std::ranges::for_each(program.arguments, note_number);
+    std::ranges::for_each(program.variables, note_number);
+    std::ranges::for_each(program.constants, note_number);
+    for (const Instruction& instruction : program.instructions) find_products(instruction);
     for (ValueId output : program.outputs) {
       if (output >= 0) ++flows_[output].uses;
     }
@@ -69,42 +74,47 @@ class ProductTargets {
     bool operator==(const Target&) const = default;
   };
   struct Flow {
-    bool is_input = false;  // an argument or a variable
-    bool is_sum = false;    // of products, or one itself
+    bool is_input = false;     // an argument or a variable
+    bool is_number = false;    // an input or a constant without dimensions
+    bool of_products = false;  // and numbers, element by element, or a product itself
     int uses = 0, followed = 0;
-    std::vector<Target> targets{};  // that it is added to, by itself or in a sum
+    std::vector<Target> targets{};  // that it, or what is made of it, is added to
   };
 
-  void find_sum(const Instruction& instruction) {
-    bool all = true;
+  void find_products(const Instruction& instruction) {
+    bool any = false, others = false;
     for (const Argument& argument : instruction.arguments) {
       for_each_value(argument, [&](ValueId value) {
         if (value < 0) return;
-        ++flows_[value].uses;
-        all = all && flows_[value].is_sum;
+        Flow& flow = flows_[value];
+        ++flow.uses;
+        any = any || flow.of_products;
+        others = others || !(flow.of_products || flow.is_number);
       });
     }
     const bool is_product = form_of(program_.op_of(instruction).name).product == MatrixProduct::kProduct;
-    if (!is_product && !(all && sums(program_, instruction))) return;
-    if (const ValueId result = instruction.results[0][0]; result >= 0) flows_[result].is_sum = true;
+    if (!is_product && !(any && !others && keeps_order(program_, instruction))) return;
+    if (const ValueId result = instruction.results[0][0]; result >= 0) flows_[result].of_products = true;
   }
 
   void follow(const Instruction& instruction) {
     for_each_update(program_, instruction, [&](ValueId target, ValueId term) {
-      if (target < 0 || term < 0 || !flows_[target].is_input || !flows_[term].is_sum) return;
+      if (target < 0 || term < 0 || !flows_[target].is_input || !flows_[term].of_products) return;
       add(term, {{target, instruction.device}});
     });
     if (instruction.results.empty() || instruction.results[0].empty() || instruction.results[0][0] < 0) return;
     const ValueId result = instruction.results[0][0];
     const Flow& flow = flows_[result];
-    if (!flow.is_sum || flow.targets.empty() || flow.followed != flow.uses) return;
+    if (!flow.of_products || flow.targets.empty() || flow.followed != flow.uses) return;
     const auto here = std::find_if(flow.targets.begin(), flow.targets.end(),
                                    [&](const Target& target) { return target.device == instruction.device; });
     targets_[result] = (here != flow.targets.end() ? *here : flow.targets[0]).value;
-    if (!sums(program_, instruction)) return;
+    if (!keeps_order(program_, instruction)) return;
     const std::vector<Target> targets = flow.targets;
     for (const Argument& argument : instruction.arguments) {
-      for_each_value(argument, [&](ValueId value) { add(value, targets); });
+      for_each_value(argument, [&](ValueId value) {
+        if (flows_[value].of_products) add(value, targets);
+      });
     }
   }
 

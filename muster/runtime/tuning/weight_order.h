@@ -16,8 +16,9 @@ namespace muster {
 // Whether a variable is a matrix that is worth the trouble.
 bool may_be_in_columns(const TensorSpec& spec);
 
-// For each value: the argument or variable that it is added to or subtracted from, if it is a product of matrices, or a
-// sum of such, and nothing else is done with it, so that it may have the order of its target. Else kNoValue. Replicas
+// For each value: the argument or variable that it is added to or subtracted from, if it is a product of matrices, or
+// made of such and of numbers element by element (a sum, a multiple), and nothing else is done with it, so that it may
+// have the order of its target. Else kNoValue. Replicas
 // add the products of all of them, each to a weight of its own: of several targets, the one on the product's device.
 std::vector<ValueId> targets_of_products(const Program& program);
 

@@ -76,6 +76,34 @@ TEST(WeightOrder, FollowsGradientsThatReplicasAddUp) {
   EXPECT_EQ(targets_of_products(program)[second.gradient], second.weight);
 }
 
+TEST(WeightOrder, FollowsGradientsThatAreMultipliedByNumbers) {
+  Builder b;
+  Layer layer(b, b.variable("w"));
+  const ValueId half = b.op("aten::mul.Tensor", {ref(layer.gradient), ref(b.constant(0.5))});
+  const ValueId rated = b.op("aten::mul.Tensor", {ref(half), ref(b.argument({DType::kFloat, {}}))});
+  const ValueId scaled = b.op("aten::mul.Scalar", {ref(rated), {0.1}});
+  b.op("aten::sub_.Tensor", {ref(layer.weight), ref(scaled), integer(1)});
+  const Program program = b.finish({});
+
+  EXPECT_EQ(products_of(program), 2);
+  for (ValueId value : {layer.gradient, half, rated, scaled}) {
+    EXPECT_EQ(targets_of_products(program)[value], layer.weight);
+  }
+}
+
+TEST(WeightOrder, LeavesAGradientInRowsThatIsMultipliedByAMatrixOrUsedTwice) {
+  for (const bool twice : {false, true}) {
+    Builder b;
+    Layer layer(b, b.variable("w"));
+    const ValueId factor = twice ? b.constant(0.5) : layer.x;
+    const ValueId scaled = b.op("aten::mul.Tensor", {ref(layer.gradient), ref(factor)});
+    b.op("aten::sub_.Tensor", {ref(layer.weight), ref(scaled), integer(1)});
+    const Program program = b.finish(twice ? std::vector{layer.gradient} : std::vector<ValueId>());
+
+    EXPECT_EQ(targets_of_products(program)[layer.gradient], kNoValue);
+  }
+}
+
 TEST(WeightOrder, FollowsCopiesThatReplicasMultiplyBy) {
   auto products_with = [](const std::function<ValueId(Builder&, ValueId copy)>& other_use) {
     Builder b;
