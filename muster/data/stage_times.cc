@@ -83,10 +83,6 @@ std::string stages_of(const DatasetNode& node) {
 
 namespace {
 
-bool has_generator(const DatasetNode& node) {
-  return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<GeneratorOp>(step.op()); });
-}
-
 const char* advice_for(std::string_view stage, bool prefetches) {
   if (stage.starts_with("map") || stage.starts_with("parse") || stage.starts_with("decode"))
     return "give it more threads, {.threads = kAutoThreads}, or keep what it makes with cache()";
@@ -281,7 +277,8 @@ std::vector<int> tuned_threads(const std::vector<StageTiming>& stages, const std
 
 StepContexts contexts_of(const DatasetNode& node, const OpenContext& context) {
   StepContexts both{context, context};
-  both.own.one_by_one = has_generator(node);
+  both.own.one_by_one =
+      any_step(node, [](const DatasetNode& step) { return std::holds_alternative<GeneratorOp>(step.op()); });
   if (context.times == nullptr) return both;
   const bool by_others = possible_threads(parallel_of(node), context.times->cores()) > 1;
   if (by_others) both.own.lane = context.times->new_lane();
