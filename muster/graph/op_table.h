@@ -43,7 +43,8 @@ struct OpForm {
   MatrixProduct product = MatrixProduct::kNone;
   bool identity = false;    // shows what it is given as it is
   bool transposes = false;  // a matrix
-  bool adds = false;        // adds its second operand to its first in place, element by element, times a number
+  bool adds = false;        // adds its second operand to its first in place, element by element, times a number,
+  bool subtracts = false;   // or subtracts it
   bool overwrites = false;  // each element of its first operand, whatever that was
   bool copies = false;      // its second operand into its first
 };

@@ -22,6 +22,12 @@ TEST(OpTable, KnowsAFormByItsOverloadAlone) {
   EXPECT_EQ(form_of("aten::squeeze_.dimname").view_like, "");
   EXPECT_EQ(form_of("aten::mm").product, MatrixProduct::kProduct);
   EXPECT_EQ(form_of("aten::mm.out").product, MatrixProduct::kNone);
+  for (const char* op : {"aten::sub_.Tensor", "aten::_foreach_sub_.List", "muster_step::descend_"}) {
+    EXPECT_TRUE(form_of(op).adds && form_of(op).subtracts) << op;
+  }
+  for (const char* op : {"aten::add_.Tensor", "aten::_foreach_add_.List"}) {
+    EXPECT_TRUE(form_of(op).adds && !form_of(op).subtracts) << op;
+  }
 }
 
 TEST(OpTable, KnowsNothingOfOthers) {

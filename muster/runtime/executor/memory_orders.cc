@@ -1,7 +1,6 @@
 #include "muster/runtime/executor/memory_orders.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "muster/graph/op_table.h"
 
@@ -27,11 +26,12 @@ bool is_plain_sum(const Program& program, const Aliases& aliases, const Instruct
   return true;
 }
 
-// Positions of images and weights; nothing for other ops.
-std::vector<size_t> convolved_operands(std::string_view op) {
-  if (op == "aten::convolution") return {0, 1};
-  if (op == "aten::convolution_backward") return {1, 2};
-  return {};
+// Positions of images and weights; nothing for other ops than convolutions and their backward, which have a gradient in
+// front.
+std::vector<size_t> convolved_operands(const OpForm& form) {
+  if (form.images == nullptr || form.images->native.empty()) return {};
+  const size_t image = form.images->images.size() - 1;
+  return {image, image + 1};
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ bool adds_in_any_order(const Program& program, const Aliases& aliases, const std
 std::vector<bool> only_convolved(const Program& program) {
   std::vector<bool> convolved(program.num_values, false), otherwise(program.num_values, false);
   for (const Instruction& instruction : program.instructions) {
-    const std::vector<size_t> operands = convolved_operands(program.op_of(instruction).name);
+    const std::vector<size_t> operands = convolved_operands(form_of(program.op_of(instruction).name));
     for (size_t i = 0; i < instruction.arguments.size(); ++i) {
       const bool here = std::find(operands.begin(), operands.end(), i) != operands.end();
       for_each_value(instruction.arguments[i], [&](ValueId value) {

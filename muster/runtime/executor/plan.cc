@@ -228,7 +228,7 @@ class Planner {
     for (int32_t event : std::exchange(visitors_[step.lane], {})) step.awaits.push_back(event);
     choose_kernel(step, facts);
     note_product(step, facts.product);
-    if (facts.adds) note_update(step, op_name);
+    if (facts.adds) note_update(step, facts.subtracts);
     const bool begins = step.is_answered_later();
     plan_.communicates = plan_.communicates || begins || step.as<Step::Send>();
     if (begins) {
@@ -330,7 +330,7 @@ class Planner {
   }
 
   // A product that is only added to a matrix is best added to it as it is made: nobody stores it.
-  void note_update(Step& step, const std::string& op_name) {
+  void note_update(Step& step, bool subtracts) {
     auto* call = step.as<Step::Op>();
     if (call == nullptr) return;
     auto note = [&](size_t index, ValueId target, ValueId value) {
@@ -346,7 +346,7 @@ class Planner {
     } else if (step.lists.empty() && step.slots.size() > 1 && step.slots[1].position == 1) {
       note(0, step.slots[0].value, step.slots[1].value);
     }
-    call->subtracts = op_name != "aten::add_.Tensor" && op_name != "aten::_foreach_add_.List";
+    call->subtracts = subtracts;
   }
 
   bool keeps_no_order(int group) const { return !fixed_order_[group]; }
