@@ -65,5 +65,18 @@ TEST(LocalDevices, NameADevice) {
 
 TEST(LocalDevices, NeedsAtLeastOneCpuDevice) { EXPECT_THROW(LocalDevices({.cpus = 0}), Error); }
 
+TEST(LocalDevices, RefusesSharesOfGpusThatThereCannotBe) {
+  for (const LocalDevicesOptions& options :
+       {LocalDevicesOptions{.per_gpu = 0, .gpus = false}, LocalDevicesOptions{.gpu_memory = -1, .gpus = false}}) {
+    try {
+      LocalDevices devices(options);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("logical devices: "));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/rpc/calls/nobody_listens.h"
+#include "muster/runtime/worker/lost_device.h"
 #include "muster/runtime/worker/restart.h"
 
 namespace muster::ps_judge_test {
@@ -18,6 +19,11 @@ const std::string kPs = "/job:ps/replica:0/task:0", kWorker = "/job:worker/repli
 
 Status not_reached() { return {StatusCode::kUnavailable, kPs + " at host:1 refuses connections", kPs}; }
 Status late() { return {StatusCode::kDeadlineExceeded, "no answer", kPs}; }
+
+TEST(LossOfATask, IsThatOfItsGpu) {
+  EXPECT_TRUE(tells_of_loss(lost_device_status()));
+  EXPECT_FALSE(tells_of_loss({StatusCode::kInvalidArgument, "an index is out of range", kWorker}));
+}
 
 // A job of two workers whose background work is done at once, or when it is asked for.
 class PsJudges : public testing::Test {
