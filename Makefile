@@ -48,9 +48,19 @@ bench: build  ## Compare with the peers: make bench PEERS=<their directory>.
 
 HAS_GPU = nvidia-smi -L 2>/dev/null | grep -q GPU
 .PHONY: gpu-test
-gpu-test:  ## Run the unit tests on this machine's GPU, and again with MUSTER_GPUS=off.
-	@if $(HAS_GPU); then $(MAKE) build && ctest --preset release -L unit && MUSTER_GPUS=off ctest --preset release -L unit; \
+gpu-test:  ## Run the unit tests and the demo on this machine's GPU, and again with MUSTER_GPUS=off.
+	@if $(HAS_GPU); then $(MAKE) build && ctest --preset release -L unit && build/bin/demo && \
+	  MUSTER_GPUS=off ctest --preset release -L unit && MUSTER_GPUS=off build/bin/demo; \
 	else echo "gpu-test: this machine has no NVIDIA GPU; nothing to do"; fi
+
+# Only what is asked for on purpose is refused: a limit of memory, a recording that cannot be.
+.PHONY: gpu-sanitize
+gpu-sanitize:  ## Run the GPU tests under CUDA's compute-sanitizer (memcheck), which stops at the first access that is wrong.
+	@if ! $(HAS_GPU); then echo "gpu-sanitize: this machine has no NVIDIA GPU; nothing to do"; \
+	elif ! command -v compute-sanitizer > /dev/null; then echo "gpu-sanitize: there is no compute-sanitizer; it comes with CUDA's toolkit"; \
+	else $(MAKE) build && for program in runtime_test trace_test; do \
+	  compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 build/bin/$$program --gtest_filter='Gpu*:ImageOps*:DeviceFlags*' || exit 1; \
+	done; fi
 
 PYTHON ?= python3
 .PHONY: gpu-bench
