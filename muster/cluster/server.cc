@@ -197,7 +197,7 @@ bool Server::is_used() const {
 void Server::linger() const {
   constexpr int kLookAgain = 50;  // milliseconds
   const auto end = std::chrono::steady_clock::now() + linger_;
-  const auto is_over = [&] { return !is_used() || std::chrono::steady_clock::now() >= end; };
+  const auto is_over = [&] { return std::chrono::steady_clock::now() >= end || !is_used(); };
   if (is_over()) return;
   const int signals = signals_so_far();
   MUSTER_LOG(info) << task_ << " is told to end, and goes on while it is used, for "
