@@ -191,10 +191,9 @@ std::string TaskGroup::choose_way_of_gpus() {
     found = str_cat(" (", std::llround(seconds[0] * 1e6), " us for ", bytes >> 10, " KiB, ",
                     std::llround(seconds[1] * 1e6), " us through the host)");
     if (fastest_of(seconds) == 0) break;
-    up_to = bytes == kTriedBytes.back() ? kAll : bytes;
+    up_to = bytes;  // of larger ones GPUs have the faster wires
   }
   gpu_sums_by_host_up_to_ = up_to;
-  if (up_to == kAll) return str_cat(", but all sums through the host", found);
   return up_to < 0 ? found : str_cat(", sums of up to ", up_to >> 10, " KiB through the host", found);
 }
 
