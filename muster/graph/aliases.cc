@@ -280,6 +280,13 @@ Aliases::Aliases(const Program& program, const std::vector<int>& argument_classe
   }
 }
 
+const Aliases& BodyAliases::of(const Program& program, const Aliases& outside, size_t number) {
+  const Program& body = program.bodies[number];
+  const auto known = known_.find(&body);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(&body, Aliases(body, outside.argument_classes(number))).first->second;
+}
+
 bool Aliases::writes(size_t instruction, int group) const {
   return std::binary_search(writes_[instruction].begin(), writes_[instruction].end(), group);
 }

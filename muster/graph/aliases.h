@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,17 @@ class Aliases {
   std::vector<bool> draws_;                               // by instruction
   std::vector<std::shared_ptr<const OpSchema>> schemas_;  // by op
   std::vector<std::vector<int>> body_classes_;
+};
+
+// The aliases of a program's bodies, and of theirs, each found when it is first asked for and kept. REQUIRES: the
+// program stays where and as it is. For one thread.
+class BodyAliases {
+ public:
+  // Of body `number` of `program`, whose own aliases are `outside`.
+  const Aliases& of(const Program& program, const Aliases& outside, size_t number);
+
+ private:
+  std::map<const Program*, Aliases> known_;
 };
 
 // The values that the instruction hands to each of its bodies as arguments, in their order; kNoValue for those that the

@@ -144,5 +144,23 @@ TEST(Aliases, TellsABodyWhichOfItsArgumentsAreOneTensor) {
   EXPECT_NE(aliases.group(a), aliases.group(c));
 }
 
+TEST(BodyAliases, AreFoundOnceAndAsTheirCallerJoinsTheirArguments) {
+  Builder inside("then");
+  ValueId a = inside.argument(), c = inside.argument();
+  Program body = inside.finish({});
+  Builder b;
+  ValueId p = b.argument({DType::kBool, {}}), x = b.argument();
+  int32_t first = b.body(body), second = b.body(body);
+  b.instruction(kCond.name, {ref(p), refs({x, b.op("aten::t", {ref(x)})})}, {0}, "", {first, second});
+  Aliases outside(b.program);
+  BodyAliases bodies;
+
+  const Aliases& found = bodies.of(b.program, outside, 0);
+
+  EXPECT_EQ(found.group(a), found.group(c));
+  EXPECT_EQ(&bodies.of(b.program, outside, 0), &found);
+  EXPECT_NE(&bodies.of(b.program, outside, 1), &found);
+}
+
 }  // namespace
 }  // namespace muster

@@ -124,12 +124,13 @@ class Planner {
       plan_.argument_written.push_back(aliases_.written(aliases_.group(argument.value)));
       home_[argument.value] = argument.device;
     }
+    BodyAliases bodies;
     for (const VariableRef& variable : program_.variables) {
       plan_.variable_devices.push_back(devices_.device(device_name(variable.device)));
-      plan_.variable_uses.push_back(uses_of(variable, program_, aliases_));
+      plan_.variable_uses.push_back(uses_of(variable, program_, aliases_, bodies));
       plan_.weight_products.push_back(tuner_ != nullptr && plan_.variable_devices.back().is_cpu() &&
                                               may_be_in_columns(variable.spec)
-                                          ? products_in_any_order(variable.value, program_, aliases_)
+                                          ? products_in_any_order(variable.value, program_, aliases_, bodies)
                                           : 0);
       home_[variable.value] = variable.device;
     }

@@ -4,7 +4,7 @@ namespace muster {
 namespace {
 
 // Sets `by_rows` and `read_whole` if any instruction says so, those of bodies included.
-void note_uses(const Program& program, const Aliases& aliases, int group, VariableUses& uses) {
+void note_uses(const Program& program, const Aliases& aliases, int group, BodyAliases& bodies, VariableUses& uses) {
   for (const Instruction& instruction : program.instructions) {
     const OpSchema& schema = aliases.schema(instruction);
     for (size_t i = 0; i < instruction.arguments.size(); ++i) {
@@ -22,8 +22,8 @@ void note_uses(const Program& program, const Aliases& aliases, int group, Variab
       const std::vector<ValueId> inputs = body_inputs(program, instruction, b);
       for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
         if (inputs[i] < 0 || aliases.group(inputs[i]) != group) continue;
-        const Aliases inside(body, aliases.argument_classes(static_cast<size_t>(instruction.bodies[b])));
-        note_uses(body, inside, inside.group(body.arguments[i].value), uses);
+        const Aliases& inside = bodies.of(program, aliases, static_cast<size_t>(instruction.bodies[b]));
+        note_uses(body, inside, inside.group(body.arguments[i].value), bodies, uses);
       }
     }
   }
@@ -44,10 +44,10 @@ bool overwrites(const Instruction& instruction, ValueId variable, const Aliases&
 
 }  // namespace
 
-VariableUses uses_of(const VariableRef& variable, const Program& program, const Aliases& aliases) {
+VariableUses uses_of(const VariableRef& variable, const Program& program, const Aliases& aliases, BodyAliases& bodies) {
   const int group = aliases.group(variable.value);
   VariableUses uses{.written = aliases.written(group)};
-  note_uses(program, aliases, group, uses);
+  note_uses(program, aliases, group, bodies, uses);
   auto in_group = [&](ValueId value) { return value >= 0 && aliases.group(value) == group; };
   int touched = 0;
   for (const Instruction& instruction : program.instructions) {

@@ -14,6 +14,7 @@ struct VariableUses {
   bool touched_once = false;  // by one instruction, and it does not leave the run
 };
 
-VariableUses uses_of(const VariableRef& variable, const Program& program, const Aliases& aliases);
+// `aliases` are the program's, `bodies` those of its bodies.
+VariableUses uses_of(const VariableRef& variable, const Program& program, const Aliases& aliases, BodyAliases& bodies);
 
 }  // namespace muster

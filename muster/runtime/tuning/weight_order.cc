@@ -150,7 +150,7 @@ std::vector<ValueId> transposed_inputs(const Program& program) {
 }
 
 // The products, or nothing if any other use was found.
-std::optional<int> count_products(ValueId input, const Program& program, const Aliases& aliases) {
+std::optional<int> count_products(ValueId input, const Program& program, const Aliases& aliases, BodyAliases& bodies) {
   const std::vector<ValueId> targets = targets_of_products(program), transposed = transposed_inputs(program);
   absl::flat_hash_set<int> groups{aliases.group(input)};  // its memory, and that of its copies
   for (ValueId value = 0; value < program.num_values; ++value) {
@@ -182,11 +182,11 @@ std::optional<int> count_products(ValueId input, const Program& program, const A
       for (size_t b = 0; b < instruction.bodies.size(); ++b) {
         const auto number = static_cast<size_t>(instruction.bodies[b]);
         const Program& body = program.bodies[number];
-        const Aliases inside(body, aliases.argument_classes(number));
+        const Aliases& inside = bodies.of(program, aliases, number);
         const std::vector<ValueId> inputs = body_inputs(program, instruction, b);
         for (size_t i = 0; i < inputs.size() && i < body.arguments.size(); ++i) {
           if (inputs[i] != input) continue;
-          const std::optional<int> within = count_products(body.arguments[i].value, body, inside);
+          const std::optional<int> within = count_products(body.arguments[i].value, body, inside, bodies);
           if (!within) return std::nullopt;
           products += *within;
         }
@@ -212,8 +212,8 @@ bool may_be_in_columns(const TensorSpec& spec) {
 
 std::vector<ValueId> targets_of_products(const Program& program) { return ProductTargets(program).take(); }
 
-int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases) {
-  return count_products(input, program, aliases).value_or(0);
+int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases, BodyAliases& bodies) {
+  return count_products(input, program, aliases, bodies).value_or(0);
 }
 
 }  // namespace muster

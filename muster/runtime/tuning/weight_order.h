@@ -24,7 +24,7 @@ std::vector<ValueId> targets_of_products(const Program& program);
 
 // In how many products of the program, its bodies included, the matrix `input` (an argument or a variable) takes part:
 // its transpose, or a copy of that, is the second factor, or it is the target. 0 if there is any use besides, or it
-// leaves the program.
-int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases);
+// leaves the program. `aliases` are the program's, `bodies` those of its bodies.
+int products_in_any_order(ValueId input, const Program& program, const Aliases& aliases, BodyAliases& bodies);
 
 }  // namespace muster

@@ -29,7 +29,8 @@ struct Layer {
 
 int products_of(const Program& program) {
   check(program);
-  return products_in_any_order(program.variables.at(0).value, program, Aliases(program));
+  BodyAliases bodies;
+  return products_in_any_order(program.variables.at(0).value, program, Aliases(program), bodies);
 }
 
 TEST(WeightOrder, CountsTheProductsOfATrainingStep) {
