@@ -55,7 +55,7 @@ gpu-test:  ## Run the unit tests and the demo on this machine's GPU, and again w
 
 # Only what is asked for on purpose is refused: a limit of memory, a recording that cannot be.
 .PHONY: gpu-sanitize
-gpu-sanitize:  ## Run the GPU tests under CUDA's compute-sanitizer (memcheck), which stops at the first access that is wrong.
+gpu-sanitize:  ## Run the tests of GPUs under CUDA's compute-sanitizer (memcheck).
 	@if ! $(HAS_GPU); then echo "gpu-sanitize: this machine has no NVIDIA GPU; nothing to do"; \
 	elif ! command -v compute-sanitizer > /dev/null; then echo "gpu-sanitize: there is no compute-sanitizer; it comes with CUDA's toolkit"; \
 	else $(MAKE) build && for program in runtime_test trace_test; do \

@@ -179,7 +179,7 @@ int Server::join() {
   }
   // Whoever has lost its GPU can do nothing more, but whoever supervises it can start it anew.
   if (ends[2].revents != 0 && ends[0].revents == 0 && ends[1].revents == 0) {
-    constexpr int kLastAnswers = 500;  // milliseconds, for those whose work fails to hear why
+    constexpr int kLastAnswers = 200;  // milliseconds, for those whose work fails to hear why
     ::poll(ends, 2, kLastAnswers);
     MUSTER_LOG(error) << task_ << " ends, to be started anew: " << lost_device_status().message();
     return EXIT_FAILURE;
