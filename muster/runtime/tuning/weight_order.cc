@@ -53,7 +53,9 @@ class ProductTargets {
     for (const ProgramArgument& argument : program.arguments) flows_[argument.value].is_input = true;
     for (const VariableRef& variable : program.variables) flows_[variable.value].is_input = true;
     auto note_number = [&](const auto& input) { flows_[input.value].is_number = input.spec.sizes.empty(); };
-    std::ranges::for_each(program.arguments, note_number);
+    for (const ProgramArgument& argument : program.arguments) {
+      if (!argument.any) note_number(argument);
+    }
     std::ranges::for_each(program.variables, note_number);
     std::ranges::for_each(program.constants, note_number);
     for (const Instruction& instruction : program.instructions) find_products(instruction);
