@@ -356,6 +356,22 @@ print("is back")
                 self.assertIn("muster run: chief is killed: " + why, text)
                 self.assertNotIn("worker 0 is killed", text, "servers are not waited for")
 
+    def test_run_passes_on_a_signal_that_comes_while_it_starts_the_program(self):
+        run = subprocess.Popen([MUSTER, "run", "--workers", "20", "--notice", "1000", "sleep", "10774"])
+
+        def hears():
+            caught = re.search(r"SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{run.pid}/status").read_text()).group(1)
+            return int(caught, 16) >> (signal.SIGTERM - 1) & 1
+
+        try:
+            wait_until(hears, what="its handlers")
+            run.send_signal(signal.SIGTERM)
+            code = run.wait(PATIENCE)
+        finally:
+            run.kill()
+            run.wait()
+        self.assertEqual(code, 128 + signal.SIGTERM)
+
     def test_run_says_that_the_program_has_used_none_of_its_servers(self):
         script = """
 import json, os, socket, subprocess, sys, time

@@ -32,6 +32,8 @@ constexpr std::chrono::milliseconds kLastWords{500};  // of what a process has s
 constexpr std::chrono::seconds kPause{1};             // between two starts of a server
 constexpr std::chrono::seconds kOneSignal{1};         // in which those that come are one: timeout(1) sends each twice
 
+constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};  // what is passed on to the program
+
 struct RunFlags {
   int workers = 0;
   int ps = 0;
@@ -107,11 +109,19 @@ struct Member {
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
+    // What is passed on to a process that is not yet the program waits until it is, or the handler here would have it.
+    sigset_t stops, before;
+    ::sigemptyset(&stops);
+    for (const int number : kStops) ::sigaddset(&stops, number);
+    ::sigprocmask(SIG_BLOCK, &stops, &before);
+    const pid_t here = ::getpid();
     pid = ::fork();
-    if (pid < 0) throw unavailable("run: no process: ", std::strerror(errno));
     if (pid == 0) {
       ::setpgid(0, 0);                     // a signal of the terminal goes to all of them by way of this command, once
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody is left behind, however this command ends
+      if (::getppid() != here) ::_exit(127);
+      for (const int number : kStops) ::signal(number, SIG_DFL);
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::dup2(ends[1], STDOUT_FILENO);
       ::dup2(ends[1], STDERR_FILENO);
       ::setenv("TF_CONFIG", tf_config.c_str(), 1);
@@ -119,6 +129,10 @@ struct Member {
       std::cerr << "muster run: " << words[0] << ": " << std::strerror(errno) << std::endl;
       ::_exit(127);
     }
+    const int error = errno;
+    if (pid > 0) ::setpgid(pid, pid);  // here, too: there may be a signal for all of it before it has come so far
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0) throw unavailable("run: no process: ", std::strerror(error));
     ::close(ends[1]);
     output = ends[0];
   }
@@ -153,7 +167,7 @@ struct Member {
   bool is_over() const { return code && output < 0; }
   // What it has started, too, also when it has ended itself.
   void signal(int number) const {
-    if (!is_over()) ::kill(-pid, number);
+    if (pid > 0 && !is_over()) ::kill(-pid, number);
   }
 };
 
@@ -383,7 +397,7 @@ void add_run(CLI::App& muster) {
                             CLI::ExitCodes::ExtrasError);
     }
     make_directories(flags->storage);
-    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(number, on_stop);
+    for (const int number : kStops) ::signal(number, on_stop);
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });
 }
