@@ -107,10 +107,10 @@ class Strategy {
   int num_replicas_in_sync() const { return num_replicas_here() * parts_->across.size; }
 
   // Begins a sequence of batches here, for run(): all replicas share each batch, by rows. What each worker reads of it
-  // is chosen by TensorFlow's rules, see Dataset::shard, and said in the log: every n-th file, of which it takes as
-  // many rows in each step as its replicas need; or all, of which each replica takes its rows. kOff: each worker reads
-  // all for itself, in such steps. Throws Error{kFailedPrecondition} under ParameterServerStrategy, where a
-  // ClusterCoordinator has data read.
+  // is chosen by TensorFlow's rules, see Dataset::shard, and said in the log if MUSTER_LOG is debug: every n-th file,
+  // of which it takes as many rows in each step as its replicas need; or all, of which each replica takes its rows.
+  // kOff: each worker reads all for itself, in such steps. Throws Error{kFailedPrecondition} under
+  // ParameterServerStrategy, where a ClusterCoordinator has data read.
   Iterator distribute(const Dataset& dataset, ShardPolicy policy = ShardPolicy::kAuto) const;
   // The same, with a batch for each replica from what `make` returns for an InputContext.
   template <class Make>

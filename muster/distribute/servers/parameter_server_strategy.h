@@ -39,7 +39,7 @@ struct ParameterServerTasks {
   std::shared_ptr<Peers> peers{};
   std::shared_ptr<PsVariables> variables{};
   absl::Mutex mu{};
-  std::weak_ptr<CoordinatorCore> coordinator ABSL_GUARDED_BY(mu){};  // a strategy has one at a time
+  std::weak_ptr<CoordinatorCore> coordinator ABSL_GUARDED_BY(mu){};  // one at a time, but for those that have ended
   // Whoever goes through data until it ends has it meanwhile: that end is a failure, which cancels all that is
   // scheduled.
   absl::Mutex one_loop{};
