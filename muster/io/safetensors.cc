@@ -44,6 +44,9 @@ std::string in_quotes(const std::string& text) {
   }
 }
 
+// The format allows them, but who takes a name for a C string takes another one.
+bool has_nul(std::string_view name) { return name.find('\0') != std::string_view::npos; }
+
 // The length and the header, filled up with spaces so that the data begins at a multiple of 8, or of a block if there
 // is much of it (disk.h).
 std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std::string, std::string>& metadata) {
@@ -63,6 +66,7 @@ std::string header_of(const std::vector<NamedSpec>& tensors, const std::map<std:
       throw invalid_argument("safetensors: tensor \"", name,
                              "\": ", name == kMetadata ? "the format keeps this name" : "there are two of this name");
     }
+    if (has_nul(name)) throw invalid_argument("safetensors: tensor ", in_quotes(name), ": a name with a NUL");
     if (!foreign_type.empty() && as_large_as(foreign_type) != spec.dtype) {
       throw invalid_argument("safetensors: tensor \"", name, "\": elements of type \"", foreign_type,
                              "\" are not stored as ", name_of(spec.dtype));
@@ -106,10 +110,38 @@ std::vector<int64_t> integers_of(const json& tensor, const char* field, const st
   return list->get<std::vector<int64_t>>();
 }
 
+// The format forbids a key twice, and readers differ in which of two they take.
+class KeysOnce {
+ public:
+  explicit KeysOnce(std::string file) : file_(std::move(file)) {}
+
+  void begin_object(int depth) { keys_of(depth + 1).clear(); }
+  void key(int depth, const std::string& key) {
+    if (depth == 1) of_tensor_ = key;
+    if (keys_of(depth).insert(key).second) return;
+    const std::string whose = str_cat(file_, of_tensor_ == kMetadata ? ": " : ": tensor ", in_quotes(of_tensor_));
+    if (depth == 1) throw data_loss(whose, " is in the header twice");
+    throw data_loss(whose, ": ", in_quotes(key), " is there twice");
+  }
+
+ private:
+  std::set<std::string>& keys_of(int depth) {
+    keys_.resize(std::max(keys_.size(), static_cast<size_t>(depth) + 1));
+    return keys_[static_cast<size_t>(depth)];
+  }
+
+  const std::string file_;
+  std::string of_tensor_;
+  std::vector<std::set<std::string>> keys_;  // of the object that is open at each depth
+};
+
 json parse_header(std::string_view text, const std::string& path) {
+  KeysOnce keys(str_cat("file \"", path, "\""));
   // A header is four deep. Without the limit, one of a hundred million brackets costs gigabytes.
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+  const auto shallow = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > 4) throw data_loss("file \"", path, "\": the header has too many levels");
+    if (event == json::parse_event_t::object_start) keys.begin_object(depth);
+    if (event == json::parse_event_t::key) keys.key(depth, parsed.get_ref<const std::string&>());
     return true;
   };
   if (!text.starts_with('{')) throw data_loss("file \"", path, "\": the header does not begin with {");
@@ -219,6 +251,7 @@ SafetensorsFile::SafetensorsFile(std::string path, InputFile::Links links) : fil
   const json header = parse_header(text, this->path());
 
   for (const auto& [name, value] : header.items()) {
+    if (has_nul(name)) throw data_loss(where, ": tensor ", in_quotes(name), ": a name with a NUL");
     const std::string about = str_cat(where, ": tensor \"", name, "\"");
     if (!value.is_object()) throw data_loss(about, ": expected an object");
     if (name == kMetadata) {

@@ -42,8 +42,8 @@ struct NamedSpec {
 // For one thread at a time.
 class SafetensorsWriter {
  public:
-  // Throws Error{kInvalidArgument} for a name twice or not in UTF-8, Error{kUnimplemented} for an element type that the
-  // format does not have, Error{kAlreadyExists} for a path where a file is.
+  // Throws Error{kInvalidArgument} for a name twice, not in UTF-8 or with a NUL, Error{kUnimplemented} for an element
+  // type that the format does not have, Error{kAlreadyExists} for a path where a file is.
   SafetensorsWriter(std::string path, std::vector<NamedSpec> tensors, std::map<std::string, std::string> metadata = {},
                     OutputFile::Cache cache = OutputFile::Cache::kPast);
 
@@ -62,7 +62,7 @@ class SafetensorsWriter {
 
 // Reads one file, which may come from a stranger: everything but the values is checked before the constructor returns.
 // Immutable, so any thread may read.
-// Limit: a bool is whatever byte the file has, also one that is neither 0 nor 1.
+// Limit: a bool is whatever byte the file has, also one that is neither 0 nor 1; read_weight() refuses it.
 class SafetensorsFile {
  public:
   // A header of 100 MB is the most that others read too.

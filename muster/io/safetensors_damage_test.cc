@@ -128,6 +128,32 @@ TEST_F(SafetensorsDamage, OfATensorIsNamed) {
               HasSubstr("\"b\": begins at 2, the one before ends at 4"));
 }
 
+TEST_F(SafetensorsDamage, IsAKeyThatIsThereTwice) {
+  const std::string one = R"("w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
+  const std::string other = R"("v":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+
+  EXPECT_THAT(complaint("{" + one + "," + other + "," + one + "}", 4),
+              HasSubstr("tensor \"w\" is in the header twice"));
+  EXPECT_THAT(complaint(R"({"w":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4),
+              HasSubstr("tensor \"w\": \"dtype\" is there twice"));
+  EXPECT_THAT(complaint(R"({"__metadata__":{"k":"a","k":"b"}})", 0),
+              HasSubstr("\"__metadata__\": \"k\" is there twice"));
+  EXPECT_THAT(complaint(R"({"__metadata__":{},"__metadata__":{}})", 0),
+              HasSubstr("\"__metadata__\" is in the header twice"));
+  EXPECT_TRUE(open(file_of("{" + one + "," + other + "}", "1234")).ok()) << "fields of two tensors are no such key";
+}
+
+TEST_F(SafetensorsDamage, IsANameWithANul) {
+  EXPECT_THAT(complaint(R"({"a\u0000b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr(R"(tensor "a\u0000b": a name with a NUL)"));
+
+  const ScopedDirectory directory;
+  const std::string name("a\0b", 3);
+  const Status refusal = caught([&] { SafetensorsWriter(directory.path("b"), {{name, {DType::kByte, {1}}}}); });
+  EXPECT_EQ(refusal.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refusal.message(), HasSubstr("a name with a NUL"));
+}
+
 TEST_F(SafetensorsDamage, IsNotWhatAnUnknownElementTypeIsCalled) {
   Status status = open(file_of(R"({"w":{"dtype":"F8_E9M9","shape":[1],"data_offsets":[0,1]}})", "x"));
 
