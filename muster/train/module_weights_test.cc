@@ -362,6 +362,20 @@ TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveComeBackAsTheyWere) {
   EXPECT_THAT(text_in(file_), AllOf(HasSubstr("\"F8_E5M2\""), HasSubstr("\"U32\"")));
 }
 
+TEST_F(ModuleWeights, AreNoBoolsThatAreNeitherZeroNorOne) {
+  const std::string header = R"({"flags":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})";
+  const std::string length{static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
+
+  write_text(file_, length + header + std::string("\1\0\1", 3));
+  EXPECT_TRUE(torch::equal(read_weight(SafetensorsFile(file_), "flags"), torch::tensor({true, false, true})));
+  write_text(file_, length + header + std::string("\1\0\2", 3));
+  const Status refusal = caught([&] { read_weight(SafetensorsFile(file_), "flags"); });
+
+  EXPECT_EQ(refusal.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(refusal.message(),
+              AllOf(HasSubstr("file \"" + file_ + "\": tensor \"flags\": byte 2 is 2, expected 0 or 1")));
+}
+
 TEST_F(ModuleWeights, OfAnEmbeddingAreThoseOfItsTable) {
   nn::Embedding first({.rows = 5, .dim = 2, .name = "first", .seed = 1}),
       second({.rows = 5, .dim = 2, .name = "second", .seed = 2});

@@ -115,13 +115,31 @@ WeightSpec spec_of_weight(const SafetensorsFile& file, const std::string& name) 
 
 WeightSpec spec_of_weight(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
 
+namespace {
+
+// What libtorch computes with other bytes is nothing that anybody has meant.
+void expect_bools(const SafetensorsFile& file, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.scalar_type() != at::kBool) return;
+  const std::span bytes(static_cast<const uint8_t*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.numel()));
+  const auto other = std::ranges::find_if(bytes, [](uint8_t byte) { return byte > 1; });
+  if (other == bytes.end()) return;
+  throw data_loss("file \"", file.path(), "\": tensor \"", name, "\": byte ", other - bytes.begin(), " is ",
+                  int{*other}, ", expected 0 or 1 for elements of type BOOL");
+}
+
+}  // namespace
+
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
   const WeightSpec spec = spec_of_weight(file, name);
   PlainTensors plain;
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.type));
   file.read(name, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<size_t>(tensor.nbytes())});
   const auto expected = file.metadata().find(kSumOf + name);
-  if (expected == file.metadata().end() || expected->second == sum_of(tensor)) return tensor;
+  if (expected == file.metadata().end()) {
+    expect_bools(file, name, tensor);
+    return tensor;
+  }
+  if (expected->second == sum_of(tensor)) return tensor;
   throw data_loss("file \"", file.path(), "\": tensor \"", name, "\": CRC-32C ", sum_of(tensor), ", expected ",
                   expected->second,
                   ": the file is damaged, or another program has changed the values and kept the "

@@ -30,7 +30,7 @@ WeightSpec spec_of_weight(const SafetensorsFile& file, const std::string& name);
 WeightSpec spec_of_weight(const at::Tensor& tensor);
 
 // On the CPU, contiguous. Throws as SafetensorsFile::read, and Error{kDataLoss} if the file has another sum for it;
-// files of others have none.
+// files of others have none, and there a bool that is neither 0 nor 1 is that error.
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name);
 
 // The first ten texts, and how many more there are: "a, b and 3 more".
