@@ -117,7 +117,11 @@ class WirePosts::Connection {
     if (!dtype || bytes != header_.bytes) throw internal("has sent a tensor of other sizes than it says");
     tensor_ = place(header_.edge);
     if (!tensor_.defined() || tensor_.sizes() != sizes || tensor_.scalar_type() != scalar_type_of(*dtype)) {
-      tensor_ = at::empty(sizes, scalar_type_of(*dtype));
+      try {
+        tensor_ = at::empty(sizes, scalar_type_of(*dtype));
+      } catch (const c10::Error&) {
+        throw resource_exhausted("has sent ", bytes, " bytes, for which there is no memory here");
+      }
     }
     stage_ = Stage::kBytes;
   }

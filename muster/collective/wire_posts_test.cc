@@ -9,6 +9,9 @@
 #include <atomic>
 #include <thread>
 
+#include "muster/base/strings.h"
+#include "muster/runtime/memory/tensors.h"
+
 namespace muster {
 namespace {
 
@@ -193,6 +196,24 @@ TEST(WirePosts, LetWhoeverWaitsLookAgain) {
     }
   }
   EXPECT_FALSE(got);
+}
+
+TEST(WirePosts, RefuseWhatThereIsNoMemoryFor) {
+  auto [ours, theirs] = connected();
+  std::vector<Descriptor> sockets(2);
+  sockets[1] = std::move(ours);
+  WirePosts posts(std::move(sockets), std::chrono::microseconds(0));
+  // As the header of a tensor has it: the word and the type, its number, bytes, dimensions; and the only size.
+  constexpr int64_t kBytes = int64_t{1} << 50;
+  const int32_t words[2] = {0x6d7057, static_cast<int32_t>(dtype_of(at::kByte))};
+  const int64_t numbers[4] = {1, kBytes, 1, kBytes};
+  ASSERT_EQ(::write(theirs.number(), words, sizeof words), static_cast<ssize_t>(sizeof words));
+  ASSERT_EQ(::write(theirs.number(), numbers, sizeof numbers), static_cast<ssize_t>(sizeof numbers));
+
+  const Status status = failure_of([&] { posts.take(1, 1, soon()); });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr(str_cat("has sent ", kBytes, " bytes")));
 }
 
 TEST(WirePosts, RefuseWhatIsNoMessage) {

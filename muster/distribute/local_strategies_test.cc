@@ -83,6 +83,24 @@ TEST(Strategy, DealsOutAPerReplicaAndPutsResultsTogether) {
   EXPECT_THAT(caught([&] { (void)strategy.gather({{torch::ones({})}}); }).message(), HasSubstr("has no axis"));
 }
 
+TEST(Strategy, AddsUpAndAveragesTheNumbersOfItsReplicas) {
+  for (const int count : {1, 2, 4}) {
+    std::vector<std::string> devices;
+    for (int device = 0; device < count; ++device) devices.push_back(str_cat("/device:CPU:", device));
+    const MirroredStrategy strategy(devices);
+    auto number = function([] { return torch::full({}, replica_id() + 1.0F); });
+    auto pair = function([] { return torch::tensor({1.0F, 2.0F}) + 2.0F * static_cast<float>(replica_id()); });
+
+    const PerReplica<at::Tensor> numbers = strategy.run(number), pairs = strategy.run(pair);
+
+    const auto size = static_cast<float>(count);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, numbers).item<float>(), size * (size + 1) / 2);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kMean, numbers).item<float>(), (size + 1) / 2);
+    EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kSum, pairs)), ElementsAre(size * size, size * (size + 1)));
+    EXPECT_THAT(floats_of(strategy.reduce(ReduceOp::kMean, pairs)), ElementsAre(size, size + 1));
+  }
+}
+
 TEST(Strategy, MakesOneOfValuesOnlyIfTheyAreAlike) {
   const MirroredStrategy strategy(kTwoDevices);
   const PerReplica<at::Tensor> rows{{torch::ones({3, 2}), torch::ones({1, 2})}},

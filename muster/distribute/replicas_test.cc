@@ -132,6 +132,23 @@ TEST_P(Replicas, RunFromThisProcessWithAWarning) {
   EXPECT_EQ(v.value().item<float>(), 1.0F + static_cast<float>(replicas_));
 }
 
+TEST_P(Replicas, AreReducedByThisProcessWithAWarningAndByWorkersWithoutOne) {
+  auto replica = function([](at::Tensor x) { return x * 2; });
+  auto step = function([&](at::Tensor x) { return strategy_.reduce(ReduceOp::kSum, strategy_.run(replica, x)); });
+  PerReplica<at::Tensor> each;
+  for (int i = 0; i < replicas_; ++i) each.values.push_back(torch::full({}, 1.5F));
+  LogCapture log;
+
+  const at::Tensor by_worker = coordinator_.schedule(step, torch::ones({})).fetch();
+  const bool warned = log.contains("is invoked without ClusterCoordinator::schedule");
+  const at::Tensor sum = strategy_.reduce(ReduceOp::kSum, each);
+
+  EXPECT_EQ(by_worker.item<float>(), 2.0F * static_cast<float>(replicas_));
+  EXPECT_FALSE(warned);
+  EXPECT_EQ(sum.item<float>(), 1.5F * static_cast<float>(replicas_));
+  EXPECT_TRUE(log.contains("ParameterServerStrategy::reduce is invoked without ClusterCoordinator::schedule"));
+}
+
 // ---- Writes
 TEST_P(Replicas, WriteTheSumOfWhatTheyWrite) {
   Variable v = make(1, Aggregation::kSum);

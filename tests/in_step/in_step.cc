@@ -100,6 +100,10 @@ void exchange(const muster::Strategy& strategy) {
     is(10, rows * size);
     expect(all[11].equal(rows.eq(1)), "whether all replicas have it");
   }
+  auto number = muster::function([] { return torch::full({}, muster::replica_id() + 1.0F); });
+  const muster::PerReplica<torch::Tensor> numbers = strategy.run(number);
+  expect(strategy.reduce(ReduceOp::kSum, numbers).item<float>() == sum, "the sum of the numbers of replicas");
+  expect(strategy.reduce(ReduceOp::kMean, numbers).item<float>() == sum / static_cast<float>(size), "their mean");
 }
 
 // One strategy after the other in the same processes: what they reduce, gather and begin with.
