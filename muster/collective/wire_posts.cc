@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <span>
 
@@ -119,7 +120,7 @@ class WirePosts::Connection {
     if (!tensor_.defined() || tensor_.sizes() != sizes || tensor_.scalar_type() != scalar_type_of(*dtype)) {
       try {
         tensor_ = at::empty(sizes, scalar_type_of(*dtype));
-      } catch (const c10::Error&) {
+      } catch (const std::exception&) {
         throw resource_exhausted("has sent ", bytes, " bytes, for which there is no memory here");
       }
     }
