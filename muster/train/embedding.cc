@@ -143,8 +143,8 @@ Variable make_table(at::Tensor weight, const EmbeddingOptions& options, const st
                                 ") is used in a traced function before there is a variable for it; adopt the module, "
                                 "or call table(), outside of the function first");
     }
-    if (variable.device.empty() && !later->creator) variable.device = later->device;
-    // Not in the scope where this is called, whose strategy may be another one.
+    // Where the module was made, and not in the scope where this is called, whose strategy may be another one.
+    const DeviceScope there(later->device);
     const VariableScope outside(nullptr);
     const VariableScope as_then(later->creator);
     return Variable(later->values, std::move(variable));

@@ -14,6 +14,7 @@
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/io/test_files.h"
+#include "muster/trace/device_scope.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
 #include "muster/train/optimizers.h"
@@ -22,7 +23,6 @@ namespace muster::embedding_module_test {
 namespace {
 
 using testing_support::message_of;
-
 using testing_support::ScopedDirectory;
 
 using ::testing::AllOf;
@@ -240,6 +240,22 @@ TEST(EmbeddingModule, MadeInAScopeIsOfThatStrategyWhereverItIsAdoptedOrUsedFirst
   EXPECT_EQ(variables.at("weight").copies().size(), 2u);
   EXPECT_TRUE(to_use(torch::tensor({4})).equal(weight_of(*same).slice(0, 4)));
   EXPECT_EQ(to_use.table().copies().size(), 2u);
+}
+
+TEST(EmbeddingModule, MadeInTheScopeOfADeviceLivesThereWhereverItIsAdopted) {
+  const MirroredStrategy strategy({"/device:CPU:0"});
+  for (const bool on_demand : {false, true}) {
+    const auto made_there = [&] {
+      const VariableScope scope = strategy.scope();
+      const DeviceScope there("/device:CPU:1");
+      return nn::Embedding({.rows = 5, .dim = 3, .on_demand = on_demand});
+    };
+    nn::Embedding table = made_there();
+
+    const ModuleVariables variables = adopt(table);
+
+    EXPECT_THAT(variables.at("weight").device(), HasSubstr("/device:CPU:1")) << on_demand;
+  }
 }
 
 TEST(EmbeddingModule, WithRowsOnDemandIsAdoptedBeforeAFunctionUsesIt) {
