@@ -53,8 +53,8 @@ TEST(Reconnecting, PausesForLongWhileNobodyHasACallToMake) {
   RpcChannel channel(door.address(), kBehindDoor, {});
   EXPECT_THROW(channel.call(kKnock, {}), Error);
 
-  const int before = door.visits();
   const Clock::time_point begin = Clock::now();
+  const int before = door.visits();
   ASSERT_TRUE(eventually([&] { return door.visits() >= before + 3; })) << "it goes on by itself";
 
   EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(250));
