@@ -23,7 +23,9 @@
 namespace muster {
 
 inline const grpc::Status kLost(grpc::StatusCode::UNAVAILABLE, "lost by a fault that a test has asked for");
-inline constexpr auto kRefused = std::chrono::milliseconds(10);  // to wait for a task that has refused a connection
+// To wait for a task that has refused connections, from when gRPC is asked to try again: for a way there and back, or
+// with TLS three, and a process that has just begun. gRPC's own attempts are too rare to have found it already.
+inline constexpr auto kRefused = std::chrono::milliseconds(50);
 // gRPC tells a call before its channel that it was cut off
 inline constexpr auto kLossIsKnown = std::chrono::milliseconds(50);
 
