@@ -78,17 +78,21 @@ void in_parts(int64_t rows, size_t row_bytes, const Work& work) {
   at::parallel_for(0, rows, least, work);
 }
 
-// Calls work(mine), side by side if the rows are large; mine(row) says whether to care for that row. Each is cared for
-// by one thread, which comes by all that is to be done with it in its order: the bits are those of a single thread.
+// Calls work(mine) for so many uses of rows, side by side if they are large; mine(row) says whether to care for that
+// row. Each is cared for by one thread, which comes by all that is to be done with it in its order: the bits are those
+// of a single thread. So are all rows of a cache line, which several threads would take from each other.
 template <class Work>
-void by_owner(int64_t bytes, const Work& work) {
-  const int64_t owners = std::clamp<int64_t>(bytes / kWorthAThread, 1, at::get_num_threads());
+void by_owner(int64_t uses, int64_t row_bytes, const Work& work) {
+  constexpr int64_t kLine = 64;
+  const int64_t owners = std::clamp<int64_t>(uses * row_bytes / kWorthAThread, 1, at::get_num_threads());
   if (owners == 1) return work([](int64_t) { return true; });
+  int shift = 0;  // of the numbers of rows, to that of what is in one line
+  while (row_bytes << (shift + 1) <= kLine) ++shift;
   at::parallel_for(0, owners, 1, [&](int64_t first, int64_t last) {
     for (int64_t owner = first; owner < last; ++owner) {
-      work([owner, owners](int64_t row) {
-        constexpr uint32_t kOdd = 0x9E3779B1;  // neighbors, and every other row, go to all of them
-        const uint64_t spread = static_cast<uint32_t>(row) * kOdd;
+      work([owner, owners, shift](int64_t row) {
+        constexpr uint32_t kOdd = 0x9E3779B1;  // neighbors, and every other one, go to all of them
+        const uint64_t spread = static_cast<uint32_t>(row >> shift) * kOdd;
         return static_cast<int64_t>(spread * static_cast<uint64_t>(owners) >> 32) == owner;
       });
     }
@@ -266,8 +270,8 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
     const auto* from = gradient.const_data_ptr<scalar_t>();
     const auto* place = places.const_data_ptr<int32_t>();
     const auto known = static_cast<int64_t>(row.size());
-    std::vector<uint8_t> begun(row.size());  // most rows are there once: they are written and not added to
     auto add_up = [&](auto width, const auto& mine) {
+      std::vector<uint8_t> begun(row.size());  // most rows are there once: they are written and not added to
       for (int64_t i = 0; i < count; ++i) {
         if (i + kAhead < count && mine(place[i + kAhead])) __builtin_prefetch(from + (i + kAhead) * stride);
         if (place[i] < 0) continue;
@@ -288,7 +292,7 @@ std::vector<at::Tensor> sum(const at::Tensor& given, const at::Tensor& given_pla
       }
     };
     with_width(elements, [&](auto width) {
-      by_owner(count * elements * static_cast<int64_t>(sizeof(scalar_t)),
+      by_owner(count, elements * static_cast<int64_t>(sizeof(scalar_t)),
                [&](const auto& mine) { add_up(width, mine); });
     });
   });
@@ -328,7 +332,7 @@ void for_each_row(std::initializer_list<const at::Tensor*> tables, const int64_t
     }
   };
   with_width(width, [&](auto elements) {
-    by_owner(count * width * static_cast<int64_t>(sizeof(T)), [&](const auto& mine) { update_rows(elements, mine); });
+    by_owner(count, width * static_cast<int64_t>(sizeof(T)), [&](const auto& mine) { update_rows(elements, mine); });
   });
 }
 

@@ -93,15 +93,15 @@ TEST(RowOps, UpdateRowsOfAnyWidthByTheRuleOfAdagrad) {
 }
 
 // What row ops make of many rows, some of which are named again and again, with so many threads.
-std::vector<at::Tensor> made_by(int threads) {
-  constexpr int64_t kRows = 3'000, kIds = 40'000, kWidth = 20;
+std::vector<at::Tensor> made_by(int threads, int64_t width) {
+  constexpr int64_t kRows = 3'000, kIds = 60'000;
   std::vector<at::Tensor> made;
   std::thread([&] {
     use_cores(threads);
     torch::manual_seed(3);
-    const at::Tensor gradient = torch::randn({kIds, kWidth}), ids = torch::randint(kRows, {kIds}, torch::kLong);
+    const at::Tensor gradient = torch::randn({kIds, width}), ids = torch::randint(kRows, {kIds}, torch::kLong);
     std::vector<at::Tensor> tables;
-    for (int i = 0; i < 5; ++i) tables.push_back(torch::rand({kRows, kWidth}) + 0.5F);
+    for (int i = 0; i < 5; ++i) tables.push_back(torch::rand({kRows, width}) + 0.5F);
     auto [places, parts] = rows::unique(ids, {0, kRows / 3, kRows + 50});
     made = rows::sum(gradient, places, parts);
     made.push_back(rows::gather(tables[0], ids));
@@ -115,11 +115,15 @@ std::vector<at::Tensor> made_by(int threads) {
 }
 
 TEST(RowOps, HaveTheSameBitsWithAnyNumberOfThreads) {
-  const std::vector<at::Tensor> alone = made_by(1);
-  for (int threads : {2, 3, 5}) {
-    const std::vector<at::Tensor> together = made_by(threads);
-    ASSERT_EQ(together.size(), alone.size());
-    for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(torch::equal(together[i], alone[i])) << threads << ": " << i;
+  for (int64_t width : {3, 20}) {  // several rows in a cache line, and several lines of a row
+    const std::vector<at::Tensor> alone = made_by(1, width);
+    for (int threads : {2, 3, 5}) {
+      const std::vector<at::Tensor> together = made_by(threads, width);
+      ASSERT_EQ(together.size(), alone.size());
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(torch::equal(together[i], alone[i])) << width << ", " << threads << ": " << i;
+      }
+    }
   }
 }
 
