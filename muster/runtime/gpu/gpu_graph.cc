@@ -109,8 +109,15 @@ GpuGraph::GpuGraph(at::Device device, const std::vector<at::Generator>& generato
     recording_->capture_end();
   } catch (...) {
     recording_->abandon();
+    recording_.reset();
     throw;
   }
+}
+
+// libtorch notes in its own generator who records: whoever ends may not do so while another one begins.
+GpuGraph::~GpuGraph() {
+  absl::MutexLock lock(&recording_mu);
+  recording_.reset();
 }
 
 void GpuGraph::between_recordings(const std::function<void()>& what) {
@@ -137,9 +144,8 @@ GpuGraph::GpuGraph(at::Device, const std::vector<at::Generator>&, const std::fun
 void GpuGraph::replay() {}
 void GpuGraph::between_recordings(const std::function<void()>& what) { what(); }
 c10::Stream GpuGraph::side_stream(at::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
+GpuGraph::~GpuGraph() = default;
 
 #endif
-
-GpuGraph::~GpuGraph() = default;
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/runtime/devices.h"
 #include "muster/runtime/gpu/gpu_graph.h"
@@ -193,6 +194,7 @@ TEST_F(GpuGraphs, AreThrownAwayWhileOthersAreRecorded) {
   Variable table(torch::rand({4, 2}), {.name = "table"});
   auto steps = function([&](at::Tensor ids) { return (table.value().index_select(0, ids) * 2 + 1).relu().sum() - 1; });
   const Program program = steps.program(torch::zeros({2}, torch::kLong));
+  const LogCapture log;
   std::atomic<int> failed = 0;
   {
     std::vector<std::jthread> threads;
@@ -211,6 +213,7 @@ TEST_F(GpuGraphs, AreThrownAwayWhileOthersAreRecorded) {
     }
   }
   EXPECT_EQ(failed, 0);
+  EXPECT_FALSE(log.contains("step by step")) << "all were recorded";
 }
 
 TEST_F(GpuGraphs, LeaveOutWhatLooksAtTheGpu) {
