@@ -15,7 +15,7 @@ TEST(PlanMemory, IsSeenWhereAnyValueThatSharesItIs) {
   Builder b;
   const ValueId x = b.argument(), v = b.variable("v"), two = b.constant(2), table = b.constant(3, /*is_number=*/false);
   const ValueId view = b.op("aten::t", {ref(v)}), alone = b.relu(x);
-  const Program program = b.finish({view, kNoValue});
+  const Program program = b.finish({view});
   check(program);
   const Aliases aliases(program);
 
