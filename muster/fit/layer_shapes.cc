@@ -119,13 +119,30 @@ bool has_layers_inside(const std::string& layer, const std::map<std::string, std
                              [&](const auto& other) { return other.first != layer && other.first.starts_with(begin); });
 }
 
-// What the one op gives that takes all variables of the layer that are trained.
+// Whether `sum` adds something, such as a bias, to what `product` gives.
+bool adds_to(const ForwardGraph& graph, const Node* sum, const Node* product) {
+  if (!is_one_of(*sum, {"AddBackward0"})) return false;
+  const auto users = graph.users.find(product);
+  if (users == graph.users.end()) return false;
+  return std::ranges::any_of(users->second, [&](const Node* user) {
+    if (user == sum) return true;
+    const auto next = graph.users.find(user);
+    return is_one_of(*user, {"ViewBackward0", "UnsafeViewBackward0"}) && next != graph.users.end() &&
+           next->second.contains(sum);
+  });
+}
+
+// What the one op gives that takes all variables of the layer that are trained, or a product and the sum with the bias.
 std::optional<Sizes> sizes_given_by_layer(const ForwardGraph& graph, const std::vector<Variable>& variables) {
   std::optional<std::set<const Node*>> ops;
   for (const Variable& variable : variables) {
     std::set<const Node*> own = ops_of(graph, variable);
     if (own.empty()) continue;
-    if (ops && *ops != own) return std::nullopt;
+    if (ops && *ops != own) {
+      if (ops->size() != 1 || own.size() != 1) return std::nullopt;
+      if (adds_to(graph, *ops->begin(), *own.begin())) continue;
+      if (!adds_to(graph, *own.begin(), *ops->begin())) return std::nullopt;
+    }
     ops = std::move(own);
   }
   if (!ops) return std::nullopt;
