@@ -328,12 +328,16 @@ RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method
 
 // gRPC's own pauses are too long for somebody who waits: it is asked to try earlier, the rarer the longer that goes on.
 bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
-                                            const Cancellation* cancellation) const {
+                                            const Cancellation* cancellation) {
   const Waiting waiting;
   if (!waits_since && wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
     grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
-    return wire_.channel().WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)));
+    if (wire_.channel().WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)))) return true;
+    if (wire_.is_gone()) return false;
+    // Somebody has begun to listen there, or this machine is too busy for all to happen within a moment.
+    grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
+    return wire_.channel().WaitForConnected(grpc_time(deadline));
   }
   Clock::time_point try_at = Clock::now();
   while (Clock::now() < deadline) {

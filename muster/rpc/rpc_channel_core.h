@@ -64,7 +64,7 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end, as it is
   // unless it is waited for.
   bool wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
-                            const Cancellation* cancellation) const;
+                            const Cancellation* cancellation);
   // For the next call, after one that has not tried for itself: gRPC's own pauses are long.
   void connect_again_soon() const;
   void begin(const std::shared_ptr<Pending>& pending);
