@@ -109,6 +109,32 @@ TEST_F(ModelFiles, LetTheSameModelTrainOnAfterAParameterServerWasLost) {
   }
 }
 
+// One layer in two places.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() { register_module("again", layer); }
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(layer->forward(x)); }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(3, 3))};
+};
+TORCH_MODULE(Tied);
+
+TEST_F(ModelFiles, KeepALayerOnceThatAModuleHasInTwoPlaces) {
+  const auto tied = [](const Strategy& strategy) {
+    torch::manual_seed(static_cast<uint64_t>(++made_));
+    return compile(strategy.make<Tied>(),
+                   {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}), .loss = mean_squared_error});
+  };
+  const Strategy none;
+  const MirroredStrategy mirrored({"/device:CPU:0", "/device:CPU:1"});
+  Model first = tied(none), second = tied(mirrored);
+  first.fit({x_, x_}, {.epochs = 1, .batch_size = 4, .verbose = 0});
+  ASSERT_FALSE(torch::allclose(predict(first), predict(second)));
+
+  first.save(path());
+  second.load(path());
+
+  EXPECT_TRUE(torch::allclose(predict(first), predict(second)));
+}
+
 TEST_F(ModelFiles, AreReplacedByTheNextSave) {
   Model model = make(Strategy());
   model.save(path());

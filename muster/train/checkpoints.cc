@@ -24,11 +24,12 @@ SavedVariables::Only names_of(const std::map<std::string, CheckpointObject>& obj
   if (objects.empty()) return std::nullopt;
   std::map<std::string, std::string> names;
   for (const auto& [object, chosen] : objects) {
+    std::set<std::string> its_own;  // a layer that a module has in two places is saved under the first name
     for (const auto& [name, variable] : chosen.variables()) {
       const auto& part_of = variable.state()->part_of;
       const std::string own = part_of ? part_of->name : variable.name();
       const auto [at, is_new] = names.emplace(own, name.empty() ? object : str_cat(object, "/", name));
-      if (is_new) continue;
+      if (!its_own.insert(own).second || is_new) continue;
       throw invalid_argument("Checkpoints: variable \"", own, "\" is in the objects twice, as \"", at->second,
                              "\" and in \"", object, "\"");
     }
