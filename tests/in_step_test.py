@@ -396,6 +396,20 @@ if len(sys.argv) > 1:
             self.assertEqual(words in done.stderr, idle, done.stderr)
             self.assertNotIn("listening", done.stdout)
 
+    def test_run_goes_on_when_nobody_reads_what_it_prints(self):
+        with tempfile.TemporaryDirectory() as there:
+            script = f"echo first; while [ ! -e {there}/unread ]; do sleep 0.1; done; echo second; echo third; touch {there}/saved"
+            run = subprocess.Popen([MUSTER, "run", "--workers", "1", "--ps", "1", "sh", "-c", script], stdout=subprocess.PIPE)
+            try:
+                self.assertIn(b"first", run.stdout.readline())
+                run.stdout.close()
+                pathlib.Path(there, "unread").touch()
+                self.assertEqual(run.wait(PATIENCE), 0)
+            finally:
+                run.kill()
+                run.wait()
+            self.assertTrue(pathlib.Path(there, "saved").exists())
+
     def test_run_leaves_nothing_behind(self):
         def left(seconds):
             return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0

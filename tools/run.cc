@@ -118,9 +118,10 @@ struct Member {
     pid = ::fork();
     if (pid == 0) {
       ::setpgid(0, 0);                     // a signal of the terminal goes to all of them by way of this command, once
-      ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody is left behind, however this command ends
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // however this command ends: the rest is up to them
       if (::getppid() != here) ::_exit(127);
       for (const int number : kStops) ::signal(number, SIG_DFL);
+      ::signal(SIGPIPE, SIG_DFL);
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::dup2(ends[1], STDOUT_FILENO);
       ::dup2(ends[1], STDERR_FILENO);
@@ -398,6 +399,7 @@ void add_run(CLI::App& muster) {
     }
     make_directories(flags->storage);
     for (const int number : kStops) ::signal(number, on_stop);
+    ::signal(SIGPIPE, SIG_IGN);  // a job whose output nobody reads any more goes on, and can save
     if (const int code = Job(*flags).wait(); code != 0) throw CLI::RuntimeError(code);
   });
 }
