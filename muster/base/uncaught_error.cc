@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +11,7 @@ std::terminate_handler handler_before = nullptr;
 // A program that writes to a file or a pipe and does not catch an Error would end without the lines that say how far it
 // came. Another thread that writes at this moment may never get done: then they are lost, as they would be.
 [[noreturn]] void write_out_and_terminate() {
+  std::signal(SIGPIPE, SIG_IGN);  // nobody may read any more, and then the error's words are wanted all the same
   if (::ftrylockfile(stdout) == 0) {
     std::fflush(stdout);
     ::funlockfile(stdout);

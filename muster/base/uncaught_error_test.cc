@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +29,19 @@ TEST(UncaughtErrorDeathTest, IsPrintedAndSoIsWhatTheProgramHasPrintedBefore) {
   std::ifstream file(path);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "step 1");
   std::remove(path.c_str());
+}
+
+void print_to_nobody_and_fail() noexcept {
+  int ends[2];
+  if (::pipe(ends) != 0 || ::dup2(ends[1], STDOUT_FILENO) < 0) std::_Exit(1);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  std::printf("step 1");
+  fail_for_want_of_a_file();
+}
+
+TEST(UncaughtErrorDeathTest, IsPrintedThoughNobodyReadsTheOutputAnyMore) {
+  EXPECT_DEATH(print_to_nobody_and_fail(), "NOT_FOUND: file \"words\" is not there");
 }
 
 }  // namespace
