@@ -42,7 +42,9 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   std::string nearest;
   size_t least = most + 1;
   for (const std::string& each : names) {
-    const size_t apart = letters_apart(name, each);
+    // A word that was cut off, such as acc, is meant rather than one of as many letters.
+    const bool begins = name.size() >= 3 && each.starts_with(name) && each != name;
+    const size_t apart = begins ? 0 : letters_apart(name, each);
     if (apart < least) nearest = each;
     least = std::min(least, apart);
   }

@@ -30,7 +30,8 @@ void Model::load(const std::string& directory) {
   Checkpoints files(strategy(), files_of(*this, directory));
   if (!files.restore()) {
     throw not_found("Model::load: there is no model in \"", directory,
-                    "\"; expected a directory that save() has written");
+                    "\"; expected a directory that save() has written; what a callback has saved is restored by "
+                    "Checkpoints(model.strategy(), {.directory = …}).restore(), of the directory above ckpt-N");
   }
   files.finish_restore();
 }

@@ -69,6 +69,10 @@ void rename_directory(const std::string& from, const std::string& to) {
   const int error = errno;
   // The server of a network disk may have done what it was asked before its answer was lost.
   if (calls > 1 && error == ENOENT && !exists(from) && exists(to)) return;
+  if (error == ENOTEMPTY || error == EEXIST) {
+    throw already_exists("checkpoint \"", to,
+                         "\": somebody else has just written one; expected a directory of its own for each training");
+  }
   throw file_error(to, "rename", error);
 }
 

@@ -57,7 +57,7 @@ TEST(CoordinatorReport, DoesNotTakeAMachineThatIsFullOfTasksForTheWire) {
   given.parameter_servers[1].machine = 0.99;
 
   EXPECT_EQ(given.limit(), Limit::kMachines);
-  EXPECT_THAT(given.sentence(), HasSubstr("limited by too many tasks on one machine: all cores of that of "
+  EXPECT_THAT(given.sentence(), HasSubstr("limited by too many tasks on one machine: all cores of the machine of "
                                           "/job:ps/replica:0/task:1 are busy, closures wait for parameter servers for "
                                           "60 % of their time"));
   EXPECT_THAT(given.to_string(), HasSubstr("99 %"));

@@ -409,6 +409,8 @@ TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
   EXPECT_THAT(said({EarlyStopping({.monitor = "val_los"})}, data_),
               EndsWith("EarlyStopping asks for \"val_los\", but an epoch has loss, val_loss; did you mean "
                        "\"val_loss\"?"));
+  EXPECT_THAT(said({EarlyStopping({.monitor = "val_lo"})}, data_), EndsWith("did you mean \"val_loss\"?"))
+      << "it begins so";
   EXPECT_THAT(said({EarlyStopping({.monitor = "val_los"})}),
               EndsWith("has loss; did you mean \"val_loss\", which validation_data gives?"));
   EXPECT_THAT(said({EarlyStopping()}), EndsWith("\"val_loss\", but an epoch has loss; validation_data gives it"));
