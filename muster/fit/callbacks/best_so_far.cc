@@ -42,8 +42,9 @@ bool has_word(const std::string& monitor, std::initializer_list<const char*> wor
 // Whether larger ones are better, if the name says that.
 std::optional<bool> larger_by_name(const std::string& monitor) {
   if (monitor.ends_with("loss") || monitor.ends_with("error")) return false;
-  if (has_part(monitor, {"accuracy", "auc", "precision", "recall", "f1", "r2", "io_u"})) return true;
-  if (has_word(monitor, {"acc"}) || says_iou_or_top(monitor)) return true;
+  if (has_part(monitor, {"accuracy", "precision", "recall"}) || says_iou_or_top(monitor)) return true;
+  // Short ones as words by themselves: they are in names such as decoder2, sauce and radio_user, too.
+  if (has_word(monitor, {"acc", "auc", "f1", "r2"}) || has_part(str_cat("_", monitor, "_"), {"_io_u_"})) return true;
   if (has_part(monitor, {"loss", "error", "entropy", "divergence", "perplexity", "hinge", "poisson"})) return false;
   if (has_word(monitor, {"mse", "rmse", "mae", "mape", "msle", "nll"})) return false;
   return std::nullopt;

@@ -58,7 +58,8 @@ TEST(BestSoFar, KnowsFromTheNameWhichNumbersAreBetter) {
        {"val_iou", "mean_iou", "miou", "mean_io_u", "top_1", "val_top_5", "top5", "top_k", "acc", "val_acc"}) {
     EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(2, 1)) << name;
   }
-  for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2", "accent"}) {
+  for (const char* name : {"iou_loss", "top_1_error", "previous", "stop_1", "topology", "desktop_2", "accent",
+                           "decoder2_mse", "layer2_binary_cross_entropy", "sauce_mae", "radio_user_mae", "leaf1_mae"}) {
     EXPECT_TRUE(BestSoFar(name, Better::kAuto).better(1, 2)) << name;
   }
 }
