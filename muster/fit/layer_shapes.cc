@@ -84,6 +84,8 @@ std::optional<Sizes> sizes_of(const Node& op) {
 }
 
 std::optional<Sizes> sizes_given_by(const ForwardGraph& graph, const Node& op) {
+  // What all steps of a recurrent layer give in one op may begin with the time.
+  if (op.name().find("Rnn") != std::string::npos) return std::nullopt;
   const std::optional<Sizes> own = sizes_of(op);
   // A product of more than two dimensions is made as one of two, and then seen with its own sizes.
   const auto users = graph.users.find(&op);

@@ -76,6 +76,13 @@ struct ShiftedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Shifted);
 
+struct RecurrentImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return std::get<0>(layer->forward(x)); }
+
+  torch::nn::LSTM layer{register_module("layer", torch::nn::LSTM(torch::nn::LSTMOptions(3, 5).batch_first(true)))};
+};
+TORCH_MODULE(Recurrent);
+
 TEST(LayerShapes, AreNotGuessed) {
   torch::nn::Linear frozen(3, 5);
   for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
@@ -83,6 +90,7 @@ TEST(LayerShapes, AreNotGuessed) {
   EXPECT_THAT(shapes_in(Scaled(), torch::ones({4, 3})), IsEmpty());
   EXPECT_THAT(shapes_in(Shifted(), torch::ones({4, 3})), ElementsAre(Pair("layer", "[batch, 5]")));
   EXPECT_THAT(shapes_in(frozen, torch::ones({4, 3})), IsEmpty());
+  EXPECT_THAT(shapes_in(Recurrent(), torch::ones({4, 7, 3})), IsEmpty()) << "inside, the time is first";
 }
 
 }  // namespace
