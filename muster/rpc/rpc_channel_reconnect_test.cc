@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -34,7 +35,10 @@ class ShutDoor {
  private:
   void turn_away(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      if (accept_at(door_)) {
+      if (const Descriptor visitor = accept_at(door_)) {
+        // It is cut off: one that is closed in order keeps the port from the next who wants to listen, for a minute.
+        const linger at_once{.l_onoff = 1, .l_linger = 0};
+        ::setsockopt(visitor.number(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         ++visits_;
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
