@@ -78,10 +78,11 @@ std::string in_all_digits(double value) {
 }
 
 BestSoFar::BestSoFar(std::string monitor, Better better, double min_delta)
-    : monitor_(std::move(monitor)),
-      larger_(better == Better::kAuto ? larger_by_name(monitor_).value_or(false) : better == Better::kLarger),
-      guessed_(better == Better::kAuto && !larger_by_name(monitor_)),
-      min_delta_(min_delta) {}
+    : monitor_(std::move(monitor)), min_delta_(min_delta) {
+  const std::optional<bool> by_name = larger_by_name(monitor_);
+  larger_ = better == Better::kAuto ? by_name.value_or(false) : better == Better::kLarger;
+  guessed_ = better == Better::kAuto && !by_name;
+}
 
 std::string BestSoFar::memory(const std::string& whose, const std::vector<int64_t>& more) const {
   return absl::StrJoin({whose + " " + monitor_, best_ ? in_all_digits(*best_) : "none", absl::StrJoin(more, "\n")},
