@@ -123,8 +123,7 @@ std::string CoordinatorReport::limit_in_words() const {
       const TaskReport& ps = *on_the_fullest(parameter_servers);
       return absl::StrFormat(
           "%stoo many tasks on one machine: all cores of the machine of %s are busy, closures wait for parameter "
-          "servers for "
-          "%s of their time",
+          "servers for %s of their time",
           rate, ps.task, percent(share(*this, &TaskReport::peers)));
     }
     case Limit::kWire:
