@@ -1,5 +1,6 @@
 // Saving and restoring 1 GiB of variables that live on 2 parameter server processes, beside what the disk does by
 // itself, and what that costs a training that goes on meanwhile.
+#include <absl/cleanup/cleanup.h>
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -162,10 +164,10 @@ void train_and_save(Bench& bench, const std::string& kind, SavedJob& job, const 
   const double memory = job.memory_of_ps();
   double most = memory;
   std::atomic<bool> saving = true;
-  std::jthread saver([&] {
+  std::future<void> saver = std::async(std::launch::async, [&] {
+    const absl::Cleanup ended = [&] { saving = false; };
     const auto begin = std::chrono::steady_clock::now();
     while (since(begin) < kSeconds) job.save_beside();
-    saving = false;
   });
   std::jthread watch([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -174,7 +176,7 @@ void train_and_save(Bench& bench, const std::string& kind, SavedJob& job, const 
     }
   });
   const double disturbed = steps_per_second([&](double) { return saving.load(); });
-  saver.join();
+  saver.get();
   watch.request_stop();
   watch.join();
   undisturbed = (undisturbed + steps_per_second(for_a_while)) / 2;
