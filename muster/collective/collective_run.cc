@@ -177,10 +177,7 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
   };
   const auto take_sums = [&](const Part& part) {
     for (int rank = 0; rank < size; ++rank) {
-      if (rank == here) continue;
-      const at::Tensor sum = mail.wait(part.summed[rank]);
-      at::Tensor place = part.pieces(made, rank, 1);
-      if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
+      if (rank != here) put_in_place(mail.wait(part.summed[rank]), part.pieces(made, rank, 1));
     }
   };
   const size_t ahead = std::min(kPartsAhead, parts.size());

@@ -54,6 +54,10 @@ at::Tensor slice_of(const at::Tensor& flat, int64_t first, int64_t count) {
   return flat.narrow(0, begin, std::min(count, flat.numel() - begin));
 }
 
+void put_in_place(const at::Tensor& sum, at::Tensor place) {
+  if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
+}
+
 std::vector<Part> cut(const std::vector<at::Tensor>& flats, int pieces, int64_t most_bytes) {
   std::vector<Part> parts;
   for (size_t pack = 0; pack < flats.size(); ++pack) {

@@ -46,6 +46,9 @@ struct Part {
   }
 };
 
+// A sum has come that belongs at `place`. It may be there already: the question for it has named that memory.
+void put_in_place(const at::Tensor& sum, at::Tensor place);
+
 // Each of so many pieces, none of which has more than so many bytes.
 std::vector<Part> cut(const std::vector<at::Tensor>& flats, int pieces, int64_t most_bytes);
 

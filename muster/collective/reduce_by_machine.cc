@@ -116,13 +116,13 @@ class ReductionByMachine {
   }
   void share_inside(const Part& part) {
     for (int machine = 0; machine < count_; ++machine) {
-      if (machine != machine_) put(mail_.wait(part.summed[peers_[machine]]), share_of(part, machine));
+      if (machine != machine_) put_in_place(mail_.wait(part.summed[peers_[machine]]), share_of(part, machine));
     }
     give_away(inside_, part, lane_of(made_, part, lane_));
   }
   void take_lanes(const Part& part) {
     for (int lane = 0; lane < lanes_; ++lane) {
-      if (lane != lane_) put(mail_.wait(part.summed[inside_[lane]]), lane_of(made_, part, lane));
+      if (lane != lane_) put_in_place(mail_.wait(part.summed[inside_[lane]]), lane_of(made_, part, lane));
     }
   }
 
@@ -134,9 +134,6 @@ class ReductionByMachine {
       if (!kept.defined()) kept = sum.clone();
       mail_.leave(rank, part_summed(part.number), kept);
     }
-  }
-  static void put(const at::Tensor& sum, at::Tensor place) {
-    if (sum.const_data_ptr() != place.const_data_ptr()) place.copy_(sum);
   }
 
   const CollectiveCall& call_;
