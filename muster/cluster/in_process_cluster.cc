@@ -4,7 +4,7 @@
 
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
-#include "muster/cluster/core_shares.h"
+#include "muster/cluster/machine_shares.h"
 #include "muster/data/sources/sources.h"
 #include "muster/rpc/credentials/channel_arguments.h"
 #include "muster/session/local_master.h"
@@ -81,7 +81,7 @@ void InProcessCluster::start(const TaskId& task) {
     worker.devices.task = task.to_string();
     if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
     if (!worker.cores) worker.cores = share_of_cores(spec_, task);
-    if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_gpus(spec_, task);
+    if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_machine(spec_, task);
     made->worker = std::make_shared<LocalWorker>(worker, &peers);
     std::vector<std::string> others;
     for (const TaskId& other : spec_.all_tasks()) {

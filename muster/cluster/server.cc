@@ -15,7 +15,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/cluster_peers.h"
-#include "muster/cluster/core_shares.h"
+#include "muster/cluster/machine_shares.h"
 #include "muster/data/sources/sources.h"
 #include "muster/rpc/master_service.h"
 #include "muster/rpc/rpc_server.h"
@@ -96,7 +96,7 @@ LocalWorkerOptions worker_options(const ServerOptions& options) {
   }
   if (!worker.open_source) worker.open_source = opens_below({worker.data, worker.storage});
   if (!worker.cores) worker.cores = share_of_cores(options.cluster, options.task);
-  if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_gpus(options.cluster, options.task);
+  if (!worker.devices.gpu_share) worker.devices.gpu_share = share_of_machine(options.cluster, options.task);
   return worker;
 }
 

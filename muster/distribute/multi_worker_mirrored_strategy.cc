@@ -8,7 +8,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/cluster/core_shares.h"
+#include "muster/cluster/machine_shares.h"
 #include "muster/cluster/roles.h"
 #include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
@@ -202,7 +202,7 @@ void check_nccl(const std::string& device) {
 void take_share_of_gpus(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
   const std::optional<TaskId> task = resolver.task();
   if (!task || !options.devices.empty() || gpus_were_chosen()) return;
-  const std::optional<GpuShare> share = share_of_gpus(resolver.cluster_spec(), *task);
+  const std::optional<GpuShare> share = share_of_machine(resolver.cluster_spec(), *task);
   if (!share || share_local_gpus(*share)) return;
   const auto is_gpu = [](const std::string& name) { return DeviceSpec::parse(name).type == "GPU"; };
   if (std::ranges::count_if(local_worker().devices().names(), is_gpu) < 2) return;

@@ -1,4 +1,4 @@
-#include "muster/cluster/core_shares.h"
+#include "muster/cluster/machine_shares.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -39,16 +39,16 @@ TEST_F(CoreShares, CountTheChiefWhereItComputes) {
   EXPECT_EQ(share_of_cores(with_ps, {"worker", 0}), std::nullopt);
 }
 
-TEST(GpuShares, TellTheTasksOfAMachineApart) {
+TEST(MachineShares, TellTheTasksOfAMachineApart) {
   const ClusterSpec cluster({{"worker", {"one:1", "two:1", "one:2"}}, {"ps", {"one:3"}}});
   const ClusterSpec in_step({{"chief", {"one:1"}}, {"worker", {"one:2", "one:3"}}});
 
-  EXPECT_EQ(share_of_gpus(cluster, {"worker", 0}), (GpuShare{.place = 0, .tasks = 2}));
-  EXPECT_EQ(share_of_gpus(cluster, {"worker", 2}), (GpuShare{.place = 1, .tasks = 2}));
-  EXPECT_EQ(share_of_gpus(cluster, {"worker", 1}), std::nullopt) << "the only one there";
-  EXPECT_EQ(share_of_gpus(cluster, {"worker", 7}), std::nullopt) << "not in the cluster";
-  EXPECT_EQ(share_of_gpus(in_step, {"chief", 0}), (GpuShare{.place = 0, .tasks = 3}));
-  EXPECT_EQ(share_of_gpus(in_step, {"worker", 1}), (GpuShare{.place = 2, .tasks = 3}));
+  EXPECT_EQ(share_of_machine(cluster, {"worker", 0}), (GpuShare{.place = 0, .tasks = 2}));
+  EXPECT_EQ(share_of_machine(cluster, {"worker", 2}), (GpuShare{.place = 1, .tasks = 2}));
+  EXPECT_EQ(share_of_machine(cluster, {"worker", 1}), std::nullopt) << "the only one there";
+  EXPECT_EQ(share_of_machine(cluster, {"worker", 7}), std::nullopt) << "not in the cluster";
+  EXPECT_EQ(share_of_machine(in_step, {"chief", 0}), (GpuShare{.place = 0, .tasks = 3}));
+  EXPECT_EQ(share_of_machine(in_step, {"worker", 1}), (GpuShare{.place = 2, .tasks = 3}));
 }
 
 TEST_F(CoreShares, AreAtLeastOneCore) {

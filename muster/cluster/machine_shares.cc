@@ -1,4 +1,4 @@
-#include "muster/cluster/core_shares.h"
+#include "muster/cluster/machine_shares.h"
 
 #include <ATen/Parallel.h>
 
@@ -18,13 +18,7 @@ std::vector<std::string> jobs_that_compute_with(const ClusterSpec& cluster, cons
 
 }  // namespace
 
-std::optional<int> share_of_cores(const ClusterSpec& cluster, const TaskId& task) {
-  const std::optional<GpuShare> share = share_of_gpus(cluster, task);
-  if (!share) return std::nullopt;
-  return std::max(1, at::get_num_threads() / share->tasks);
-}
-
-std::optional<GpuShare> share_of_gpus(const ClusterSpec& cluster, const TaskId& task) {
+std::optional<GpuShare> share_of_machine(const ClusterSpec& cluster, const TaskId& task) {
   if (!cluster.contains(task)) return std::nullopt;
   const std::string host = host_of_address(cluster.task_address(task));
   GpuShare share{.place = 0, .tasks = 0};
@@ -38,6 +32,12 @@ std::optional<GpuShare> share_of_gpus(const ClusterSpec& cluster, const TaskId& 
   }
   if (share.tasks <= 1) return std::nullopt;
   return share;
+}
+
+std::optional<int> share_of_cores(const ClusterSpec& cluster, const TaskId& task) {
+  const std::optional<GpuShare> share = share_of_machine(cluster, task);
+  if (!share) return std::nullopt;
+  return std::max(1, at::get_num_threads() / share->tasks);
 }
 
 }  // namespace muster
