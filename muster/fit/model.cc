@@ -19,7 +19,6 @@
 #include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/fit/autocast.h"
 #include "muster/fit/callbacks/audience.h"
-#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/criteria/criteria.h"
 #include "muster/fit/criteria/totals.h"
 #include "muster/fit/fit_display.h"
@@ -34,6 +33,7 @@
 #include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/caller.h"
 #include "muster/trace/tracer/trace.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 namespace {

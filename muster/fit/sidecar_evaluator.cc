@@ -12,9 +12,9 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,9 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 
+#include "muster/base/status.h"
 #include "muster/runtime/executor/step_ops.h"
+#include "muster/train/expect_option.h"
 #include "muster/train/rule_options.h"
 
 namespace muster {
@@ -76,9 +78,8 @@ void Nadam::update(Update step) const {
 // ---- FTRL
 Ftrl::Ftrl(const FtrlOptions& options)
     : RuleWith("ftrl", {{.name = "sums", .initial = options.initial_accumulator}, {.name = "linear"}}, options) {
-  if (!(options_.learning_rate_power <= 0)) {
-    throw invalid_argument("ftrl: learning_rate_power is ", options_.learning_rate_power, ", expected 0 or less");
-  }
+  const double power = options_.learning_rate_power;
+  expect_option(power <= 0, "ftrl", "learning_rate_power", power, "0 or less");
   for (const auto& [option, value] :
        {std::pair("initial_accumulator", options_.initial_accumulator), std::pair("l1", options_.l1),
         std::pair("l2", options_.l2), std::pair("l2_shrinkage", options_.l2_shrinkage),

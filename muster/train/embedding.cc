@@ -11,6 +11,7 @@
 #include "muster/trace/device_scope.h"
 #include "muster/trace/tracer/trace.h"
 #include "muster/trace/variable_scope.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 namespace {
@@ -98,18 +99,14 @@ std::string name_within(const EmbeddingOptions& options, const std::string& modu
 }  // namespace
 
 EmbeddingOptions checked(EmbeddingOptions options) {
-  const auto expect = [&](bool holds, const char* option, const auto& value, const auto& expected) {
-    if (holds) return;
-    throw invalid_argument("Embedding", options.name.empty() ? "" : str_cat(" \"", options.name, "\""), ": ", option,
-                           " is ", value, ", expected ", expected);
-  };
-  expect(options.rows >= 1, "rows", options.rows, "1 or more");
-  expect(options.dim >= 1, "dim", options.dim, "1 or more");
+  const std::string whose = options.name.empty() ? "Embedding" : str_cat("Embedding \"", options.name, "\"");
+  expect_option(options.rows >= 1, whose, "rows", options.rows, "1 or more");
+  expect_option(options.dim >= 1, whose, "dim", options.dim, "1 or more");
   constexpr int64_t kMostNumbers = std::numeric_limits<int64_t>::max() / int64_t{sizeof(float)};
-  expect(options.rows <= kMostNumbers / options.dim, "rows", options.rows,
-         str_cat("at most ", kMostNumbers / options.dim, " of ", options.dim, " numbers each"));
-  expect(std::isfinite(options.deviation) && options.deviation >= 0, "deviation", options.deviation,
-         "a number of 0 or more");
+  expect_option(options.rows <= kMostNumbers / options.dim, whose, "rows", options.rows,
+                str_cat("at most ", kMostNumbers / options.dim, " of ", options.dim, " numbers each"));
+  expect_option(std::isfinite(options.deviation) && options.deviation >= 0, whose, "deviation", options.deviation,
+                "a number of 0 or more");
   return options;
 }
 

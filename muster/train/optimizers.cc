@@ -7,8 +7,10 @@
 
 #include <limits>
 
+#include "muster/base/status.h"
 #include "muster/runtime/executor/step_ops.h"
 #include "muster/runtime/rows/row_ops.h"
+#include "muster/train/expect_option.h"
 #include "muster/train/rule_options.h"
 
 namespace muster {
@@ -30,9 +32,7 @@ Sgd::Sgd(const SgdOptions& options) : RuleWith("sgd", {}, options) {
     add_slot({.name = dampened ? "dampened_momentum" : "momentum", .initial = dampened ? kNoMomentumYet : 0});
   }
   expect_not_negative("sgd", "momentum", options_.momentum);
-  if (!(options_.dampening >= 0 && options_.dampening <= 1)) {
-    throw invalid_argument("sgd: dampening is ", options_.dampening, ", expected 0 to 1");
-  }
+  expect_option(options_.dampening >= 0 && options_.dampening <= 1, "sgd", "dampening", options_.dampening, "0 to 1");
   if (options_.nesterov && options_.dampening != 0) {
     throw invalid_argument("sgd: nesterov with a dampening of ", options_.dampening, ", expected none");
   }

@@ -5,18 +5,17 @@
 
 #include <string>
 
-#include "muster/base/status.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 
 inline void expect_not_negative(const std::string& rule, const char* option, double value) {
-  if (!(value >= 0)) throw invalid_argument(rule, ": ", option, " is ", value, ", expected 0 or more");
+  expect_option(value >= 0, rule, option, value, "0 or more");
 }
 
 // Of a mean: how much of it stays.
 inline void expect_share(const std::string& rule, const char* option, double value) {
-  if (value >= 0 && value < 1) return;
-  throw invalid_argument(rule, ": ", option, " is ", value, ", expected 0 or more and less than 1");
+  expect_option(value >= 0 && value < 1, rule, option, value, "0 or more and less than 1");
 }
 
 // Of rules that keep a mean of the gradients and one of their squares.

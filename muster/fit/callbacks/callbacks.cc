@@ -15,13 +15,13 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/callbacks/make_directory.h"
 #include "muster/fit/exported/export_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/tensorboard/summary_writer.h"
 #include "muster/runtime/executor/profile.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 namespace {

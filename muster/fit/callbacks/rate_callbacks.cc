@@ -4,8 +4,8 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
-#include "muster/fit/callbacks/expect_option.h"
 #include "muster/fit/model.h"
+#include "muster/train/expect_option.h"
 
 namespace muster {
 namespace {
