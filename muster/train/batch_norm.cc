@@ -1,9 +1,8 @@
 #include "muster/train/batch_norm.h"
 
-#include <c10/core/GradMode.h>
-
 #include <ostream>
 
+#include "muster/train/count_batch.h"
 #include "muster/train/expect_features.h"
 
 namespace muster {
@@ -30,17 +29,10 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
 }
 
 void BatchNormImpl::update_statistics(const at::Tensor& values) {
-  c10::AutoGradMode no_gradients(false);
-  num_batches_tracked.add_(1);
-  const at::Tensor mean = values.to(running_mean.scalar_type());
-  if (options.momentum()) {
-    running_mean.lerp_(mean, *options.momentum());
-    running_var.mul_(1 - *options.momentum());
-  } else {  // the mean of all batches so far
-    const at::Tensor share = num_batches_tracked.to(running_mean.scalar_type()).reciprocal();
-    running_mean.lerp_(mean, share);
+  count_batch(*this, [&](const auto& share) {
+    running_mean.lerp_(values.to(running_mean.scalar_type()), share);
     running_var.mul_(1 - share);
-  }
+  });
 }
 
 void BatchNormImpl::pretty_print(std::ostream& stream) const {

@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "muster/distribute/replica_ops.h"
+#include "muster/train/count_batch.h"
 #include "muster/train/expect_features.h"
 
 namespace muster {
@@ -51,18 +52,11 @@ void SyncBatchNormImpl::update_statistics(const at::Tensor& mean, const at::Tens
   } else if (own == first_statistics_) {
     return;
   }
-  c10::AutoGradMode no_gradients(false);
-  num_batches_tracked.add_(1);
-  const at::Tensor new_mean = mean.to(running_mean.scalar_type());
-  const at::Tensor unbiased = (variance * (count / (count - 1).clamp_min(1))).to(running_var.scalar_type());
-  if (options.momentum()) {
-    running_mean.lerp_(new_mean, *options.momentum());
-    running_var.lerp_(unbiased, *options.momentum());
-  } else {  // the mean of all batches so far
-    const at::Tensor share = num_batches_tracked.to(running_mean.scalar_type()).reciprocal();
-    running_mean.lerp_(new_mean, share);
-    running_var.lerp_(unbiased, share);
-  }
+  count_batch(*this, [&](const auto& share) {
+    const at::Tensor unbiased = variance * (count / (count - 1).clamp_min(1));
+    running_mean.lerp_(mean.to(running_mean.scalar_type()), share);
+    running_var.lerp_(unbiased.to(running_var.scalar_type()), share);
+  });
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
