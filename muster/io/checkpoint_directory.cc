@@ -142,6 +142,16 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
+// Rising.
+std::vector<int64_t> steps_among(const std::vector<std::string>& names) {
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    if (const auto step = step_of(name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
 // Of "ckpt-7.damaged-0123456789abcdef".
 std::optional<int64_t> damaged_step(std::string_view name) {
   const size_t suffix = name.find(kDamagedSuffix);
@@ -417,16 +427,19 @@ CheckpointIndex CheckpointDirectory::index(int64_t step) const {
 }
 
 void CheckpointDirectory::keep(int count, std::optional<int64_t> always) {
-  for (const std::string& path : retire(count, always)) remove_tree(path);
+  for (const std::string& path : retire(count, always).remains) remove_tree(path);
 }
 
-void CheckpointDirectory::keep_and_remove_later(int count, std::optional<int64_t> always) {
-  removal_.remove(retire(count, always));
+std::vector<int64_t> CheckpointDirectory::keep_and_remove_later(int count, std::optional<int64_t> always) {
+  Retired retired = retire(count, always);
+  removal_.remove(retired.remains);
+  return std::move(retired.steps);
 }
 
-std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<int64_t> always) {
+CheckpointDirectory::Retired CheckpointDirectory::retire(int count, std::optional<int64_t> always) {
   if (count < 1) throw invalid_argument("checkpoint \"", path_, "\": expected to keep at least 1, got ", count);
-  const std::vector<int64_t> steps = this->steps();
+  const std::vector<std::string> names = names_in(path_);
+  const std::vector<int64_t> steps = steps_among(names);
   // Without patience and from the newest on: one that cannot be read must not hold up every save, and stays.
   int complete = 0;
   int64_t oldest = 0;
@@ -438,13 +451,14 @@ std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<in
     } catch (const Error&) {
     }
   }
+  std::vector<std::string> remains;
   if (complete == count) {
     for (int64_t step : steps) {
-      if (step < oldest && step != always) put_away(step);
+      if (step >= oldest || step == always) continue;
+      if (auto removed = put_away(step)) remains.push_back(*std::move(removed));
     }
   }
-  std::vector<std::string> remains;
-  for (const std::string& name : names_in(path_)) {
+  for (const std::string& name : names) {
     const std::string path = str_cat(path_, "/", name);
     const auto damaged = damaged_step(name);
     if (name.starts_with(kRemovedPrefix) || (complete == count && damaged && *damaged < oldest)) {
@@ -457,7 +471,7 @@ std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<in
       close(*lock);
     }
   }
-  return remains;
+  return {.steps = steps, .remains = std::move(remains)};
 }
 
 std::optional<std::string> CheckpointDirectory::put_away(int64_t step) {
@@ -479,14 +493,7 @@ void CheckpointDirectory::remove(int64_t step) {
 
 std::string CheckpointDirectory::path_of(int64_t step) const { return str_cat(path_, "/", kPrefix, step); }
 
-std::vector<int64_t> CheckpointDirectory::steps() const {
-  std::vector<int64_t> steps;
-  for (const std::string& name : names_in(path_)) {
-    if (const auto step = step_of(name)) steps.push_back(*step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
+std::vector<int64_t> CheckpointDirectory::steps() const { return steps_among(names_in(path_)); }
 
 CheckpointDirectory::Begun CheckpointDirectory::begun(const std::string& temporary) const {
   absl::MutexLock hold(&mu_);

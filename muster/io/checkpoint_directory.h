@@ -95,7 +95,8 @@ class CheckpointDirectory {
   void keep(int count, std::optional<int64_t> always = std::nullopt);
   // The same, but when it returns they only have other names, which nobody takes for checkpoints: their files are
   // removed meanwhile, and who destroys this waits for that. Who is killed leaves them to the next keep().
-  void keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt);
+  // Returns the steps that were there before, complete or not, from the same look at the directory.
+  std::vector<int64_t> keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt);
   void wait_until_removed() { removal_.wait(); }
 
   // Does nothing when there is none.
@@ -106,10 +107,14 @@ class CheckpointDirectory {
     int64_t step;
     int lock;  // a descriptor; held as long as somebody may write into the directory
   };
+  struct Retired {
+    std::vector<int64_t> steps;        // that were there, rising, complete or not
+    std::vector<std::string> remains;  // directories that can be removed
+  };
 
   std::vector<int64_t> steps() const;  // rising, complete or not
-  // Gives those that are not kept other names, and returns all directories that can be removed.
-  std::vector<std::string> retire(int count, std::optional<int64_t> always);
+  // Gives those that are not kept other names.
+  Retired retire(int count, std::optional<int64_t> always);
   // First the name, so that a kill does not leave half a checkpoint under it. Gives the new one; nothing when there was
   // no such checkpoint.
   std::optional<std::string> put_away(int64_t step);

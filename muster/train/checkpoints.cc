@@ -199,8 +199,7 @@ std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace 
     base_ = std::move(base);
   }
   try {
-    look_for_others(step);
-    directory_.keep_and_remove_later(options_.keep, step);
+    look_for_others(step, directory_.keep_and_remove_later(options_.keep, step));
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
     MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }
@@ -208,9 +207,8 @@ std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace 
 }
 
 // Who removes the older ones of a directory takes those of others for its own.
-void Checkpoints::look_for_others(int64_t step) {
-  std::set<int64_t> present;
-  for (const Checkpoint& each : directory_.present()) present.insert(each.step);
+void Checkpoints::look_for_others(int64_t step, const std::vector<int64_t>& steps) {
+  std::set<int64_t> present(steps.begin(), steps.end());
   std::optional<int64_t> of_another;
   {
     absl::MutexLock lock(&mu_);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "muster/distribute/strategy.h"
 #include "muster/io/checkpoint_directory.h"
@@ -124,7 +125,8 @@ class Checkpoints {
   void log_failure(const Status& written) const;                   // where it is nobody's
   // What has become of a save, for all processes that have called it. Throws it, too.
   void agree(int64_t step, const Status& written);
-  void look_for_others(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  // `step` was just saved; it is among `steps`, which were there then.
+  void look_for_others(int64_t step, const std::vector<int64_t>& steps) ABSL_LOCKS_EXCLUDED(mu_);
   std::string write(const SavedVariables::Write& variables, SavePace pace, int64_t step, const Metadata& metadata);
   std::vector<ShardEntry> store(const SavedVariables::Write& variables, SavePace pace, const std::string& temporary,
                                 uint64_t mark);

@@ -12,6 +12,7 @@
 #include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/local_strategies.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
+#include "muster/io/disk.h"
 #include "muster/rpc/rpc_faults.h"
 #include "muster/runtime/rows/test_huge_table.h"
 #include "muster/train/optimizers.h"
@@ -115,6 +116,23 @@ TEST_F(CheckpointsTest, WarnOfSomebodyElseWhoSavesInTheirDirectory) {
     checkpoints.restore();
     checkpoints.save(9);
   })) << "this one goes on from it";
+}
+
+TEST_F(CheckpointsTest, LookOnceIntoTheirDirectoryForEachSave) {
+  const Strategy strategy;
+  const auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+  Checkpoints checkpoints(strategy, {.directory = directory_, .keep = 2});
+  int looks = 0;
+  const disk::ScopedFaults watch([&](std::string_view call, const std::string& path) {
+    looks += call == "list" && path == directory_;
+    return 0;
+  });
+
+  for (int step = 1; step <= 4; ++step) checkpoints.save(step);
+  checkpoints.wait();
+
+  EXPECT_EQ(looks, 4);
+  EXPECT_EQ(CheckpointDirectory(directory_).present().size(), 2u);
 }
 
 TEST_F(CheckpointsTest, AreSavedAndRestoredWhateverTheNetworkDoes) {
