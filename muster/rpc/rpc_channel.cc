@@ -254,12 +254,12 @@ Frame RpcChannel::Core::call(const std::string& method, Frame request, const Cal
       told = true;
     }
     const auto waits_since = waits ? std::optional(began) : std::nullopt;
-    const bool back =
-        (waits || attempt < attempts) && wait_until_connected(patience, waits_since, options.cancellation);
-    if (!back && !waits) {
+    Reached reached = Reached::kNo;
+    if (waits || attempt < attempts) reached = wait_until_connected(patience, waits_since, options.cancellation);
+    if (reached != Reached::kYes && !waits) {
       if (attempts <= 1) connect_again_soon();
       if (answered || attempt > attempts) throw Error(why);
-      if (!wire_.renew()) throw Error(refusal_or(why));
+      if (!wire_.renew()) throw Error(reached == Reached::kGone ? nobody_there(why) : refusal_or(why));
     }
     // Somebody answers, but it is another task, or the old one which stops.
     if (options.wait_until_up && answered) {
@@ -327,24 +327,26 @@ RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method
 }
 
 // gRPC's own pauses are too long for somebody who waits: it is asked to try earlier, the rarer the longer that goes on.
-bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
-                                            const Cancellation* cancellation) {
+RpcChannel::Core::Reached RpcChannel::Core::wait_until_connected(Clock::time_point deadline,
+                                                                 std::optional<Clock::time_point> waits_since,
+                                                                 const Cancellation* cancellation) {
   const Waiting waiting;
   if (!waits_since && wire_.channel().GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     // That may be old: gRPC pauses before it tries again, and says nothing of another refusal.
     grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
-    if (wire_.channel().WaitForConnected(grpc_time(std::min(deadline, Clock::now() + kRefused)))) return true;
-    if (wire_.is_gone()) return false;
+    const auto soon = std::min(deadline, Clock::now() + kRefused);
+    if (wire_.channel().WaitForConnected(grpc_time(soon))) return Reached::kYes;
+    if (wire_.is_gone()) return Reached::kGone;
     // Somebody has begun to listen there, or this machine is too busy for all to happen within a moment.
     grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
-    return wire_.channel().WaitForConnected(grpc_time(deadline));
+    return wire_.channel().WaitForConnected(grpc_time(deadline)) ? Reached::kYes : Reached::kNo;
   }
   Clock::time_point try_at = Clock::now();
   while (Clock::now() < deadline) {
     if (cancellation != nullptr) cancellation->throw_if_cancelled();
     const grpc_connectivity_state state = wire_.channel().GetState(/*try_to_connect=*/true);
-    if (state == GRPC_CHANNEL_READY) return true;
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !waits_since) return false;
+    if (state == GRPC_CHANNEL_READY) return Reached::kYes;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !waits_since) return Reached::kNo;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && Clock::now() >= try_at) {
       grpc::experimental::ChannelResetConnectionBackoff(&wire_.channel());
       try_at =
@@ -354,7 +356,7 @@ bool RpcChannel::Core::wait_until_connected(Clock::time_point deadline, std::opt
     wire_.channel().WaitForStateChange(
         state, grpc_time(state == GRPC_CHANNEL_TRANSIENT_FAILURE ? std::min(look, try_at) : look));
   }
-  return false;
+  return Reached::kNo;
 }
 
 void RpcChannel::Core::connect_again_soon() const {

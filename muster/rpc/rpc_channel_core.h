@@ -61,10 +61,11 @@ class RpcChannel::Core : public std::enable_shared_from_this<Core> {
   Clock::time_point deadline_of(const CallOptions& options) const;
   std::unique_ptr<grpc::ClientContext> make_context(Clock::time_point deadline, const Outgoing& request,
                                                     bool again) const;
-  // False: it is too late, or the task refuses connections (its process is gone) and that is to be the end, as it is
-  // unless it is waited for.
-  bool wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
-                            const Cancellation* cancellation);
+  // kNo: it is too late. Or the task refuses connections and that is to be the end, as it is unless it is waited for:
+  // kGone where that is known to be because nobody listens there.
+  enum class Reached { kYes, kNo, kGone };
+  Reached wait_until_connected(Clock::time_point deadline, std::optional<Clock::time_point> waits_since,
+                               const Cancellation* cancellation);
   // For the next call, after one that has not tried for itself: gRPC's own pauses are long.
   void connect_again_soon() const;
   void begin(const std::shared_ptr<Pending>& pending);
