@@ -152,9 +152,7 @@ NodePtr by_hints(const NodePtr& node, const ShardOp& part) {
 // Its one source becomes one that is handed out.
 NodePtr by_parts(const NodePtr& node) {
   if (node->inputs().empty()) {
-    if (std::holds_alternative<GeneratorOp>(node->op()) || std::holds_alternative<RegisteredOp>(node->op())) {
-      throw invalid_argument("shard: what C++ makes has no parts that could be handed out");
-    }
+    if (is_generator(*node)) throw invalid_argument("shard: what C++ makes has no parts that could be handed out");
     return std::make_shared<const DatasetNode>(HandOutOp{}, DatasetNode::Inputs{node});
   }
   DatasetNode::Inputs inputs;
@@ -218,11 +216,6 @@ bool has_cache(const Dataset& dataset) {
   return any_step(*dataset.node(), [](const DatasetNode& step) { return std::holds_alternative<CacheOp>(step.op()); });
 }
 
-bool has_generator(const Dataset& dataset) {
-  return any_step(*dataset.node(), [](const DatasetNode& step) {
-    return std::holds_alternative<GeneratorOp>(step.op()) ||
-           (std::holds_alternative<RegisteredOp>(step.op()) && step.inputs().empty());
-  });
-}
+bool has_generator(const Dataset& dataset) { return has_generator(*dataset.node()); }
 
 }  // namespace muster

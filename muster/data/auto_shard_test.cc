@@ -154,6 +154,8 @@ TEST(HasGenerator, FindsCodeThatMakesElements) {
 
   EXPECT_TRUE(has_generator(made.batch(2)));
   EXPECT_TRUE(has_generator(Dataset::zip({Dataset::range(3), made})));
+  EXPECT_TRUE(has_generator(Dataset::registered("somewhere else", {}, {"x"}).batch(2)));
+  EXPECT_FALSE(has_generator(Dataset::range(3).map_registered("somewhere else", {}, {}, {"x"}).batch(2)));
   EXPECT_FALSE(has_generator(Dataset::range(3).batch(2)));
 }
 

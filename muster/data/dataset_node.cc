@@ -210,6 +210,13 @@ bool ignores_errors(const DatasetNode& node) {
   });
 }
 
+bool is_generator(const DatasetNode& step) {
+  return std::holds_alternative<GeneratorOp>(step.op()) ||
+         (std::holds_alternative<RegisteredOp>(step.op()) && step.inputs().empty());
+}
+
+bool has_generator(const DatasetNode& node) { return any_step(node, is_generator); }
+
 bool is_handed_out(const DatasetNode& node) {
   return any_step(node, [](const DatasetNode& step) { return std::holds_alternative<HandOutOp>(step.op()); });
 }

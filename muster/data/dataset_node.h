@@ -74,6 +74,9 @@ std::string fingerprint(const DatasetNode& node);
 bool passes_on(const DatasetOp& op);
 // Whether records that cannot be read are left out.
 bool ignores_errors(const DatasetNode& node);
+// Whether C++ code makes elements: it may make others the next time, and may wait for what becomes of those before.
+bool is_generator(const DatasetNode& step);
+bool has_generator(const DatasetNode& node);
 // Whether several read it together (ShardPolicy::kDynamic).
 bool is_handed_out(const DatasetNode& node);
 // "float32[784], int64[]"

@@ -277,8 +277,7 @@ std::vector<int> tuned_threads(const std::vector<StageTiming>& stages, const std
 
 StepContexts contexts_of(const DatasetNode& node, const OpenContext& context) {
   StepContexts both{context, context};
-  both.own.one_by_one =
-      any_step(node, [](const DatasetNode& step) { return std::holds_alternative<GeneratorOp>(step.op()); });
+  both.own.one_by_one = has_generator(node);
   if (context.times == nullptr) return both;
   const bool by_others = possible_threads(parallel_of(node), context.times->cores()) > 1;
   if (by_others) both.own.lane = context.times->new_lane();

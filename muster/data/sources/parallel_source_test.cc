@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
 
+#include "muster/base/strings.h"
 #include "muster/data/data_pool.h"
 #include "muster/data/sources/source.h"
 #include "muster/data/test_elements.h"
@@ -113,6 +116,26 @@ TEST(ParallelSource, HandsOnWhatAGeneratorHasGivenBeforeItGivesMore) {
 
   EXPECT_EQ(numbers_of(rest_of(*source, kGiven)), numbers_to(kGiven));
   got_them.Notify();
+  EXPECT_EQ(rest_of(*source).size(), 1);
+}
+
+TEST(ParallelSource, HandsOnWhatARegisteredSourceHasGivenBeforeItGivesMore) {
+  constexpr int64_t kGiven = 500;
+  static int runs = 0;
+  const std::string name = str_cat("test waits ", ++runs);
+  const auto got_them = std::make_shared<absl::Notification>();
+  register_dataset_source(name, [got_them](const RegisteredOptions&) -> ColumnGenerator {
+    return [got_them, next = int64_t{0}]() mutable -> std::optional<Columns> {
+      if (next == kGiven) got_them->WaitForNotification();
+      if (next == kGiven + 1) return std::nullopt;
+      return Columns{torch::tensor(next++)};
+    };
+  });
+  const Dataset waiting = Dataset::registered(name);
+  auto source = waiting.map([](at::Tensor x) { return x * 1; }, {.threads = 2}).prefetch(4).open(local_worker());
+
+  EXPECT_EQ(numbers_of(rest_of(*source, kGiven)), numbers_to(kGiven));
+  got_them->Notify();
   EXPECT_EQ(rest_of(*source).size(), 1);
 }
 

@@ -458,8 +458,7 @@ Batch of_rows(Batch op, const OpenContext& context) {
 bool rounds_alike(const DatasetNode& node) {
   return !any_step(node, [](const DatasetNode& step) {
     const auto* function = std::get_if<FunctionOp>(&step.op());
-    if ((function != nullptr && function->filters) || std::holds_alternative<GeneratorOp>(step.op())) return true;
-    if (std::holds_alternative<RegisteredOp>(step.op()) && step.inputs().empty()) return true;
+    if ((function != nullptr && function->filters) || is_generator(step)) return true;
     // They count what they have seen, or how often they were begun anew.
     return std::holds_alternative<RepeatOp>(step.op()) || std::holds_alternative<DecodeImagesOp>(step.op());
   });
