@@ -44,11 +44,10 @@ class SidecarEvaluator::Best {
         best_(options.monitor, options.better) {
     checkpoints_.check_directory();
     if (strategy.is_chief()) best_.warn_if_guessed(kWhose);
-    const std::optional<Checkpoint> left = directory_.latest();
+    const std::optional<CheckpointIndex> left = directory_.latest_index();
     if (!left) return;
-    const std::map<std::string, std::string> metadata = directory_.index(left->step).metadata;
-    const auto memory = metadata.find(kEvaluatorBest);
-    if (memory != metadata.end()) best_.remember(kWhose, memory->second, 1);
+    const auto memory = left->metadata.find(kEvaluatorBest);
+    if (memory != left->metadata.end()) best_.remember(kWhose, memory->second, 1);
   }
 
   // The variables are as in the checkpoint of that step, whose metadata this is.

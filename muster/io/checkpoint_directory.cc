@@ -170,21 +170,11 @@ CheckpointIndex complete_index(const std::string& path, int64_t step, bool patie
   return index;
 }
 
-// What is wrong with it; nothing when it is complete. Throws what is no word about what is in it.
-std::optional<Status> damage_of(const std::string& path, int64_t step) {
+// What is wrong with it, after a look at all data; nothing when it is complete. Throws what is no word about what is in
+// it.
+std::optional<Status> damage_in(const std::string& path, int64_t step) {
   try {
     complete_index(path, step);
-    return std::nullopt;
-  } catch (const Error& error) {
-    if (error.code() != StatusCode::kDataLoss) throw;
-    return error.status();
-  }
-}
-
-// The same, after a look at all data.
-std::optional<Status> damage_in(const std::string& path, int64_t step) {
-  if (auto damage = damage_of(path, step)) return damage;
-  try {
     const CheckpointReader reader(path);
     for (const std::string& name : reader.names()) reader.check(name, 0, rows_of(reader.spec(name).sizes));
     return std::nullopt;
@@ -394,24 +384,32 @@ void CheckpointDirectory::abandon(const std::string& temporary) {
 }
 
 std::optional<Checkpoint> CheckpointDirectory::latest() const {
+  const std::optional<CheckpointIndex> index = latest_index();
+  if (!index) return std::nullopt;
+  return Checkpoint{index->step, path_of(index->step)};
+}
+
+std::optional<CheckpointIndex> CheckpointDirectory::latest_index() const {
   const auto steps = this->steps();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (is_complete(*step)) return Checkpoint{*step, path_of(*step)};
+    if (auto index = index_unless_damaged(*step)) return index;
   }
   return std::nullopt;
 }
 
-bool CheckpointDirectory::is_complete(int64_t step) const {
-  const auto damage = damage_of(path_of(step), step);
-  if (damage) {
-    MUSTER_LOG(warning) << "checkpoint " << path_of(step) << " is damaged and not used: " << damage->message();
+std::optional<CheckpointIndex> CheckpointDirectory::index_unless_damaged(int64_t step) const {
+  try {
+    return complete_index(path_of(step), step);
+  } catch (const Error& error) {
+    if (error.code() != StatusCode::kDataLoss) throw;
+    MUSTER_LOG(warning) << "checkpoint " << path_of(step) << " is damaged and not used: " << error.status().message();
+    return std::nullopt;
   }
-  return !damage;
 }
 
 std::vector<Checkpoint> CheckpointDirectory::all() const {
   std::vector<Checkpoint> complete = present();
-  std::erase_if(complete, [this](const Checkpoint& checkpoint) { return !is_complete(checkpoint.step); });
+  std::erase_if(complete, [this](const Checkpoint& checkpoint) { return !index_unless_damaged(checkpoint.step); });
   return complete;
 }
 

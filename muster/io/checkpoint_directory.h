@@ -84,8 +84,9 @@ class CheckpointDirectory {
   // read, for that takes time. The damaged are left out, with a line in the log that says what is wrong with them.
   // Throws what says that one cannot be read now, or not by us: that says nothing about what is in it.
   std::optional<Checkpoint> latest() const;
-  std::vector<Checkpoint> all() const;      // by step
-  std::vector<Checkpoint> present() const;  // by step, complete or not
+  std::optional<CheckpointIndex> latest_index() const;  // of that one
+  std::vector<Checkpoint> all() const;                  // by step
+  std::vector<Checkpoint> present() const;              // by step, complete or not
 
   // Throws Error{kNotFound} when there is none, Error{kDataLoss} when it is damaged.
   CheckpointIndex index(int64_t step) const;
@@ -118,7 +119,7 @@ class CheckpointDirectory {
   // First the name, so that a kill does not leave half a checkpoint under it. Gives the new one; nothing when there was
   // no such checkpoint.
   std::optional<std::string> put_away(int64_t step);
-  bool is_complete(int64_t step) const;
+  std::optional<CheckpointIndex> index_unless_damaged(int64_t step) const;  // with a line in the log if it is
   Begun begun(const std::string& temporary) const;
   void end(const std::string& temporary);
 

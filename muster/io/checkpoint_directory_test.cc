@@ -213,6 +213,25 @@ TEST(CheckpointDirectory, SurvivesAFullDisk) {
   EXPECT_EQ(latest_intact_step(directory), 2);
 }
 
+TEST(CheckpointDirectory, ReadsTheIndexOfTheLatestOnce) {
+  LogCapture quiet;
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  for (int64_t step = 1; step <= 3; ++step) save(directory, step);
+  std::filesystem::remove(scratch.path("ckpt-3/index.json"));
+  std::vector<std::string> read;
+  const disk::ScopedFaults watch([&](std::string_view call, const std::string& path) {
+    if (call == "open") read.push_back(path);
+    return 0;
+  });
+
+  const std::optional<CheckpointIndex> index = directory.latest_index();
+
+  ASSERT_TRUE(index.has_value());
+  EXPECT_EQ(index->step, 2);
+  EXPECT_THAT(read, ElementsAre(scratch.path("ckpt-3/index.json"), scratch.path("ckpt-2/index.json")));
+}
+
 TEST(CheckpointDirectory, KeepsTheNewest) {
   LogCapture quiet;
   ScopedDirectory scratch;

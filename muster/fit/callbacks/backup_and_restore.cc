@@ -42,12 +42,10 @@ Error no_backup(const std::string& directory) {
 
 // Before a variable has its values.
 void refuse_others(const std::string& directory) {
-  const CheckpointDirectory backups(directory);
-  const std::optional<Checkpoint> latest = backups.latest();
+  const std::optional<CheckpointIndex> latest = CheckpointDirectory(directory).latest_index();
   if (!latest) return;
-  const std::map<std::string, std::string> metadata = backups.index(latest->step).metadata;
-  const auto counted = metadata.find(kEpochs);
-  if (counted == metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);
+  const auto counted = latest->metadata.find(kEpochs);
+  if (counted == latest->metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);
 }
 
 // One that has failed is no reason to end without the last.

@@ -46,10 +46,9 @@ bool has_rows_on_demand(const Variable& variable) {
 double best_in(const CheckpointDirectory& directory, const std::string& monitor) {
   double best = std::numeric_limits<double>::quiet_NaN();
   try {
-    if (const std::optional<Checkpoint> latest = directory.latest()) {
-      const CheckpointIndex index = directory.index(latest->step);
-      const auto known = index.metadata.find(kBest + monitor);
-      if (known != index.metadata.end() && absl::SimpleAtod(known->second, &best)) return best;
+    if (const std::optional<CheckpointIndex> latest = directory.latest_index()) {
+      const auto known = latest->metadata.find(kBest + monitor);
+      if (known != latest->metadata.end() && absl::SimpleAtod(known->second, &best)) return best;
     }
   } catch (const Error& error) {
     MUSTER_LOG(warning) << "ModelCheckpoint: what was the best is not known: " << error.what();
