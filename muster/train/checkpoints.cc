@@ -167,10 +167,13 @@ void Checkpoints::agree(int64_t step, const Status& written) {
   newest_ = step;
 }
 
-std::string Checkpoints::metadata(const std::string& name) const {
+Checkpoints::Metadata Checkpoints::metadata() const {
   const std::optional<int64_t> step = newest();
-  if (!step) return {};
-  const std::map<std::string, std::string> all = directory_.index(*step).metadata;
+  return step ? directory_.index(*step).metadata : Metadata();
+}
+
+std::string Checkpoints::metadata(const std::string& name) const {
+  const Metadata all = metadata();
   const auto found = all.find(name);
   return found == all.end() ? "" : found->second;
 }

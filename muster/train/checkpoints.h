@@ -97,8 +97,9 @@ class Checkpoints {
   void finish_restore();
 
   // What save() was given beside the variables, in the checkpoint that was last saved or restored; empty if there was
-  // none, or none of that name.
+  // none, or none of that name. It is read from the disk each time.
   std::string metadata(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::map<std::string, std::string> metadata() const ABSL_LOCKS_EXCLUDED(mu_);  // all of it, and the texts of objects
 
   // The step that was last saved or restored by this; nothing before.
   std::optional<int64_t> newest() const ABSL_LOCKS_EXCLUDED(mu_);

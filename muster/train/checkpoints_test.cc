@@ -5,6 +5,8 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "muster/base/log.h"
 #include "muster/base/test_errors.h"
@@ -133,6 +135,19 @@ TEST_F(CheckpointsTest, LookOnceIntoTheirDirectoryForEachSave) {
 
   EXPECT_EQ(looks, 4);
   EXPECT_EQ(CheckpointDirectory(directory_).present().size(), 2u);
+}
+
+TEST_F(CheckpointsTest, TellWhatWasSavedBesideTheVariables) {
+  const Strategy strategy;
+  const auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+  Checkpoints checkpoints(strategy, {.directory = directory_});
+  EXPECT_THAT(checkpoints.metadata(), testing::IsEmpty()) << "nothing was saved";
+
+  checkpoints.save(1, {{"epoch", "3"}, {"place", "here"}});
+
+  EXPECT_EQ(checkpoints.metadata("epoch"), "3");
+  EXPECT_EQ(checkpoints.metadata("loss"), "");
+  EXPECT_EQ(checkpoints.metadata(), (std::map<std::string, std::string>{{"epoch", "3"}, {"place", "here"}}));
 }
 
 TEST_F(CheckpointsTest, AreSavedAndRestoredWhateverTheNetworkDoes) {

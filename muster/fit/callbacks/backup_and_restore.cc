@@ -87,15 +87,16 @@ void BackupAndRestore::on_train_begin(Training& training) {
   if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
   if (!checkpoints_->restore()) return;
   checkpoints_->finish_restore();
-  const std::optional<int> epochs = epochs_in(checkpoints_->metadata(kEpochs));
+  std::map<std::string, std::string> saved = checkpoints_->metadata();
+  const std::optional<int> epochs = epochs_in(saved[kEpochs]);
   if (!epochs) throw no_backup(options_.directory);  // an older one, in the place of one that is damaged
   training.epoch = *epochs;
-  training.stop = !checkpoints_->metadata(kStopped).empty();
+  training.stop = !saved[kStopped].empty();
   int64_t steps = 0;
-  if (absl::SimpleAtoi(checkpoints_->metadata(kSteps), &steps)) training.steps = steps;
-  training.begin_at = checkpoints_->metadata(kPlace);
+  if (absl::SimpleAtoi(saved[kSteps], &steps)) training.steps = steps;
+  training.begin_at = saved[kPlace];
   for (size_t i = 0; i < training.memories().size(); ++i) {
-    training.remembered.push_back(checkpoints_->metadata(kMemory + std::to_string(i)));
+    training.remembered.push_back(saved[kMemory + std::to_string(i)]);
   }
   if (!training.model.strategy().is_chief()) return;
   if (training.stop || training.epoch >= training.epochs) {
