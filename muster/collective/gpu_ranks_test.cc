@@ -24,7 +24,7 @@ using testing_support::Tasks;
 // Stands for what connects the GPUs of all ranks: what it sums depends on nothing but the order in which they come.
 struct Switchboard {
   explicit Switchboard(int ranks) : calls(static_cast<size_t>(ranks)) {}
-  std::chrono::milliseconds delay{0};  // of each call
+  int host_sums = 0;  // of the same bytes, that each call waits for: so it is slower than the host is
   absl::Mutex mu;
   std::vector<std::vector<at::Tensor>> calls ABSL_GUARDED_BY(mu);  // by rank, in their order
 };
@@ -32,7 +32,8 @@ struct Switchboard {
 // Takes doubles, as if those were on GPUs.
 class FakeGpus : public GpuRanks {
  public:
-  FakeGpus(Switchboard& board, int rank) : board_(board), rank_(static_cast<size_t>(rank)) {}
+  FakeGpus(Switchboard& board, Collectives& group)
+      : board_(board), group_(group), rank_(static_cast<size_t>(group.rank())) {}
 
   bool takes(const CollectiveCall&, const std::vector<at::Tensor>& values) const override {
     return !values.empty() && values[0].scalar_type() == at::kDouble;
@@ -40,7 +41,8 @@ class FakeGpus : public GpuRanks {
   at::Tensor zeros(int64_t bytes) const override { return torch::zeros({bytes / 8}, torch::kDouble); }
   std::vector<at::Tensor> run(const CollectiveCall&, const std::vector<at::Tensor>& values,
                               const std::function<void()>& look) override {
-    std::this_thread::sleep_for(board_.delay);
+    const at::Tensor bytes = values[0].view(torch::kByte);
+    for (int i = 0; i < board_.host_sums; ++i) group_.run({.purpose = "to be slow"}, {bytes});
     size_t number = 0;
     {
       absl::MutexLock lock(&board_.mu);
@@ -64,6 +66,7 @@ class FakeGpus : public GpuRanks {
 
  private:
   Switchboard& board_;
+  Collectives& group_;
   const size_t rank_;
 };
 
@@ -71,12 +74,12 @@ class GpusOfAGroup : public testing::Test, public Tasks {
  protected:
   std::vector<Status> together(const std::function<void(TaskGroup&)>& member) {
     start_tasks(kRanks);
-    return Tasks::together(kRanks, [&](int rank) { return of_rank(rank, kRanks, like(rank)); }, member);
+    return Tasks::together(kRanks, [&](int rank) { return of_rank(rank, kRanks, like()); }, member);
   }
-  TaskGroupOptions like(int rank) {
+  TaskGroupOptions like() {
     return {.timeout = timeout_,
             .measure = measure_,
-            .meet_gpus = [this, rank](Collectives&) { return std::make_unique<FakeGpus>(board_, rank); },
+            .meet_gpus = [this](Collectives& group) { return std::make_unique<FakeGpus>(board_, group); },
             .gpus_alone = alone_};
   }
   void one_never_comes() {
@@ -130,7 +133,7 @@ TEST_F(GpusOfAGroup, AreAskedInTheOrderOfTheCallsWhoeverRunsThemFirst) {
 
 TEST_F(GpusOfAGroup, AreNotAskedForSumsThatTheHostIsFasterAt) {
   measure_ = true;
-  board_.delay = std::chrono::milliseconds(50);
+  board_.host_sums = 10;
   LogCapture log;
 
   const std::vector<Status> failures = together([&](TaskGroup& group) {
@@ -148,7 +151,7 @@ TEST_F(GpusOfAGroup, AreNotAskedForSumsThatTheHostIsFasterAt) {
 
 TEST_F(GpusOfAGroup, AreAskedForAllIfTheyAreToDoItAlone) {
   measure_ = alone_ = true;
-  board_.delay = std::chrono::milliseconds(1);
+  board_.host_sums = 10;
 
   const std::vector<Status> failures = together([&](TaskGroup& group) {
     EXPECT_EQ(calls_of(static_cast<size_t>(group.rank())), 0u);
