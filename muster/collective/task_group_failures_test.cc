@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <latch>
@@ -15,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing_support::comes_to_wait;
 
 // What a group has between its ranks: memory, connections, or the servers alone.
 struct WayToFail {
@@ -38,8 +40,6 @@ class WaitingRanks : public testing::TestWithParam<WayToFail>, public testing_su
       throw Error(failure);
     })[0];
   }
-  // So that the other thread is likely to wait by then. It is told the same if it does not.
-  static void give_it_time() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, WaitingRanks,
@@ -53,8 +53,8 @@ TEST_P(WaitingRanks, AreWokenWhenTheirCallIsCancelled) {
 
   const Status failure = alone([](TaskGroup& group) {
     Cancellation cancellation;
-    const std::jthread cancels([&] {
-      give_it_time();
+    const std::jthread cancels([&, waits = ::gettid()] {
+      EXPECT_TRUE(comes_to_wait(waits));
       cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
     });
     group.run({}, {torch::ones({1})}, &cancellation);
@@ -68,8 +68,8 @@ TEST_P(WaitingRanks, AreWokenWhenTheirTaskCannotGoOn) {
   start_tasks(2);
 
   const Status failure = alone([](TaskGroup& group) {
-    const std::jthread fails([&] {
-      give_it_time();
+    const std::jthread fails([&, waits = ::gettid()] {
+      EXPECT_TRUE(comes_to_wait(waits));
       group.fail(Status(StatusCode::kInternal, "the disk is on fire"));
     });
     group.run({}, {torch::ones({1})});

@@ -113,17 +113,23 @@ TEST_P(GroupsOfMachines, AllHearOfAFailureInTheMiddleOfALargeSum) {
 
   const std::vector<Status> failures = together({0, 0, 1, 1}, /*measure=*/false, [&](TaskGroup& group) {
     Cancellation cancellation;
+    std::latch one_is_over(1);
     begun.arrive_and_wait();
     std::jthread cancels;
     if (group.rank() == 1) {
       cancels = std::jthread([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        one_is_over.wait();
         cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
       });
     }
+    int sums = 0;
     const Status failure = failure_of([&] {
-      while (true) group.run({}, {torch::ones({4'000'000})}, group.rank() == 1 ? &cancellation : nullptr);
+      for (;; ++sums) {
+        if (sums == 1) one_is_over.count_down();  // from here on it is always in the middle of one
+        group.run({}, {torch::ones({4'000'000})}, group.rank() == 1 ? &cancellation : nullptr);
+      }
     });
+    if (sums == 0) one_is_over.count_down();
     over.arrive_and_wait();  // the group is there until all have heard of it
     throw Error(failure);
   });

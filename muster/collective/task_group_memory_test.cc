@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <latch>
@@ -14,6 +15,7 @@ namespace muster {
 namespace {
 
 using testing::HasSubstr;
+using testing_support::comes_to_wait;
 
 // Counts what others ask it for.
 class AskedWorker : public LocalWorker {
@@ -104,8 +106,8 @@ TEST_F(GroupsInMemory, AreCancelledWhileNobodyReadsWhatTheySend) {
   const std::vector<Status> failures = together([&](TaskGroup& group) {
     if (group.rank() == 1) return over.wait();
     Cancellation cancellation;
-    const std::jthread cancels([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is in the middle of them
+    const std::jthread cancels([&, sends = ::gettid()] {
+      EXPECT_TRUE(comes_to_wait(sends)) << "for room";
       cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
     });
     // More messages than the way between the two holds.

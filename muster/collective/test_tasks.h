@@ -1,6 +1,9 @@
 // For tests: tasks of this process that reach each other as those of several would.
 #pragma once
 
+#include <sys/types.h>
+
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,10 +11,32 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/strings.h"
+#include "muster/base/test_wait.h"
 #include "muster/collective/task_group.h"
 #include "muster/runtime/worker/local_worker.h"
 
 namespace muster::testing_support {
+
+// Returns once a thread of this process waits for something that does not come: it sleeps, and is not woken between
+// several looks. `thread` is what gettid() gives there. False: it never does, and nobody has more patience.
+inline bool comes_to_wait(pid_t thread) {
+  constexpr int kLooks = 5;
+  std::string before;
+  int alike = 0;
+  return eventually([&] {
+    bool sleeps = false;
+    std::string waits;  // so many, so far
+    std::ifstream status(str_cat("/proc/self/task/", thread, "/status"));
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("State:")) sleeps = line.find("(sleeping)") != std::string::npos;
+      if (line.starts_with("voluntary_ctxt_switches:")) waits = line;
+    }
+    alike = sleeps && waits == before ? alike + 1 : 0;
+    before = waits;
+    return alike == kLooks;
+  });
+}
 
 class Tasks : public Peers {
  public:
