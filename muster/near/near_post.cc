@@ -62,25 +62,10 @@ std::optional<SharedMemory> receive_greeting(const Descriptor& socket, const Nea
   header.msg_controllen = sizeof control;
   const ssize_t got = ::recvmsg(socket.number(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return std::nullopt;
-  Descriptor memory;
-  pid_t sender = 0;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET) continue;
-    if (part->cmsg_type == SCM_RIGHTS) {
-      for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
-        int sent = -1;
-        std::memcpy(&sent, reinterpret_cast<char*>(part) + at, sizeof sent);
-        memory = Descriptor(sent);  // closes the one before, should there be several
-      }
-    } else if (part->cmsg_type == SCM_CREDENTIALS) {
-      ucred who{};
-      std::memcpy(&who, CMSG_DATA(part), sizeof who);
-      sender = who.pid;
-    }
-  }
+  Enclosed enclosed = enclosed_in(header);
   const bool whole = got == sizeof greeting && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  if (!whole || sender != from.id()) return std::nullopt;
-  return SharedMemory::open(std::move(memory));
+  if (!whole || enclosed.sender != from.id()) return std::nullopt;
+  return SharedMemory::open(std::move(enclosed.descriptor));
 }
 
 std::span<const char> bytes_of(const at::Tensor& tensor) {

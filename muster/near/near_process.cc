@@ -29,6 +29,25 @@ bool NearProcess::alive() const {
   return ::poll(&end, 1, 0) == 0;
 }
 
+Enclosed enclosed_in(msghdr& received) {
+  Enclosed enclosed;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&received); part != nullptr; part = CMSG_NXTHDR(&received, part)) {
+    if (part->cmsg_level != SOL_SOCKET) continue;
+    if (part->cmsg_type == SCM_RIGHTS) {
+      for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
+        int sent = -1;
+        std::memcpy(&sent, reinterpret_cast<char*>(part) + at, sizeof sent);
+        enclosed.descriptor = Descriptor(sent);  // closes the one before, should there be several
+      }
+    } else if (part->cmsg_type == SCM_CREDENTIALS) {
+      ucred who{};
+      std::memcpy(&who, CMSG_DATA(part), sizeof who);
+      enclosed.sender = who.pid;
+    }
+  }
+  return enclosed;
+}
+
 bool send_message(const Descriptor& socket, std::span<const char> message) {
   const ssize_t sent = ::send(socket.number(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(message.size());
@@ -50,21 +69,8 @@ Received receive_message(const Descriptor& socket, std::span<char> into, NearMes
   const ssize_t got = ::recvmsg(socket.number(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kNothing;
   if (got < 0) return Received::kEnd;
-  message = {.bytes = static_cast<size_t>(got)};
-  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET) continue;
-    if (part->cmsg_type == SCM_RIGHTS) {  // nobody honest sends descriptors along
-      for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
-        int sent = -1;
-        std::memcpy(&sent, reinterpret_cast<char*>(part) + at, sizeof sent);
-        ::close(sent);
-      }
-    }
-    if (part->cmsg_type != SCM_CREDENTIALS) continue;
-    ucred who{};
-    std::memcpy(&who, CMSG_DATA(part), sizeof who);
-    message.sender = who.pid;
-  }
+  // Nobody honest sends descriptors along.
+  message = {.bytes = static_cast<size_t>(got), .sender = enclosed_in(header).sender};
   return got == 0 || (header.msg_flags & MSG_TRUNC) != 0 ? Received::kEnd : Received::kMessage;
 }
 

@@ -10,6 +10,8 @@
 
 #include "muster/near/near_memory.h"
 
+struct msghdr;
+
 namespace muster {
 
 // Closes what it holds.
@@ -50,6 +52,14 @@ class NearProcess {
   pid_t id_;
   Descriptor held_;  // a pidfd
 };
+
+// What came with a message that was received on a Unix socket: its sender, if the kernel tells, and the last of the
+// descriptors. The others are closed.
+struct Enclosed {
+  pid_t sender = 0;
+  Descriptor descriptor{};
+};
+Enclosed enclosed_in(msghdr& received);
 
 // A message on a Unix socket, and whose it is in the eyes of the kernel.
 struct NearMessage {
