@@ -43,6 +43,13 @@ struct Bench {
     placed.task = task;
     return std::make_unique<Executor>(std::move(placed), devices, catalog, variables);
   }
+  // Of a program that adds its argument to the variable "w", in place.
+  std::unique_ptr<Executor> make_adder(const TensorSpec& argument = {DType::kFloat, {2, 2}}) {
+    Builder builder;
+    ValueId w = builder.variable("w"), x = builder.argument(argument);
+    builder.add_(w, x);
+    return make(builder.finish({}));
+  }
   std::shared_ptr<VariableCell> variable(const std::string& name, double value) {
     auto cell = variables.declare(name, {DType::kFloat, {2, 2}}, at::kCPU);
     cell->assign(torch::full({2, 2}, value));
@@ -75,10 +82,7 @@ TEST(Executor, RunsAProgramAgainAndAgain) {
 TEST(Executor, UpdatesVariablesInPlace) {
   Bench bench;
   auto cell = bench.variable("w", 1);
-  Builder builder;
-  ValueId w = builder.variable("w"), x = builder.argument();
-  builder.add_(w, x);
-  auto executor = bench.make(builder.finish({}));
+  auto executor = bench.make_adder();
   const void* memory = cell->read().data_ptr();
 
   executor->run({torch::full({2, 2}, 2.0F)});
@@ -172,10 +176,7 @@ TEST(Executor, InitializesAVariableThatAProgramFills) {
 TEST(Executor, FreesTheVariablesOfARunThatFails) {
   Bench bench;
   auto cell = bench.variable("w", 1);
-  Builder builder;
-  ValueId w = builder.variable("w"), x = builder.argument({DType::kFloat, {3}});
-  builder.add_(w, x);
-  auto executor = bench.make(builder.finish({}));
+  auto executor = bench.make_adder({DType::kFloat, {3}});
 
   std::string message;
   EXPECT_EQ(code_of([&] { executor->run({torch::ones({3})}); }, &message), StatusCode::kInvalidArgument);
@@ -235,10 +236,7 @@ TEST(Executor, ReportsTheFailureOfOneDeviceAndLetsTheOtherGo) {
 TEST(Executor, StopsBetweenInstructionsWhenCancelled) {
   Bench bench;
   auto cell = bench.variable("w", 1);
-  Builder builder;
-  ValueId w = builder.variable("w"), x = builder.argument();
-  builder.add_(w, x);
-  auto executor = bench.make(builder.finish({}));
+  auto executor = bench.make_adder();
   Cancellation cancellation;
   cancellation.cancel(Status(StatusCode::kCancelled, "enough"));
 
@@ -250,10 +248,7 @@ TEST(Executor, StopsBetweenInstructionsWhenCancelled) {
 TEST(Executor, ServesManyThreadsWithoutLosingAnUpdate) {
   Bench bench;
   auto cell = bench.variable("w", 0);
-  Builder builder;
-  ValueId w = builder.variable("w"), x = builder.argument();
-  builder.add_(w, x);
-  auto executor = bench.make(builder.finish({}));
+  auto executor = bench.make_adder();
   constexpr int kThreads = 8, kRuns = 50;
 
   {
