@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,8 @@ struct JpegFile {
   int horizontal = 2, vertical = 2;  // how much coarser the colours are
   bool progressive = false;
   int quality = 90;
+  bool packed_tightly = false;
+  std::optional<uint8_t> one_number{};  // that all pixels are made of
 };
 
 int channels_of(J_COLOR_SPACE color) { return color == JCS_GRAYSCALE ? 1 : color == JCS_CMYK ? 4 : 3; }
@@ -139,6 +142,7 @@ int channels_of(J_COLOR_SPACE color) { return color == JCS_GRAYSCALE ? 1 : color
 std::string jpeg_of(const JpegFile& file) {
   const int channels = channels_of(file.color);
   std::vector<uint8_t> pixels = waves(file.height, file.width, channels);
+  if (file.one_number) std::ranges::fill(pixels, *file.one_number);
   jpeg_compress_struct info{};
   jpeg_error_mgr errors;
   info.err = jpeg_std_error(&errors);
@@ -156,6 +160,7 @@ std::string jpeg_of(const JpegFile& file) {
     info.comp_info[0].h_samp_factor = file.horizontal;
     info.comp_info[0].v_samp_factor = file.vertical;
   }
+  if (file.packed_tightly) info.optimize_coding = TRUE;
   if (file.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   for (int row = 0; row < file.height; ++row) {
@@ -553,27 +558,8 @@ TEST(PngDecoder, DecodesPicturesThatArePackedAsFarAsDeflateCan) {
 }
 
 TEST(JpegDecoder, DecodesOneColourPackedAsFarAsJpegCan) {
-  jpeg_compress_struct info{};
-  jpeg_error_mgr errors;
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* memory = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&info, &memory, &size);
-  info.image_height = info.image_width = 2048;
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);
-  info.optimize_coding = TRUE;
-  jpeg_simple_progression(&info);
-  jpeg_start_compress(&info, TRUE);
-  std::vector<uint8_t> row(2048 * 3, 128);
-  JSAMPROW at = row.data();
-  while (info.next_scanline < 2048) jpeg_write_scanlines(&info, &at, 1);
-  jpeg_finish_compress(&info);
-  jpeg_destroy_compress(&info);
-  const std::string bytes(reinterpret_cast<const char*>(memory), size);
-  std::free(memory);
+  const std::string bytes =
+      jpeg_of({.height = 2048, .width = 2048, .progressive = true, .packed_tightly = true, .one_number = uint8_t{128}});
 
   EXPECT_EQ(decode_image(bytes).numel(), 2048 * 2048 * 3) << bytes.size();
 }
