@@ -130,8 +130,11 @@ class Strategy {
     return distributed_own(make(input_context()));
   }
 
-  // For Checkpoints.
-  const std::shared_ptr<SavedVariables>& saved() const { return parts_->saved; }
+  // For Checkpoints: without the variables of modules that are gone by now.
+  const std::shared_ptr<SavedVariables>& saved() const {
+    drop_gone_modules();
+    return parts_->saved;
+  }
   const AcrossWorkers& across() const { return parts_->across; }
   // For those who choose between run() and a coordinator.
   const std::shared_ptr<ParameterServerTasks>& servers() const { return parts_->servers; }

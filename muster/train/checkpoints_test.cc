@@ -417,7 +417,30 @@ TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
   }
 }
 
-// ---- Without parameter servers
+// ---- Without parameter servers, and with them
+TEST_F(CheckpointsTest, ForgetTheVariablesOfAModuleThatIsGone) {
+  const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
+  for (const Strategy& strategy : {Strategy(), Strategy(MirroredStrategy(devices)),
+                                   Strategy(ParameterServerStrategy(cluster_.resolver()))}) {
+    std::filesystem::remove_all(directory_);
+    const auto kept = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "kept"});
+    Checkpoints checkpoints(strategy, {.directory = directory_});
+    checkpoints.save(1);
+    auto net = strategy.make<torch::nn::Linear>(2, 1);
+    checkpoints.save(2);
+    net = nullptr;
+    checkpoints.save(3);
+
+    for (const int64_t without : {1, 3}) {
+      EXPECT_EQ(checkpoints.restore({.step = without}), without);
+      checkpoints.finish_restore();
+    }
+
+    EXPECT_EQ(checkpoints.restore({.step = 2}), 2);
+    EXPECT_THAT(caught([&] { checkpoints.finish_restore(); }).message(), testing::HasSubstr("\"weight\""));
+  }
+}
+
 TEST(CheckpointsHere, GoFromOneStrategyToAnother) {
   const std::string directory = ::testing::TempDir() + "/checkpoints_here";
   std::filesystem::remove_all(directory);
