@@ -114,6 +114,11 @@ int threshold(const char* setting) {
   if (word == "error") return 2;
   if (word == "warning") return 1;
   if (word == "debug") return -1;
+  if (word != "info" && !word.empty()) {
+    // Not by MUSTER_LOG, which asks for what is being found out here.
+    Message(LogLevel::kWarning).stream() << "MUSTER_LOG is \"" << word
+                                         << "\", expected debug, info, warning, error or none; taken as info";
+  }
   return 0;
 }
 

@@ -89,7 +89,18 @@ TEST(Log, ReadsTheThresholdFromItsSetting) {
   EXPECT_EQ(log_internal::threshold("warning"), 1);
   EXPECT_EQ(log_internal::threshold("error"), 2);
   EXPECT_EQ(log_internal::threshold("none"), 3);
+}
+
+TEST(Log, SaysThatItsSettingIsNoneThatItKnows) {
+  const LogCapture log;
+
+  for (const char* known : {"debug", "info", "warning", "error", "none", ""}) log_internal::threshold(known);
+  EXPECT_THAT(log.lines(), testing::IsEmpty());
   EXPECT_EQ(log_internal::threshold("nonsense"), 0);
+
+  EXPECT_THAT(log.lines(), ElementsAre(LogLine{LogLevel::kWarning,
+                                               "MUSTER_LOG is \"nonsense\", expected debug, info, warning, error or "
+                                               "none; taken as info"}));
 }
 
 }  // namespace

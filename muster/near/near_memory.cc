@@ -3,11 +3,9 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "muster/base/blocking.h"
-#include "muster/base/log.h"
+#include "muster/runtime/switched_on.h"
 
 namespace muster {
 namespace {
@@ -18,13 +16,7 @@ constexpr size_t kVeryLongCopy = 8 << 20;  // bytes: milliseconds, for which som
 }  // namespace
 
 bool near_memory_wanted() {
-  static const bool wanted = [] {
-    const char* wish = std::getenv("MUSTER_NEAR_MEMORY");
-    if (wish == nullptr || std::string_view(wish) == "on") return true;
-    if (std::string_view(wish) == "off") return false;
-    MUSTER_LOG(warning) << "MUSTER_NEAR_MEMORY is \"" << wish << "\", expected on or off; taken as on";
-    return true;
-  }();
+  static const bool wanted = switched_on("MUSTER_NEAR_MEMORY");
   return wanted;
 }
 

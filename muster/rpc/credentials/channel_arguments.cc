@@ -12,10 +12,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <string_view>
 #include <thread>
 
 #include "muster/rpc/credentials/handshake_watch.h"
+#include "muster/runtime/switched_on.h"
 
 namespace muster {
 namespace {
@@ -46,8 +46,7 @@ void search_for_no_deadlocks() {
 bool set_process_up() {
   static std::atomic<bool> done = false;
   if (done.exchange(true)) return false;
-  const char* wish = std::getenv("MUSTER_PROCESS_SETTINGS");
-  if (wish != nullptr && std::string_view(wish) == "off") return false;
+  if (!switched_on("MUSTER_PROCESS_SETTINGS")) return false;
   search_for_no_deadlocks();
   keep_memory_of_messages();
   // What it has to say is in the errors that we throw. GRPC_VERBOSITY brings it back.

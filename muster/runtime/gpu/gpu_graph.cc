@@ -3,11 +3,10 @@
 #include <absl/synchronization/mutex.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <map>
-#include <string_view>
 
 #include "muster/base/status.h"
+#include "muster/runtime/switched_on.h"
 
 #ifdef MUSTER_CUDA_GRAPHS
 #include <ATen/core/CachingHostAllocator.h>
@@ -89,10 +88,7 @@ struct GpuGraph::Recording : at::cuda::CUDAGraph {
 };
 
 bool GpuGraph::available() {
-  static const bool on = [] {
-    const char* wish = std::getenv("MUSTER_CUDA_GRAPHS");
-    return wish == nullptr || std::string_view(wish) != "off";
-  }();
+  static const bool on = switched_on("MUSTER_CUDA_GRAPHS");
   return on;
 }
 
