@@ -420,8 +420,8 @@ TEST_F(CheckpointsTest, KeepTheRowsThatWereWrittenAndTheRuleForTheOthers) {
 // ---- Without parameter servers, and with them
 TEST_F(CheckpointsTest, ForgetTheVariablesOfAModuleThatIsGone) {
   const std::vector<std::string> devices{"/device:CPU:0", "/device:CPU:1"};
-  for (const Strategy& strategy : {Strategy(), Strategy(MirroredStrategy(devices)),
-                                   Strategy(ParameterServerStrategy(cluster_.resolver()))}) {
+  for (const Strategy& strategy :
+       {Strategy(), Strategy(MirroredStrategy(devices)), Strategy(ParameterServerStrategy(cluster_.resolver()))}) {
     std::filesystem::remove_all(directory_);
     const auto kept = strategy.make<Variable>(torch::ones({2}), VariableOptions{.name = "kept"});
     Checkpoints checkpoints(strategy, {.directory = directory_});
