@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -10,6 +11,7 @@
 #include "muster/graph/device_set.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/memory/tensors.h"
+#include "muster/runtime/ops/op_failure.h"
 #include "muster/runtime/rows/row_table.h"
 #include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/device_scope.h"
@@ -106,6 +108,28 @@ void give_back_remote_name(const std::string& name) {
   names.taken.erase(name);
 }
 
+void give_first_value(VariableCell& cell, const InitialValue& value, bool on_demand) {
+  if (!on_demand) return cell.assign(value.tensor());
+  PlainTensors plain;
+  at::Tensor table = RowTable::zeros(cell.spec());
+  RowTable::begin(table, *value.fill());
+  cell.replace(std::move(table));
+}
+
+// Of a variable that there is no memory for, or whose initial value libtorch refuses.
+Error not_made(const std::string& name, const InitialValue& initial, const Status& why) {
+  const TensorSpec& spec = initial.spec();
+  const bool needs_less_by_rows = why.code() == StatusCode::kResourceExhausted && initial.fill() &&
+                                  !initial.rows_on_demand() && !spec.sizes.empty();
+  return Error(
+      Status(why.code(),
+             str_cat("variable \"", name, "\" (", spec.to_string(), ", ", spec.bytes(), " bytes): ", why.message(),
+                     needs_less_by_rows ? "; by InitialValue::on_demand(), or EmbeddingOptions::on_demand, a "
+                                          "row takes memory when it is first trained"
+                                        : ""),
+             why.task(), why.detail()));
+}
+
 }  // namespace
 
 void set_variable_filler(std::shared_ptr<VariableFiller> filler) {
@@ -192,20 +216,16 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));
   cell = worker.store().declare_new(options.name, spec, worker.devices().device(device));
   options.name = cell->name();
-  {
-    Here& here_too = here_registry();
-    absl::MutexLock lock(&here_too.mu);
-    here_too.states.insert(this);
-  }
   on_demand = value.rows_on_demand() && cell->device().is_cpu();
-  if (!on_demand) {
-    cell->assign(value.tensor());
-    return;
+  try {
+    give_first_value(*cell, value, on_demand);
+  } catch (...) {
+    worker.store().erase(cell->name());  // there will be no destructor
+    throw;
   }
-  PlainTensors plain;
-  at::Tensor table = RowTable::zeros(spec);
-  RowTable::begin(table, *value.fill());
-  cell->replace(std::move(table));
+  Here& here_too = here_registry();
+  absl::MutexLock lock(&here_too.mu);
+  here_too.states.insert(this);
 }
 
 at::Tensor Variable::State::tracing_value() const {
@@ -362,10 +382,18 @@ std::vector<std::shared_ptr<Variable::State>> Variable::State::all_here() {
 Variable::Variable(const InitialValue& initial, VariableOptions options) {
   refuse_while_tracing(options.name);
   if (options.synchronization == Synchronization::kOnRead) options.trainable = false;
-  if (const std::shared_ptr<VariableCreator> creator = VariableScope::current()) {
-    state_ = creator->create(initial, std::move(options), /*may_split=*/true);
-  } else {
-    state_ = std::make_shared<State>(initial, std::move(options));
+  const std::string wish = options.name;
+  try {
+    if (const std::shared_ptr<VariableCreator> creator = VariableScope::current()) {
+      state_ = creator->create(initial, std::move(options), /*may_split=*/true);
+    } else {
+      state_ = std::make_shared<State>(initial, std::move(options));
+    }
+  } catch (const Error& error) {
+    if (error.code() != StatusCode::kResourceExhausted) throw;
+    throw not_made(wish, initial, error.status());
+  } catch (const c10::Error&) {
+    throw not_made(wish, initial, status_of_op_failure());
   }
   fill_here(state_);
 }

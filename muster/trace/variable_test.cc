@@ -1,6 +1,7 @@
 #include "muster/trace/variable.h"
 
 #include <latch>
+#include <limits>
 #include <thread>
 
 #include "muster/runtime/worker/local_worker.h"
@@ -12,8 +13,11 @@
 namespace muster {
 namespace {
 
+using testing_support::caught;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Variable, HasTheValueTypeAndShapeThatItWasMadeWith) {
   at::Tensor initial = torch::arange(6).view({2, 3}).to(torch::kDouble);
@@ -54,6 +58,40 @@ TEST(Variable, GivesItsNameBackWithItsLastHandle) {
 
   EXPECT_EQ(local_worker().store().find("short_lived"), nullptr);
   EXPECT_EQ(Variable(torch::zeros({2}), {.name = "short_lived"}).name(), "short_lived");
+}
+
+TEST(Variable, LeavesNothingBehindWhenItsFirstValueCannotBeMade) {
+  const auto made_from = [](const InitialValue& value) { Variable(value, {.name = "never_made"}); };
+
+  const Status refused = caught([&] {
+    made_from(InitialValue::by_parts({2}, [](auto&, auto&) { return torch::ones({2}) + torch::ones({3}); }));
+  });
+  const Status too_large = caught([&] { made_from(InitialValue::constant({int64_t{1} << 50, 8}, 0)); });
+
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("variable \"never_made\" (float32[2], 8 bytes): "),
+                                       HasSubstr("must match the size of tensor b"), Not(HasSubstr("frame #"))));
+  EXPECT_EQ(too_large.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(too_large.message(),
+              AllOf(HasSubstr("\"never_made\""), HasSubstr("36028797018963968 bytes"), HasSubstr("on_demand()")));
+  EXPECT_EQ(local_worker().store().find("never_made"), nullptr);
+  for (const auto& state : Variable::State::all_here()) EXPECT_NE(state->options.name, "never_made");
+}
+
+TEST(InitialValue, RefusesWhatIsNone) {
+  const auto message = [](auto make) {
+    const Status refused = caught([&] { static_cast<void>(make()); });
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    return refused.message();
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+
+  EXPECT_THAT(message([] { return InitialValue::constant({3, -1}, 0); }), HasSubstr("float32[3, -1]: expected sizes"));
+  EXPECT_THAT(message([] { return InitialValue::normal({int64_t{1} << 62, 4}, 0, 1); }), HasSubstr("no more bytes"));
+  EXPECT_THAT(message([] { return InitialValue::normal({2}, 0, -1); }), HasSubstr("the deviation is -1"));
+  EXPECT_THAT(message([&] { return InitialValue::normal({2}, 0, nan); }), HasSubstr("the deviation is nan"));
+  EXPECT_THAT(message([] { return InitialValue::uniform({2}, 1, 0); }), HasSubstr("from 1 to 0"));
+  EXPECT_THAT(message([] { return InitialValue::uniform({2}, -3e38, 3e38); }), HasSubstr("further apart"));
 }
 
 TEST(Variable, LivesOnInTheFunctionThatUsesIt) {

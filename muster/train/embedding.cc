@@ -125,8 +125,14 @@ std::optional<LaterTable> later_table(const EmbeddingOptions& options) {
 }
 
 at::Tensor new_weight(const EmbeddingOptions& options, const std::optional<LaterTable>& later) {
-  if (!later) return drawn(options).tensor();
-  return at::zeros({1}, at::kFloat).expand({options.rows, options.dim});
+  if (later) return at::zeros({1}, at::kFloat).expand({options.rows, options.dim});
+  try {
+    return drawn(options).tensor();
+  } catch (const Error& error) {
+    throw Error(Status(error.code(),
+                       str_cat("Embedding \"", name_alone(options), "\": ", error.status().message(),
+                               "; with EmbeddingOptions::on_demand a row takes memory when it is first trained")));
+  }
 }
 
 Variable make_table(at::Tensor weight, const EmbeddingOptions& options, const std::optional<LaterTable>& later,

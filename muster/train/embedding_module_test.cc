@@ -22,6 +22,7 @@
 namespace muster::embedding_module_test {
 namespace {
 
+using testing_support::caught;
 using testing_support::message_of;
 using testing_support::ScopedDirectory;
 
@@ -282,6 +283,21 @@ TEST(EmbeddingModule, RefusesOptionsOfNoTable) {
   for (const double deviation : {-0.5, nan, std::numeric_limits<double>::infinity()}) {
     EXPECT_THAT(refusal({.rows = 5, .dim = 3, .deviation = deviation}),
                 AllOf(HasSubstr("Embedding: deviation is "), HasSubstr("expected a number of 0 or more")));
+  }
+}
+
+TEST(EmbeddingModule, NamesATableThatThereIsNoMemoryForAndWhatNeedsLess) {
+  const nn::EmbeddingOptions huge{.rows = int64_t{1} << 45, .dim = 16, .name = "users"};
+  const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
+
+  const Status alone = caught([&] { static_cast<void>(nn::Embedding(huge)); });
+  const Status in_scope = caught([&] { static_cast<void>(strategy.make<nn::Embedding>(huge)); });
+
+  for (const Status& refused : {alone, in_scope}) {
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+    EXPECT_THAT(refused.message(),
+                AllOf(HasSubstr("\"users\""), HasSubstr("float32[35184372088832, 16]"),
+                      HasSubstr("needs 2251799813685248 bytes"), HasSubstr("EmbeddingOptions::on_demand")));
   }
 }
 
