@@ -17,6 +17,7 @@
 #include "muster/base/test_errors.h"
 #include "muster/cluster/cluster_peers.h"
 #include "muster/cluster/in_process_cluster.h"
+#include "muster/distribute/coordinator/cluster_coordinator.h"
 #include "muster/distribute/servers/parameter_server_strategy.h"
 #include "muster/io/disk.h"
 #include "muster/train/checkpoints.h"
@@ -332,6 +333,33 @@ TEST_F(RestoreTest, DoesNotTakeARestartedServerForTheOneThatItWasWhenItFails) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("was restarted and has lost its variables"));
   }
+}
+
+TEST_F(RestoreTest, LeavesWhatItDoesNotBringBackLostWithItsServerUntilItIsAssigned) {
+  save_twice();
+  auto late = make("late", 5);
+  cluster_.stop({"ps", 1});
+  cluster_.start({"ps", 1});
+  EXPECT_EQ(checkpoints_.restore({.allow_missing = true}), 2);
+  expect_all(2);
+  ClusterCoordinator coordinator(strategy_);
+  auto use = function([&] { return late.value().sum(); });
+
+  const Status read = caught([&] { (void)late.value(); });
+  const Status saved = caught([&] { checkpoints_.save(3); });
+  const Status used = caught([&] {
+    coordinator.schedule(use);
+    coordinator.join();
+  });
+
+  for (const Status& lost : {read, saved, used}) {
+    EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost;
+    EXPECT_THAT(lost.message(), AllOf(HasSubstr("variable \"late/part_1\" was lost with /job:ps/replica:0/task:1"),
+                                      HasSubstr("Checkpoints::restore()"), HasSubstr("assign()")));
+  }
+  late.assign(torch::full({100}, 6.0F));
+  EXPECT_TRUE(torch::equal(late.value(), torch::full({100}, 6.0F)));
+  checkpoints_.save(3);
 }
 
 // ---- Variables that only one of the two has

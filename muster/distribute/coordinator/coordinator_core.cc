@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "muster/base/log.h"
+#include "muster/distribute/servers/lost_with_server.h"
 #include "muster/graph/device_spec.h"
 #include "muster/runtime/worker/restart.h"
 
@@ -170,7 +171,8 @@ CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::pair<Status, WorkerStatus>> statuses;
   {
     absl::MutexLock lock(&answers->mu);  // each of them has a deadline
-    answers->mu.Await(absl::Condition(+[](size_t* missing) { return *missing == 0; }, &answers->missing));
+    answers->mu.Await(absl::Condition(
+        +[](size_t* missing) { return *missing == 0; }, &answers->missing));
     statuses = std::move(answers->of);
   }
 
@@ -533,8 +535,9 @@ void CoordinatorCore::trace_and_put_back(const WorkerSlot& slot, const std::shar
 void CoordinatorCore::failed(const WorkerSlot& slot, const std::shared_ptr<ScheduledClosure>& closure,
                              const Status& failure, Time began) {
   if (!judge_->concerns(failure)) {
-    queue_.mark_failed(*closure, failure);  // first, so that who has fetched the error finds it pending
-    return closure->cancelled(failure);
+    const Status told = lost_with_server(failure);
+    queue_.mark_failed(*closure, told);  // first, so that who has fetched the error finds it pending
+    return closure->cancelled(told);
   }
   judge_->met(slot.index(), failure, began);
   repeat(closure);  // which tells it, if that was the end

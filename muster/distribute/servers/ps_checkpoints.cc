@@ -6,6 +6,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/distribute/servers/lost_with_server.h"
 #include "muster/graph/device_spec.h"
 #include "muster/graph/placement/split.h"
 #include "muster/trace/variable_programs.h"
@@ -69,11 +70,15 @@ SavedVariables::Write PsCheckpoints::begin_save(const Only& only) const {
   return [peers = options_.peers, by_task = std::move(by_task), held = std::move(held)](const std::string& directory,
                                                                                         const SaveOptions& options) {
     std::vector<ShardEntry> entries;
-    for (auto& answer :
-         ask_all(*peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
-           return keeper.save(directory, variables, options);
-         })) {
-      for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
+    try {
+      for (auto& answer :
+           ask_all(*peers, by_task, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&variables) {
+             return keeper.save(directory, variables, options);
+           })) {
+        for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
+      }
+    } catch (const Error& error) {
+      throw Error(lost_with_server(error.status()));
     }
     return entries;
   };
@@ -84,7 +89,7 @@ void PsCheckpoints::check_directory(const std::string& directory) const {
   StoredByTask nothing;
   for (const auto& state : options_.all()) nothing[task_of_device(state->options.device)];
   for (auto& answer :
-       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
+       ask_all(*options_.peers, nothing, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&none) {
          return keeper.save(directory, none, {});  // looks at the path, and writes no file
        })) {
     answer.get();
@@ -115,7 +120,7 @@ void PsCheckpoints::restore(const std::string& checkpoint, const StoredByTask& b
 
 void PsCheckpoints::drop_staged(const std::string& checkpoint, const StoredByTask& nothing) const {
   for (auto& answer :
-       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
+       ask_all(*options_.peers, nothing, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&none) {
          keeper.restore(checkpoint, none, RestoreStage::kApply);
        })) {
     try {

@@ -1,6 +1,7 @@
 #include "muster/distribute/servers/ps_runner.h"
 
 #include "muster/base/status.h"
+#include "muster/distribute/servers/lost_with_server.h"
 #include "muster/rpc/calls/repeatable.h"
 #include "muster/runtime/memory/tensors.h"
 
@@ -34,7 +35,7 @@ std::vector<at::Tensor> PsRunner::run(const Program& program, std::vector<at::Te
     }
     // A restarted parameter server has no value to read.
     if (error.code() == StatusCode::kFailedPrecondition) incarnations_.check_alive(program);
-    throw;
+    throw Error(lost_with_server(error.status()));
   }
   master_.release(session_, handle);
   return outputs;

@@ -24,6 +24,7 @@
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/changed_rows.h"
 #include "muster/runtime/rows/row_table.h"
+#include "muster/runtime/variables/no_value.h"
 #include "muster/runtime/variables/spare_memory.h"
 #include "muster/runtime/variables/variable_pieces.h"
 #include "muster/runtime/work_share.h"
@@ -398,8 +399,10 @@ std::vector<ShardEntry> save_variables(const VariableStore& store, const std::st
   Cells cells;
   for (const StoredVariable& variable : variables) {
     cells.push_back(store.find(variable.name));
-    if (!cells.back())
-      throw not_found("variable \"", variable.whole, "\" is not at ", task, "; was the task restarted?");
+    if (!cells.back()) {
+      throw Error(no_value(StatusCode::kNotFound, variable.name,
+                           str_cat("variable \"", variable.whole, "\" is not at ", task, "; was the task restarted?")));
+    }
     if (cells.back()->spec() == variable.spec) continue;
     throw invalid_argument("variable \"", variable.whole, "\" is ", cells.back()->spec().to_string(), " at ", task,
                            ", cannot be saved as ", variable.spec.to_string());

@@ -11,6 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/rows/row_table.h"
+#include "muster/runtime/variables/no_value.h"
 #include "muster/runtime/variables/variable_shape.h"
 
 namespace muster {
@@ -47,8 +48,9 @@ bool VariableCell::shares_memory_with(const at::Tensor& tensor) const {
 }
 
 void VariableCell::throw_uninitialized() const {
-  throw failed_precondition("variable \"", name_, "\" (", spec_.to_string(),
-                            ") is not initialized; assign it a value or run its initializer first");
+  throw Error(no_value(StatusCode::kFailedPrecondition, name_,
+                       str_cat("variable \"", name_, "\" (", spec_.to_string(),
+                               ") is not initialized; assign it a value or run its initializer first")));
 }
 
 bool VariableCell::incomplete() const { return value_.defined() && RowTable::of(value_) != nullptr; }
