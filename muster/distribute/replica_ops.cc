@@ -13,6 +13,8 @@ namespace {
 
 using replicas_internal::combined;
 using replicas_internal::in_words;
+using replicas_internal::mean_as;
+using replicas_internal::operand;
 using replicas_internal::reduction_of;
 using Tensors = ReplicaContext::Tensors;
 using torch::autograd::AutogradContext;
@@ -67,9 +69,10 @@ void check_alike(const std::string& what, const std::vector<Tensors>& by_replica
 // What the replicas of this process give, as one.
 Tensors one_of(ReduceOp op, const std::string& what, const std::vector<Tensors>& by_replica) {
   check_alike(what, by_replica);
-  Tensors all = by_replica[0];
+  Tensors all;
+  for (const at::Tensor& value : by_replica[0]) all.push_back(operand(op, value));
   for (size_t replica = 1; replica < by_replica.size(); ++replica) {
-    for (size_t i = 0; i < all.size(); ++i) all[i] = combined(op, all[i], by_replica[replica][i]);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = combined(op, all[i], operand(op, by_replica[replica][i]));
   }
   return all;
 }
@@ -146,8 +149,8 @@ Tensors reduce_all(ReduceOp op, const std::string& what, const Tensors& values) 
     origin = Origin::of(met);
     results = copies_of(met.result);
     note_alike(results);
-    for (at::Tensor& result : results) {
-      if (op == ReduceOp::kMean) result = result.div(num_replicas());
+    for (size_t i = 0; op == ReduceOp::kMean && i < results.size(); ++i) {
+      results[i] = mean_as(values[i].scalar_type(), results[i].div(num_replicas()));
     }
   }
   Tensors differentiable;
@@ -222,7 +225,7 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
     context->saved_data["op"] = op;
     const int64_t rows = value.size(0) / num_replicas();
     const at::Tensor own = met.result[0].narrow(0, number_here() * rows, rows).clone();
-    return static_cast<ReduceOp>(op) == ReduceOp::kMean ? own.div(num_replicas()) : own;
+    return static_cast<ReduceOp>(op) == ReduceOp::kMean ? mean_as(value.scalar_type(), own.div(num_replicas())) : own;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const int64_t op = context->saved_data["op"].toInt();
@@ -320,7 +323,7 @@ struct ReduceTo : torch::autograd::Function<ReduceTo> {
     context->saved_data["op"] = op;
     context->saved_data["root"] = root;
     const bool divides = how == ReduceOp::kMean;  // which of whole numbers makes fractions, zeros too
-    const at::Tensor all = divides ? met.result[0].div(num_replicas()) : met.result[0];
+    const at::Tensor all = divides ? mean_as(value.scalar_type(), met.result[0].div(num_replicas())) : met.result[0];
     if (replica_id() != root) return at::zeros_like(all);
     return divides ? all : all.clone();
   }

@@ -100,6 +100,28 @@ TEST_P(ReplicaOps, ReduceForOneReplica) {
               HasSubstr(str_cat("reduce_to replica ", replicas_, " of ", replicas_)));
 }
 
+// 40,000 is a half, and twice that is none.
+TEST_P(ReplicaOps, TakeTheMeanOfHalvesWhoseSumIsNone) {
+  const at::Tensor large = torch::full({replicas_, 2}, 40'000.0, torch::kHalf);
+  auto step = function([](at::Tensor x) {
+    return std::vector{all_reduce(ReduceOp::kMean, x), reduce_to(ReduceOp::kMean, x, 0),
+                       reduce_scatter(ReduceOp::kMean, x)};
+  });
+  const PerReplica<at::Tensor> of_each{std::vector<at::Tensor>(static_cast<size_t>(replicas_), large)};
+
+  const auto results = strategy_.run(step, large);
+  const at::Tensor mean = strategy_.reduce(ReduceOp::kMean, of_each);
+  const at::Tensor mean_of_rows = strategy_.reduce(ReduceOp::kMean, of_each, 0);
+
+  for (const std::vector<at::Tensor>& result : results.values) {
+    EXPECT_TRUE(result[0].equal(large));
+    EXPECT_TRUE(result[2].equal(large.slice(0, 0, 1)));
+  }
+  EXPECT_TRUE(results.values[0][1].equal(large));
+  EXPECT_TRUE(mean.equal(large)) << mean;
+  EXPECT_TRUE(mean_of_rows.equal(large[0])) << mean_of_rows;
+}
+
 TEST_P(ReplicaOps, ReduceWholeNumbersToOneTypeEverywhere) {
   auto step = function(
       [](at::Tensor x) { return std::vector{reduce_to(ReduceOp::kSum, x, 0), reduce_to(ReduceOp::kMean, x, 0)}; });

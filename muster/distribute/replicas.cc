@@ -105,6 +105,14 @@ at::Tensor combined(ReduceOp op, const at::Tensor& some, const at::Tensor& other
   return some.add(others);
 }
 
+at::Tensor operand(ReduceOp op, const at::Tensor& value) {
+  return op == ReduceOp::kMean && c10::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
+}
+
+at::Tensor mean_as(at::ScalarType type, const at::Tensor& mean) {
+  return c10::isReducedFloatingType(type) ? mean.to(type) : mean;
+}
+
 void check_alike(const std::string& what, const std::vector<at::Tensor>& values, std::optional<int64_t> axis) {
   const auto compared = [&](const at::Tensor& value) {
     std::vector<int64_t> sizes = value.sizes().vec();
@@ -144,7 +152,7 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
     if (!adds_up && value.is_complex()) throw invalid_argument(what, " of complex numbers, which have no order");
     const int64_t rows = axis ? value.size(*axis) : 1;
     if (!adds_up && rows == 0) continue;  // there is no least of nothing
-    const at::Tensor own = axis ? along(op, value, *axis) : value;
+    const at::Tensor own = axis ? along(op, operand(op, value), *axis) : operand(op, value);
     count += rows;
     all = all.defined() ? combined(op, all, own) : own;
   }
@@ -152,12 +160,13 @@ at::Tensor reduce(ReduceOp op, const std::vector<at::Tensor>& values, std::optio
   all = across.make_one({.reduction = reduction_of(op), .purpose = what}, {all})[0];
   note_alike({all});
   if (op != ReduceOp::kMean) return all;
+  const at::ScalarType type = values[0].scalar_type();
   if (!across.alone() && axis) {  // others may have more along the axis
     const at::Tensor rows = across.sum(at::scalar_tensor(count, at::kLong), "the number of rows of reduce(mean)");
     note_alike({rows});
-    return all.div(rows);
+    return mean_as(type, all.div(rows));
   }
-  return all.div(count * across.size);
+  return mean_as(type, all.div(count * across.size));
 }
 
 }  // namespace muster::replicas_internal

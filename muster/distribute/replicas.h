@@ -41,6 +41,10 @@ const char* in_words(ReduceOp op);  // "mean"
 Reduction reduction_of(ReduceOp op);
 // One of the two by `op`, which is kSum, or kMean likewise.
 at::Tensor combined(ReduceOp op, const at::Tensor& some, const at::Tensor& others);
+// What takes part in it for this value: of halves float32 for a mean, which fits where their sum does not.
+at::Tensor operand(ReduceOp op, const at::Tensor& value);
+// What a mean of such operands is of values of this type: of halves halves.
+at::Tensor mean_as(at::ScalarType type, const at::Tensor& mean);
 
 // What replica number `replica` gets of an argument.
 template <class T>
