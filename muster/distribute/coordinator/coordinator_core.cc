@@ -171,8 +171,7 @@ CoordinatorReport CoordinatorCore::report(bool last) {
   std::vector<std::pair<Status, WorkerStatus>> statuses;
   {
     absl::MutexLock lock(&answers->mu);  // each of them has a deadline
-    answers->mu.Await(absl::Condition(
-        +[](size_t* missing) { return *missing == 0; }, &answers->missing));
+    answers->mu.Await(absl::Condition(+[](size_t* missing) { return *missing == 0; }, &answers->missing));
     statuses = std::move(answers->of);
   }
 
