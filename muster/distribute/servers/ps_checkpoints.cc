@@ -72,7 +72,7 @@ SavedVariables::Write PsCheckpoints::begin_save(const Only& only) const {
     std::vector<ShardEntry> entries;
     try {
       for (auto& answer :
-           ask_all(*peers, by_task, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&variables) {
+           ask_all(*peers, by_task, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& variables) {
              return keeper.save(directory, variables, options);
            })) {
         for (ShardEntry& entry : answer.get()) entries.push_back(std::move(entry));
@@ -89,7 +89,7 @@ void PsCheckpoints::check_directory(const std::string& directory) const {
   StoredByTask nothing;
   for (const auto& state : options_.all()) nothing[task_of_device(state->options.device)];
   for (auto& answer :
-       ask_all(*options_.peers, nothing, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&none) {
+       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
          return keeper.save(directory, none, {});  // looks at the path, and writes no file
        })) {
     answer.get();
@@ -120,7 +120,7 @@ void PsCheckpoints::restore(const std::string& checkpoint, const StoredByTask& b
 
 void PsCheckpoints::drop_staged(const std::string& checkpoint, const StoredByTask& nothing) const {
   for (auto& answer :
-       ask_all(*options_.peers, nothing, [&](VariableKeeper&keeper, const std::vector<StoredVariable>&none) {
+       ask_all(*options_.peers, nothing, [&](VariableKeeper& keeper, const std::vector<StoredVariable>& none) {
          keeper.restore(checkpoint, none, RestoreStage::kApply);
        })) {
     try {
