@@ -22,6 +22,11 @@ MUSTER, IN_STEP = sys.argv[1:3]
 NAMED = r"rank {0} \(/job:worker/replica:0/task:{0} at 127.0.0.1:\d+, incarnation \d+\)"
 
 
+def left(seconds):
+    """Whether somebody sleeps for so long, which tells whose sleep it is."""
+    return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0
+
+
 class Worker:
     """One process of a job."""
 
@@ -410,10 +415,14 @@ if len(sys.argv) > 1:
                 run.wait()
             self.assertTrue(pathlib.Path(there, "saved").exists())
 
-    def test_run_leaves_nothing_behind(self):
-        def left(seconds):
-            return subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], stdout=subprocess.DEVNULL).returncode == 0
+    def test_run_that_is_killed_takes_along_who_is_deaf_and_what_that_has_started(self):
+        run = subprocess.Popen([MUSTER, "run", "--workers", "2", "--grace", "1", "sh", "-c", "trap '' TERM; sleep 10775; true"])
+        wait_until(lambda: left(10775), what="what the workers start")
+        run.kill()
+        run.wait()
+        wait_until(lambda: not left(10775), what="the end of what the workers have started")
 
+    def test_run_leaves_nothing_behind(self):
         # What a worker has started holds its output.
         done = subprocess.run([MUSTER, "run", "--workers", "2", "sh", "-c", "sleep 10771 & exit 0"], timeout=PATIENCE)
         self.assertEqual(done.returncode, 0)

@@ -15,6 +15,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -86,6 +87,76 @@ void make_directories(const std::vector<std::string>& paths) {
   }
 }
 
+// Ends what a command leaves that was killed: who is deaf to the SIGTERM that its children get then, and what those
+// have started. A process of its own, whom the groups of processes are told of; it knows that the command has ended by
+// the end of the pipe between them.
+class Undertaker {
+ public:
+  // `grace`: from the SIGTERM to the SIGKILL.
+  explicit Undertaker(std::chrono::milliseconds grace) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw internal("run: no pipe: ", std::strerror(errno));
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::setpgid(0, 0);  // who kills a whole group means the command and its program
+      for (const int number : kStops) ::signal(number, SIG_IGN);
+      ::close(ends[1]);
+      // Who reads what the command prints waits for all that could print.
+      const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+      for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, fd);
+      end_what_is_left(groups_at_the_end(ends[0]), grace);
+      ::_exit(0);
+    }
+    const int error = errno;
+    ::close(ends[0]);
+    to_it_ = ends[1];
+    if (pid_ < 0) throw unavailable("run: no process: ", std::strerror(error));
+  }
+  // The command has seen to all itself.
+  ~Undertaker() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::close(to_it_);
+  }
+  Undertaker(const Undertaker&) = delete;
+  Undertaker& operator=(const Undertaker&) = delete;
+
+  // Called by the process that begins one.
+  void note_own_group() const { tell(::getpid()); }
+  // Its number may be another's soon.
+  void note_end_of_group(pid_t group) const { tell(-group); }
+
+ private:
+  void tell(pid_t number) const {
+    [[maybe_unused]] const ssize_t told = ::write(to_it_, &number, sizeof number);  // in vain if it was killed
+  }
+
+  static std::set<pid_t> groups_at_the_end(int pipe) {
+    std::set<pid_t> groups;
+    pid_t number = 0;
+    for (ssize_t got = 0; (got = ::read(pipe, &number, sizeof number)) != 0;) {
+      if (got < 0 && errno != EINTR) break;
+      if (got < 0) continue;
+      if (number > 0) groups.insert(number);
+      if (number < 0) groups.erase(-number);
+    }
+    return groups;
+  }
+
+  static void end_what_is_left(std::set<pid_t> groups, std::chrono::milliseconds grace) {
+    const RunClock::time_point end = RunClock::now() + grace;
+    for (;;) {
+      std::erase_if(groups, [](pid_t group) { return ::kill(-group, 0) != 0; });
+      if (groups.empty() || RunClock::now() > end) break;
+      ::poll(nullptr, 0, /*timeout=*/50);
+    }
+    for (const pid_t group : groups) ::kill(-group, SIGKILL);
+  }
+
+  pid_t pid_ = -1;
+  int to_it_ = -1;
+};
+
 // A process of the job, whose lines are shown with its name before them.
 struct Member {
   std::string name;
@@ -99,8 +170,9 @@ struct Member {
   int output = -1;
   std::string line{};
   std::optional<int> code{};
+  bool has_group = false;  // that the undertaker knows of
 
-  void start() {
+  void start(const Undertaker& undertaker) {
     started = RunClock::now();
     ++starts;
     code.reset();
@@ -115,10 +187,12 @@ struct Member {
     for (const int number : kStops) ::sigaddset(&stops, number);
     ::sigprocmask(SIG_BLOCK, &stops, &before);
     const pid_t here = ::getpid();
+    has_group = true;
     pid = ::fork();
     if (pid == 0) {
-      ::setpgid(0, 0);                     // a signal of the terminal goes to all of them by way of this command, once
-      ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // however this command ends: the rest is up to them
+      ::setpgid(0, 0);  // a signal of the terminal goes to all of them by way of this command, once
+      undertaker.note_own_group();
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // however this command ends; the undertaker sees to the deaf
       if (::getppid() != here) ::_exit(127);
       for (const int number : kStops) ::signal(number, SIG_DFL);
       ::signal(SIGPIPE, SIG_DFL);
@@ -193,7 +267,7 @@ class Job {
                             .address = cluster[type][static_cast<size_t>(i)].get<std::string>()});
       }
     }
-    for (Member& member : members_) member.start();
+    for (Member& member : members_) member.start(undertaker_);
   }
   ~Job() {
     for (const Member& member : members_) member.signal(SIGKILL);
@@ -212,6 +286,7 @@ class Job {
       for (Member& member : members_) {
         const bool ran = !member.code;
         member.look_whether_it_ended();
+        if (member.is_over() && std::exchange(member.has_group, false)) undertaker_.note_end_of_group(member.pid);
         if (member.serves) {
           if (!killed && !served()) keep_serving(member);
           continue;
@@ -322,11 +397,11 @@ class Job {
   }
 
   // As whatever looks after the tasks of a cluster does.
-  static void keep_serving(Member& member) {
+  void keep_serving(Member& member) const {
     if (!member.is_over() || RunClock::now() < member.started + kPause) return;
     std::cerr << "muster run: " << member.name << " has ended with " << *member.code << " and is started again"
               << std::endl;
-    member.start();
+    member.start(undertaker_);
   }
 
   void read_all() {
@@ -344,6 +419,7 @@ class Job {
   }
 
   const std::chrono::milliseconds grace_, notice_;
+  const Undertaker undertaker_{grace_};
   std::vector<Member> members_;
 
   // What those that are left get next, and when: this time after it was decided.
@@ -374,8 +450,10 @@ void add_run(CLI::App& muster) {
       ->needs("--ps")
       ->allow_extra_args(false);
   command
-      ->add_option("--grace", flags->grace,
-                   "Seconds that the others have to end by themselves when one has failed, and again when told to")
+      ->add_option(
+          "--grace", flags->grace,
+          "Seconds that the others have to end by themselves when one has failed, and again when told to, and all "
+          "when this command is killed")
       ->check(seconds_between(0, 24 * 3600))
       ->capture_default_str();
   command
