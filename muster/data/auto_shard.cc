@@ -149,14 +149,32 @@ NodePtr by_hints(const NodePtr& node, const ShardOp& part) {
   return std::make_shared<const DatasetNode>(part, std::move(inputs));
 }
 
-// Its one source becomes one that is handed out.
-NodePtr by_parts(const NodePtr& node) {
+// How many elements of its input are as many as `multiple` of what the step makes; 1 if that differs from one to
+// another.
+int64_t before_step(const DatasetOp& op, int64_t multiple) {
+  const auto of_batch = [multiple](int64_t size) {
+    int64_t rows = 0;
+    return __builtin_mul_overflow(multiple, size, &rows) ? size : rows;
+  };
+  if (const auto* batch = std::get_if<BatchOp>(&op)) return of_batch(batch->size);
+  if (const auto* batch = std::get_if<PaddedBatchOp>(&op)) return of_batch(batch->size);
+  const auto* function = std::get_if<FunctionOp>(&op);
+  const bool one_by_one =
+      is_one_of<EnumerateOp, ShuffleOp, RepeatOp, ShardHintOp, PrefetchOp, SelectOp, PreprocessOp, ParseOp>(op) ||
+      (function != nullptr && !function->filters);
+  return one_by_one ? multiple : 1;
+}
+
+// Its one source becomes one that is handed out, in ranges of `multiple` elements: those of whole batches, or each
+// worker would be left with the beginning of one.
+NodePtr by_parts(const NodePtr& node, int64_t multiple = 1) {
   if (node->inputs().empty()) {
     if (is_generator(*node)) throw invalid_argument("shard: what C++ makes has no parts that could be handed out");
-    return std::make_shared<const DatasetNode>(HandOutOp{}, DatasetNode::Inputs{node});
+    return std::make_shared<const DatasetNode>(HandOutOp{multiple}, DatasetNode::Inputs{node});
   }
   DatasetNode::Inputs inputs;
-  for (const NodePtr& input : node->inputs()) inputs.push_back(by_parts(input));
+  multiple = before_step(node->op(), multiple);
+  for (const NodePtr& input : node->inputs()) inputs.push_back(by_parts(input, multiple));
   return with_inputs(*node, std::move(inputs));
 }
 

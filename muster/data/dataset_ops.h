@@ -159,7 +159,9 @@ struct ShardOp {
 // Where ShardPolicy::kHint puts a ShardOp; else nothing.
 struct ShardHintOp {};
 // What is before it is read by several together, each part by one of them. REQUIRES: it makes elements.
-struct HandOutOp {};
+struct HandOutOp {
+  int64_t rows = 1;  // a part that is a range has a multiple of them, but for the last
+};
 // All before it, from a position on. Nothing comes after it.
 struct FromOp {
   std::string position;

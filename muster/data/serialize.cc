@@ -205,7 +205,7 @@ class Writer {
     op.path.empty() ? out.set_cache(true) : out.set_cache_file(op.path);
   }
   void write_step(const FromOp& op, proto::Dataset& out) { out.set_from(op.position); }
-  void write_step(const HandOutOp&, proto::Dataset& out) { out.set_hand_out(true); }
+  void write_step(const HandOutOp& op, proto::Dataset& out) { out.set_hand_out(op.rows); }
   void write_step(const ShardHintOp&, proto::Dataset& out) { out.set_shard_hint(true); }
   void write_step(const ConcatenateOp&, proto::Dataset& out) { out.set_concatenate(true); }
 
@@ -332,7 +332,10 @@ Dataset read(const proto::Dataset& in, int depth) {
     case Kind::kFrom: return input().from(in.from());
     case Kind::kHandOut:
       if (!input().node()->inputs().empty()) throw invalid_argument("dataset: only what makes elements is handed out");
-      return dataset_of(HandOutOp{}, nodes_of(read_inputs));
+      if (in.hand_out() < 1) {
+        throw invalid_argument("dataset: handed out in multiples of ", in.hand_out(), " elements, expected 1 or more");
+      }
+      return dataset_of(HandOutOp{in.hand_out()}, nodes_of(read_inputs));
     case Kind::kZip: return Dataset::zip(read_inputs);
     case Kind::kPrefetch: return input().prefetch(in.prefetch());
     case Kind::kPrefetchTo: return input().prefetch(in.prefetch_to().count(), in.prefetch_to().device());

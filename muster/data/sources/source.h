@@ -160,7 +160,7 @@ std::unique_ptr<Source> open_op(const NativeMapOp& op, std::unique_ptr<Source> i
 std::unique_ptr<Source> open_file_cache(const CacheOp& op, const DatasetNode& before, const OpenContext& context);
 
 // ---- Of handed_out_source.cc: ranges of the elements of `input`, whose number is known, as parts.
-std::unique_ptr<Source> open_ranges(std::unique_ptr<Source> input, const OpenContext& context);
+std::unique_ptr<Source> open_ranges(const HandOutOp& op, std::unique_ptr<Source> input, const OpenContext& context);
 
 // ---- Of prefetch_source.cc
 std::unique_ptr<Source> open_op(const PrefetchOp& op, std::unique_ptr<Source> input, const OpenContext& context);

@@ -538,10 +538,10 @@ std::unique_ptr<Source> open_node(const DatasetNode& node, const StepContexts& c
           },
           [&](const ShardHintOp&) { return input(); },
           [&](const FromOp&) { return input(); },
-          [&](const HandOutOp&) {
+          [&](const HandOutOp& op) {
             std::unique_ptr<Source> all = input();
             const bool knows_parts = std::holds_alternative<FilesOp>(node.input().op());
-            return context.parts == nullptr || knows_parts ? std::move(all) : open_ranges(std::move(all), context);
+            return context.parts == nullptr || knows_parts ? std::move(all) : open_ranges(op, std::move(all), context);
           },
           [&](const ParseOp&) { return open_step(node, open_good_records(node, input(), context), context); },
           [&](const PreprocessOp&) { return open_step(node, input(), context); },

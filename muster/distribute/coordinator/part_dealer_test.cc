@@ -88,6 +88,24 @@ TEST_P(HandedOutData, GoesRoundAsOftenAsItIsRepeated) {
   EXPECT_THAT(counts(), Each(3));
 }
 
+TEST_P(HandedOutData, IsHandedOutInWholeBatches) {
+  make(2);
+  Variable steps = strategy_->make<Variable>(torch::zeros({}, torch::kLong));
+  auto data =
+      coordinator_->create_per_worker_dataset(dynamic(Dataset::range(kNumbers).shuffle(40).batch(50).prefetch(2)));
+  auto step = function([&](Iterator& it) {
+    const at::Tensor numbers = it.next<1>()[0];
+    counts_->assign_add(torch::zeros({kNumbers}, torch::kLong).index_add(0, numbers, torch::ones_like(numbers)));
+    steps.assign_add(torch::ones({}, torch::kLong));
+  });
+
+  while (use(step, data, 25)) {
+  }
+
+  EXPECT_THAT(counts(), Each(1));
+  EXPECT_EQ(steps.value().item<int64_t>(), kNumbers / 50);
+}
+
 TEST_P(HandedOutData, MayHaveFewerPartsThanWorkers) {
   make(5);
   auto data = coordinator_->create_per_worker_dataset(dynamic(Dataset::range(2).repeat().batch(1)));
