@@ -31,8 +31,9 @@ std::string known_device(const std::string& device) {
 }
 
 std::string device_like(const std::string& wish) {
-  const auto& devices = local_worker().devices();
-  return DeviceSet(devices.names(), devices.default_name(), /*soft_placement=*/true)
+  const LocalWorker& worker = local_worker();
+  const auto& devices = worker.devices();
+  return DeviceSet(devices.names(), devices.default_name(), worker.soft_placement())
       .resolve(wish, devices.default_name(), "strategy");
 }
 

@@ -8,7 +8,8 @@ namespace muster {
 
 // Until the scope ends, ops traced and variables made by this thread ask for `device`. Any part may be missing: scopes
 // nest, the inner one wins part by part, and the placer fills in the rest. Backward ops follow the forward op that they
-// belong to.
+// belong to. A device that is not there is found out where an op runs or a variable is made, and goes by soft_placement
+// of LocalWorkerOptions, or of the session.
 //   DeviceScope on("/job:worker/task:0");  { DeviceScope inner("/device:CPU:1"); … }   //
 //   "/job:worker/task:0/device:CPU:1"
 class [[nodiscard]] DeviceScope {

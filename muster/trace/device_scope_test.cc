@@ -1,9 +1,12 @@
 #include "muster/trace/device_scope.h"
 
+#include <cstdlib>
+#include <iostream>
 #include <map>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/runtime/worker/local_worker.h"
 #include "muster/trace/control_flow.h"
 #include "muster/trace/function.h"
 #include "muster/trace/replay_test.h"
@@ -12,6 +15,9 @@
 namespace muster {
 namespace {
 
+using testing_support::message_of;
+
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // The devices that the instructions with each op ask for, in their order.
@@ -168,6 +174,24 @@ TEST(DeviceScope, ChangesNoResultEvenOnDevicesThatAreNotThere) {
 
   EXPECT_TRUE(same_bits(work(x), function(work)(x)));
   EXPECT_TRUE(log.contains("device:CPU:7 does not exist"));
+}
+
+// In a process that has used no device yet.
+void say_what_is_wrong_and_exit() {
+  set_local_options({.devices = {.cpus = 2, .gpus = false}, .soft_placement = false});
+  const DeviceScope there("/device:CPU:7");
+  std::cerr << message_of([] { function([](at::Tensor x) { return x + 1; })(torch::ones({1})); }) << std::endl
+            << message_of([] { Variable(torch::ones({1}), {.name = "w"}); }) << std::endl;
+  std::_Exit(0);
+}
+
+TEST(DeviceScope, OfADeviceThatIsNotThereIsAnErrorWithoutSoftPlacement) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+
+  EXPECT_EXIT(say_what_is_wrong_and_exit(), ::testing::ExitedWithCode(0),
+              AllOf(HasSubstr("instruction 0 (aten::add"),
+                    HasSubstr("(variable \"w\" asked for \"/device:CPU:7\") does not exist; there are: "),
+                    HasSubstr("device:CPU:1")));
 }
 
 TEST(DeviceScope, OfControlFlowLeavesMemoryThatIsWrittenWhereItIs) {

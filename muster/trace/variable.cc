@@ -206,7 +206,7 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   options.device = here_or_else(options);
   LocalWorker& worker = local_worker();
   const std::string& here = worker.devices().default_name();
-  DeviceSet devices(worker.devices().names(), here, /*soft_placement=*/true);
+  DeviceSet devices(worker.devices().names(), here, worker.soft_placement());
   const DeviceSpec wish = DeviceSpec::parse(options.device);
   if (wish.job && *wish.job != *DeviceSpec::parse(worker.devices().task()).job) {
     options.name = take_remote_name(options.name);

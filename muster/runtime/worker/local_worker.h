@@ -85,6 +85,7 @@ class LocalWorker : public Worker {
   // errors of runs begin at `task`, by which the others know this one; empty: as it calls itself.
   void set_replica(uint64_t replica, const std::string& task = {}) ABSL_LOCKS_EXCLUDED(mu_);
   const LocalDevices& devices() const { return devices_; }
+  bool soft_placement() const { return options_.soft_placement; }
   VariableStore& store() { return store_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   uint64_t incarnation() const { return incarnation_; }

@@ -35,6 +35,8 @@ struct LocalWorkerOptions {
   // Bytes that the tensors of one run may have at the same time on the CPU, asked for before the system is; an op that
   // wants more fails with RESOURCE_EXHAUSTED. None: nine tenths of what the machine, or its container, has.
   std::optional<int64_t> run_memory{};
+  // A wish for a device that is not there, of a program or a variable, is one for another, with a line in the log; else
+  // an error that says which there are.
   bool soft_placement = true;
   // Of the machine's, for libtorch's ops; none: as many as there are, or, for one of several tasks of a job on one
   // machine, its share.
