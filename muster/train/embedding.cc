@@ -16,6 +16,10 @@
 namespace muster {
 namespace {
 
+std::string described_tensor(const at::Tensor& tensor) {
+  return tensor.defined() ? spec_of(tensor).to_string() : "undefined";
+}
+
 at::Tensor rows_of(const Variable& table, const at::Tensor& ids) { return lookup(table, ids); }
 
 at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids) {
@@ -40,6 +44,7 @@ at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids) {
 // `table` is a variable or a tensor, of two dimensions.
 template <class Table>
 at::Tensor looked_up(const Table& table, const at::Tensor& ids, const LookupOptions& options) {
+  if (!ids.defined()) throw invalid_argument("embedding_lookup: the ids are undefined, expected int64");
   if (!options.combiner) {
     if (options.weights.defined()) throw invalid_argument("embedding_lookup: weights need a combiner");
     return rows_of(table, ids);
@@ -79,8 +84,8 @@ at::Tensor embedding_lookup(const Variable& table, const at::Tensor& ids, const 
 }
 
 at::Tensor embedding_lookup(const at::Tensor& table, const at::Tensor& ids, const LookupOptions& options) {
-  if (table.dim() != 2) {
-    throw invalid_argument("embedding_lookup: the table is ", spec_of(table).to_string(), ", expected two dimensions");
+  if (!table.defined() || table.dim() != 2) {
+    throw invalid_argument("embedding_lookup: the table is ", described_tensor(table), ", expected two dimensions");
   }
   return looked_up(table, ids, options);
 }
@@ -163,9 +168,10 @@ at::Tensor lookup_of_now(const Variable& table, const at::Tensor& ids, const Loo
 }
 
 at::Tensor checked_values(const EmbeddingOptions& options, at::Tensor values) {
-  if (values.sizes() == at::IntArrayRef({options.rows, options.dim})) return values;
-  throw invalid_argument("table \"", name_alone(options), "\": the values are ", spec_of(values).to_string(),
-                         ", expected [", options.rows, ", ", options.dim, "]");
+  const bool fits = values.defined() && values.sizes() == at::IntArrayRef({options.rows, options.dim});
+  if (fits && values.is_floating_point()) return values;
+  throw invalid_argument("table \"", name_alone(options), "\": the values are ", described_tensor(values),
+                         ", expected [", options.rows, ", ", options.dim, "] of floating-point numbers");
 }
 
 void expect_type_of(const at::Tensor& weight, const std::string& name, at::ScalarType type) {

@@ -286,6 +286,19 @@ TEST(EmbeddingModule, RefusesOptionsOfNoTable) {
   }
 }
 
+TEST(EmbeddingModule, RefusesTensorsOfNoTableInItsOwnWords) {
+  const auto refusal = [](const at::Tensor& values) {
+    return message_of([&] { nn::EmbeddingImpl<void>({.rows = 5, .dim = 3}, values); });
+  };
+  const at::Tensor table = torch::ones({5, 3});
+
+  EXPECT_THAT(refusal(torch::Tensor()), HasSubstr("the values are undefined, expected [5, 3] of floating-point"));
+  EXPECT_THAT(refusal(torch::ones({5, 3}, torch::kLong)), HasSubstr("the values are int64[5, 3], expected [5, 3]"));
+  EXPECT_THAT(message_of([&] { embedding_lookup(table, torch::Tensor()); }), HasSubstr("the ids are undefined"));
+  EXPECT_THAT(message_of([&] { embedding_lookup(torch::Tensor(), torch::tensor({1})); }),
+              HasSubstr("the table is undefined"));
+}
+
 TEST(EmbeddingModule, NamesATableThatThereIsNoMemoryForAndWhatNeedsLess) {
   const nn::EmbeddingOptions huge{.rows = int64_t{1} << 45, .dim = 16, .name = "users"};
   const MirroredStrategy strategy({"/device:CPU:0", "/device:CPU:1"});
