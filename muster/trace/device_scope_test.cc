@@ -1,5 +1,7 @@
 #include "muster/trace/device_scope.h"
 
+#include <gmock/gmock.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <map>

@@ -1,5 +1,7 @@
 #include "muster/trace/variable.h"
 
+#include <gmock/gmock.h>
+
 #include <latch>
 #include <limits>
 #include <thread>
