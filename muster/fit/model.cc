@@ -12,11 +12,13 @@
 
 #include <cmath>
 #include <source_location>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/data/auto_shard.h"
 #include "muster/distribute/coordinator/cluster_coordinator.h"
+#include "muster/fit/alone_in_cluster.h"
 #include "muster/fit/autocast.h"
 #include "muster/fit/callbacks/audience.h"
 #include "muster/fit/criteria/criteria.h"
@@ -259,12 +261,19 @@ struct Model::State {
     if (strategy.servers()) coordinator = std::make_shared<ClusterCoordinator>(ParameterServerStrategy(strategy));
   }
 
+  // Who means to train with others and does not sees nothing else of it than models that differ.
+  void warn_if_alone() {
+    if (std::exchange(looked_for_others, true) || strategy.servers() || !strategy.across().alone()) return;
+    if (const auto words = alone_in_cluster()) MUSTER_LOG(warning) << *words;
+  }
+
   const ModelParts parts;
   const CompileOptions options;
   const Strategy strategy;
   std::shared_ptr<const Optimizer> optimizer;
   std::shared_ptr<ClusterCoordinator> coordinator;  // of parameter servers: that of all loops
   std::optional<Steps> train, test;                 // made when they are needed
+  bool looked_for_others = false;
 
   mutable absl::Mutex mu;
   mutable std::shared_ptr<const Criteria> known ABSL_GUARDED_BY(mu);
@@ -298,6 +307,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
   if (!options.steps_per_epoch) refuse_endless(data, "fit: the dataset has no end, so steps_per_epoch is needed");
   // Of several processes each sees steps of its own: one alone must not end there.
   const bool alone = !state.strategy.servers() && state.strategy.across().alone();
+  state.warn_if_alone();
   Training training{.model = *this, .epochs = options.epochs, .epoch = options.initial_epoch};
   Audience audience(options.callbacks, state.strategy, training);
   // Steps of an epoch, as far as they are known before.
