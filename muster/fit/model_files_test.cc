@@ -16,6 +16,7 @@ namespace muster::model_files_test {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing_support::caught;
 using testing_support::message_of;
 
@@ -159,6 +160,32 @@ TEST_F(ModelFiles, SayWhatIsMissingOrIsNotTheModels) {
                         {.optimizer = Sgd({.learning_rate = 0.1, .momentum = 0.9}), .loss = mean_squared_error});
 
   EXPECT_THAT(message_of([&] { other.load(path()); }), HasSubstr("weight"));
+}
+
+TEST_F(ModelFiles, OfAnotherKindAreRefusedWithFewNamesAndWhoTakesThem) {
+  const auto deep = [](int layers) {
+    torch::nn::Sequential net;
+    for (int i = 0; i < layers; ++i) net->push_back(torch::nn::Linear(3, 3));
+    return compile(net, {.optimizer = Sgd({.momentum = 0.9}), .loss = mean_squared_error});
+  };
+  std::string of_callback, of_model;
+  {
+    Model model = deep(9);
+    model.fit({x_, x_}, {.callbacks = {ModelCheckpoint({.directory = path()})}, .verbose = 0});
+
+    of_callback = message_of([&] { model.load(path()); });
+    model.save(path() + "_saved");
+    of_model = message_of([&] { Checkpoints(model.strategy(), {.directory = path() + "_saved"}).restore(); });
+    Checkpoints(model.strategy(), {.directory = path()}).restore();  // as the message says
+    model.load(path() + "_saved");
+  }
+
+  EXPECT_THAT(of_callback,
+              AllOf(HasSubstr("\"model/0.bias\", \"model/0.weight\", \"model/1.bias\", \"model/1.weight\", "
+                              "\"model/2.bias\" and "),
+                    HasSubstr("ModelCheckpoint"), HasSubstr("Checkpoints(model.strategy(), {.directory = \"" + path()),
+                    Not(HasSubstr("3.bias"))));
+  EXPECT_THAT(of_model, HasSubstr("Model::save(): model.load(\"" + path() + "_saved\")"));
 }
 
 TEST_F(ModelFiles, OfCallbacksAreInADirectoryThatStaysAfterAPowerCut) {

@@ -1,5 +1,6 @@
 #include "muster/graph/describe.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -86,6 +87,14 @@ void add_argument(std::string& out, const Argument& argument) {
 }
 
 }  // namespace
+
+std::string first_few(const std::vector<std::string>& texts) {
+  constexpr size_t kMost = 5;
+  std::string text;
+  for (size_t i = 0; i < std::min(texts.size(), kMost); ++i) str_append(text, i == 0 ? "" : ", ", texts[i]);
+  if (texts.size() > kMost) str_append(text, " and ", texts.size() - kMost, " more");
+  return text;
+}
 
 std::string in_quotes(std::string_view text) {
   std::string out = "\"";

@@ -37,6 +37,31 @@ SavedVariables::Only names_of(const std::map<std::string, CheckpointObject>& obj
   return names;
 }
 
+// What to do with a checkpoint of another kind than is asked for; nothing if it is of this kind, or if nobody knows.
+std::string hint_at_kind(const std::set<std::string>& variables, const std::map<std::string, CheckpointObject>& objects,
+                         const std::string& directory) {
+  const auto is_of = [](const std::string& variable, const std::string& object) {
+    return variable == object || variable.starts_with(object + "/");
+  };
+  if (variables.empty()) return {};
+  if (objects.empty()) {
+    const bool is_model = std::ranges::all_of(variables, [&](const std::string& variable) {
+      return is_of(variable, "model") || is_of(variable, "optimizer");
+    });
+    return is_model ? str_cat("; it looks like one of Model::save(): model.load(\"", directory, "\") takes such") : "";
+  }
+  for (const std::string& variable : variables) {
+    for (const auto& [name, object] : objects) {
+      if (is_of(variable, name)) return {};
+    }
+  }
+  return str_cat(
+      "; it has nothing of these objects: it is of others, or of all variables, as ModelCheckpoint, "
+      "BackupAndRestore and Checkpoints without objects save them, which "
+      "Checkpoints(model.strategy(), {.directory = \"",
+      directory, "\"}).restore() takes");
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
@@ -267,8 +292,17 @@ void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOption
   for (const auto& [name, object] : options_.objects) {
     if (object.is_text()) wanted.insert(name);
   }
-  (void)unused_after_match(source(in_checkpoint, Only(std::in_place)), wanted);
-  strategy_.saved()->restore(source(variables_in(index), only_));
+  const std::set<std::string> variables = variables_in(index);
+  try {
+    (void)unused_after_match(source(in_checkpoint, Only(std::in_place)), wanted);
+    strategy_.saved()->restore(source(variables, only_));
+  } catch (const Error& error) {
+    const Status& status = error.status();
+    const std::string hint =
+        status.code() == StatusCode::kNotFound ? hint_at_kind(variables, options_.objects, directory_.path()) : "";
+    if (hint.empty()) throw;
+    throw Error(Status(status.code(), status.message() + hint, status.task(), status.detail()));
+  }
   for (const std::string& name : wanted) {
     const auto text = texts.find(name);
     if (text == texts.end()) continue;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "muster/base/status.h"
+#include "muster/graph/describe.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/trace/variable.h"
 #include "muster/train/weights_file.h"
@@ -160,9 +161,9 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
   const bool complete = !options.strict || (missing.empty() && unexpected.empty());
   if (!complete || !wrong.empty()) {
     std::string text;
-    if (options.strict && !missing.empty()) str_append(text, "; it has no ", first_ten(missing));
-    if (options.strict && !unexpected.empty()) str_append(text, "; the module has no ", first_ten(unexpected));
-    if (!wrong.empty()) str_append(text, "; ", first_ten(wrong));
+    if (options.strict && !missing.empty()) str_append(text, "; it has no ", first_few(missing));
+    if (options.strict && !unexpected.empty()) str_append(text, "; the module has no ", first_few(unexpected));
+    if (!wrong.empty()) str_append(text, "; ", first_few(wrong));
     if (!complete)
       str_append(
           text,
@@ -206,7 +207,7 @@ void save(const std::vector<NamedTensor>& tensors, const std::string& file, cons
     values.emplace_back(name, std::move(value));
   }
   if (!wrong.empty()) {
-    throw invalid_argument("file \"", file, "\": ", first_ten(wrong),
+    throw invalid_argument("file \"", file, "\": ", first_few(wrong),
                            "; nothing is written (SaveWeightsOptions::dtype is a type that has room for all)");
   }
   std::map<std::string, std::string> metadata = options.metadata;

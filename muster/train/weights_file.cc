@@ -147,12 +147,4 @@ at::Tensor read_weight(const SafetensorsFile& file, const std::string& name) {
                   kSumOf, "\"");
 }
 
-std::string first_ten(const std::vector<std::string>& texts) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(texts.size(), kMost); ++i) str_append(text, i == 0 ? "" : ", ", texts[i]);
-  if (texts.size() > kMost) str_append(text, " and ", texts.size() - kMost, " more");
-  return text;
-}
-
 }  // namespace muster

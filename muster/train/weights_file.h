@@ -33,7 +33,4 @@ WeightSpec spec_of_weight(const at::Tensor& tensor);
 // files of others have none, and there a bool that is neither 0 nor 1 is that error.
 at::Tensor read_weight(const SafetensorsFile& file, const std::string& name);
 
-// The first ten texts, and how many more there are: "a, b and 3 more".
-std::string first_ten(const std::vector<std::string>& texts);
-
 }  // namespace muster

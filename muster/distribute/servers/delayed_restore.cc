@@ -1,32 +1,29 @@
 #include "muster/distribute/servers/delayed_restore.h"
 
 #include <utility>
+#include <vector>
 
 #include "muster/base/log.h"
+#include "muster/graph/describe.h"
 
 namespace muster {
 namespace {
 
-std::string in_quotes(const std::set<std::string>& names) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  size_t count = 0;
-  for (const std::string& name : names) {
-    if (++count > kMost) return str_cat(text, " and ", names.size() - kMost, " more");
-    str_append(text, count == 1 ? "\"" : ", \"", name, "\"");
-  }
-  return text;
+std::string few_of(const std::set<std::string>& names) {
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back(str_cat("\"", name, "\""));
+  return first_few(quoted);
 }
 
 Error missing_from(const std::string& checkpoint, const std::set<std::string>& missing,
                    const std::set<std::string>& unused) {
-  return not_found("checkpoint ", checkpoint, " has no values for ", in_quotes(missing),
-                   unused.empty() ? "" : str_cat(", but for ", in_quotes(unused), ", which nobody has asked for"),
+  return not_found("checkpoint ", checkpoint, " has no values for ", few_of(missing),
+                   unused.empty() ? "" : str_cat(", but for ", few_of(unused), ", which nobody has asked for"),
                    "; RestoreOptions::allow_missing lets variables begin anew");
 }
 
 Error unused_of(const std::string& checkpoint, const std::set<std::string>& unused) {
-  return not_found("checkpoint ", checkpoint, " has values for ", in_quotes(unused),
+  return not_found("checkpoint ", checkpoint, " has values for ", few_of(unused),
                    ", which nobody has asked for; RestoreOptions::allow_unused leaves them out, and then later "
                    "checkpoints lack them");
 }
@@ -41,12 +38,12 @@ std::set<std::string> unused_after_match(const SavedVariables::Source& source, c
   }
   if (!missing.empty()) {
     if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
-    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << in_quotes(missing)
+    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << few_of(missing)
                         << ", which stay as they are";
   }
   if (unused.empty()) return unused;
   if (source.only && !source.allow_unused) throw unused_of(source.checkpoint, unused);
-  MUSTER_LOG(info) << "checkpoint " << source.checkpoint << " also has values for " << in_quotes(unused)
+  MUSTER_LOG(info) << "checkpoint " << source.checkpoint << " also has values for " << few_of(unused)
                    << (source.only ? ", which are left out" : ", which are not made yet");
   return unused;
 }
@@ -67,7 +64,7 @@ void ChosenVariables::check_all_taken() const {
     if (!taken_.contains(name)) others.insert(name);
   }
   if (others.empty()) return;
-  throw invalid_argument("Checkpoints: the objects have variables that are not of this strategy: ", in_quotes(others));
+  throw invalid_argument("Checkpoints: the objects have variables that are not of this strategy: ", few_of(others));
 }
 
 void DelayedRestore::begin(SavedVariables::Source source, std::set<std::string> unused) {
@@ -110,7 +107,7 @@ void DelayedRestore::end() {
     std::swap(unused, unused_);
   }
   if (unused.empty()) return;
-  MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has values for " << in_quotes(unused)
+  MUSTER_LOG(warning) << "checkpoint " << source->checkpoint << " has values for " << few_of(unused)
                       << ", for which no variable was made: later checkpoints lack them";
 }
 

@@ -8,6 +8,7 @@
 
 #include "muster/base/status.h"
 #include "muster/fit/exported/exported_model.h"
+#include "muster/graph/describe.h"
 #include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/runtime/variables/variable_files.h"
@@ -102,8 +103,8 @@ void export_checkpoint(const ExportCheckpointOptions& options) {
   }
   if (!missing.empty() || !wrong.empty()) {
     throw invalid_argument(source.where, " does not fit the program of ", where,
-                           missing.empty() ? "" : str_cat("; it has no ", first_ten(missing)),
-                           wrong.empty() ? "" : str_cat("; ", first_ten(wrong)));
+                           missing.empty() ? "" : str_cat("; it has no ", first_few(missing)),
+                           wrong.empty() ? "" : str_cat("; ", first_few(wrong)));
   }
   std::map<std::string, std::string> written = file ? file->metadata() : std::map<std::string, std::string>{};
   written.emplace("format", "pt");
