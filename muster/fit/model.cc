@@ -144,7 +144,10 @@ struct Model::State {
     } catch (const Error& error) {
       const auto judges = criteria();
       if (!judges) throw;
-      throw Error(judges->explained(error.status()));
+      const Status& status = error.status();
+      Status explained = judges->explained(status);
+      if (explained == status) throw Error(std::move(explained));
+      throw Error(Status(status.code(), explained.message() + known_of_target(), status.task(), status.detail()));
     }
   }
   size_t length() const {
@@ -167,14 +170,37 @@ struct Model::State {
     try {
       const Features outputs = forward(batch.inputs);
       if (trains) note_layers(batch.inputs, outputs);
-      const auto judges = criteria_for(outputs.names());
-      return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
+      return judge(batch, outputs, by_class, trains ? options.accumulate : 1);
     } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
       const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
-      throw Error(Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message(),
-                                             caller.empty() ? "" : str_cat(" (in ", caller, ")"))));
+      throw Error(
+          Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message(),
+                                     caller.empty() ? "" : str_cat(" (in ", caller, ")"), batch.why_this_target())));
     }
+  }
+
+  // What does not fit the target may be right, and the target wrong.
+  Criteria::Judged judge(const ModelBatch& batch, const Features& outputs, const at::Tensor& by_class,
+                         int64_t accumulate) const {
+    const auto judges = criteria_for(outputs.names());
+    const std::string why = batch.why_this_target();
+    note_target(why);
+    try {
+      return judges->judge(outputs, batch.expected(*judges), by_class, accumulate);
+    } catch (const Error& error) {
+      const Status& status = error.status();
+      if (why.empty() || status.code() != StatusCode::kInvalidArgument) throw;
+      throw Error(Status(status.code(), status.message() + why, status.task(), status.detail()));
+    }
+  }
+  void note_target(const std::string& why) const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    about_target = why;
+  }
+  std::string known_of_target() const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    return about_target;
   }
 
   Features forward(const Features& inputs) const {
@@ -277,6 +303,7 @@ struct Model::State {
 
   mutable absl::Mutex mu;
   mutable std::shared_ptr<const Criteria> known ABSL_GUARDED_BY(mu);
+  mutable std::string about_target ABSL_GUARDED_BY(mu);  // ModelBatch::why_this_target() of the last that was traced
   mutable std::map<std::string, std::string> layers ABSL_GUARDED_BY(mu);  // shapes_of_layers() of the first batch
 };
 

@@ -90,6 +90,7 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
   }
   const auto labels = static_cast<size_t>(std::max<int64_t>(it.labels, 0));
   const bool is_last = labels == 0 && (labelled || one_more);
+  target_is_last_ = is_last;
   size_t target = count;
   for (size_t i = 0; is_last && i < count; ++i) {
     if (!output_of(it.names[i])) target = i;
@@ -144,6 +145,12 @@ std::vector<Expected> ModelBatch::expected(const Criteria& criteria) const {
     expected[i].mask = column_for(output, kMask, weights);
   }
   return expected;
+}
+
+std::string ModelBatch::why_this_target() const {
+  if (!target_is_last_ || targets.names().empty()) return {};
+  return str_cat("; the last column \"", targets.names()[0],
+                 "\" was taken as the target, since none is named: label(\"…\") of the dataset names another");
 }
 
 std::string ModelBatch::described() const {

@@ -23,11 +23,16 @@ struct ModelBatch {
 
   // For errors: "inputs float32[16, 3], target float32[16, 1]", and what to do if they are no batch.
   std::string described() const;
+  // For errors of the target: that nobody has named it, and who would; empty if somebody has, or if there is no name.
+  std::string why_this_target() const;
 
   Features inputs{{}, {}};
   // Without names, weights may follow the targets: only the criteria tell.
   Features targets{{}, {}};
   Features weights{{}, {}};  // and masks, with the names of their columns
+
+ private:
+  bool target_is_last_ = false;  // of the columns, and therefore the target
 };
 
 }  // namespace muster

@@ -45,6 +45,27 @@ TEST(ModelMessages, NameTheLossWhoseLabelIsNoClass) {
   }
 }
 
+TEST(ModelMessages, SayThatTheLastColumnWasTakenForTheTargetIfNoneIsNamed) {
+  const at::Tensor x = torch::ones({4, 3}), label = torch::zeros({4, 1}), place = torch::full({4}, 7, torch::kLong);
+  const Dataset columns = Dataset::tensors({label, x, place}).named({"clicked", "x", "place"});
+  const Dataset shapes =
+      Dataset::tensors({x, torch::zeros({4, 2}), torch::ones({4, 3})}).named({"x", "clicked", "place"});
+  struct OneInput : torch::nn::Module {
+    torch::nn::Linear layer{register_module("layer", torch::nn::Linear(3, 2))};
+    at::Tensor forward(const Features& columns) { return layer->forward(columns["x"]); }
+  };
+  const auto made = [](const Loss& loss) { return compile(std::make_shared<OneInput>(), {.loss = loss}); };
+  const auto said = [](Model model, const Dataset& data) {
+    return message_of([&] { model.fit(data.batch(4), {.verbose = 0}); });
+  };
+  const auto last = HasSubstr("the last column \"place\" was taken as the target");
+
+  EXPECT_THAT(said(made(mean_squared_error), shapes), last) << "its shape is not the output's";
+  EXPECT_THAT(said(made(sparse_categorical_cross_entropy), columns), last) << "a label that is no class";
+  EXPECT_THAT(said(made(sparse_categorical_cross_entropy), columns.label("place")), Not(last)) << "somebody said so";
+  EXPECT_EQ(said(made(mean_squared_error), shapes.label("clicked")), "nothing was thrown");
+}
+
 TEST(ModelMessages, NameTheTableOfAnIdThatIsTooLarge) {
   struct WordsNet : torch::nn::Module {
     torch::nn::Embedding words{register_module("words", torch::nn::Embedding(10, 1))};
