@@ -262,8 +262,8 @@ class OpenedDataset : public ElementSource {
       if (const int64_t taken = std::exchange(to_leave_out_, 0); taken > 0) leave_out(taken);
       std::optional<Columns> element = source_->next();
       while (!element && parts_ && more_after_end()) element = source_->next();
-      const std::optional<std::string> warning = times_.waited(begin, Stage::Clock::now());
-      if (warning && in_a_run() && told_first(times_.timing())) MUSTER_LOG(warning) << *warning;
+      const std::optional<std::string> hint = times_.waited(begin, Stage::Clock::now());
+      if (hint && in_a_run() && told_first(times_.timing())) MUSTER_LOG(info) << *hint;  // all is in order, only slow
       if (!element) return std::nullopt;
       Element tensors = tensors_of(*std::move(element), "a dataset", node_->names().names);
       if (parts_) parts_->returned(source_->drained());
