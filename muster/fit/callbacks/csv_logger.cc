@@ -1,7 +1,6 @@
 #include "muster/fit/callbacks/csv_logger.h"
 
 #include <absl/strings/numbers.h>
-#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/fit/callbacks/best_so_far.h"
 #include "muster/fit/model.h"
@@ -77,7 +75,7 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   if (!training.model.strategy().is_chief()) return;
   if (!begun_) begin(training.epoch, logs);
   begun_ = true;
-  warn_of_others(logs);
+  widen(logs);
   std::string line = std::to_string(training.epoch);
   for (const std::string& name : columns_) {
     const auto found = logs.find(name);
@@ -88,7 +86,6 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
 
 void CsvLogger::begin(int epoch, const Logs& logs) {
   columns_.clear();
-  left_out_.clear();
   // A training that goes on after a backup adds to what it had written before.
   std::error_code none;
   if (epoch > 0 && std::filesystem::file_size(path_, none) > 0 && !none) return go_on(epoch);
@@ -114,29 +111,43 @@ void CsvLogger::go_on(int epoch) {
     if (!again) str_append(kept, line, "\n");
   }
   if (!forgot) return;
-  const std::string beside = path_ + ".tmp";  // whoever is killed now has not lost what it has
-  std::ofstream out(beside, std::ios::trunc);
-  out << kept << std::flush;
-  if (!out) throw cannot_write(path_, std::strerror(errno));
-  std::error_code refused;
-  std::filesystem::rename(beside, path_, refused);
-  if (refused) throw cannot_write(path_, refused.message());
+  replace_by(kept);
 }
 
-void CsvLogger::warn_of_others(const Logs& logs) {
+// Gives what has no column yet one, which is empty in all lines before.
+void CsvLogger::widen(const Logs& logs) {
   std::vector<std::string> others;
   for (const auto& [name, value] : logs) {
-    if (std::ranges::find(columns_, name) == columns_.end() && left_out_.insert(name).second) others.push_back(name);
+    if (std::ranges::find(columns_, name) == columns_.end()) others.push_back(name);
   }
-  if (others.empty()) return;
-  MUSTER_LOG(warning) << "CsvLogger: \"" << path_ << "\" has no column for " << absl::StrJoin(others, ", ")
-                      << ", which its first line does not name: left out";
+  std::error_code none;
+  if (others.empty() || !std::filesystem::is_regular_file(path_, none)) return;  // a pipe is not written anew
+  std::ifstream in(path_);
+  (void)read_names(in);
+  columns_.insert(columns_.end(), others.begin(), others.end());
+  std::string all = line_of_names(columns_), line;
+  while (std::getline(in, line)) {
+    if (line.ends_with('\r')) line.pop_back();
+    str_append(all, line, std::string(others.size(), ','), "\n");
+  }
+  in.close();
+  replace_by(all);
 }
 
 void CsvLogger::write(const std::string& text, bool anew) {
   std::ofstream out(path_, anew ? std::ios::trunc : std::ios::app);
   out << text << std::flush;
   if (!out) throw cannot_write(path_, std::strerror(errno));
+}
+
+void CsvLogger::replace_by(const std::string& text) {
+  const std::string beside = path_ + ".tmp";  // whoever is killed now has not lost what it has
+  std::ofstream out(beside, std::ios::trunc);
+  out << text << std::flush;
+  if (!out) throw cannot_write(path_, std::strerror(errno));
+  std::error_code refused;
+  std::filesystem::rename(beside, path_, refused);
+  if (refused) throw cannot_write(path_, refused.message());
 }
 
 }  // namespace muster

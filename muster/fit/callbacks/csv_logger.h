@@ -1,7 +1,6 @@
 // The numbers of epochs as a table.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -9,11 +8,11 @@
 
 namespace muster {
 
-// A line for each epoch, the names in the first one, whose columns stay: a number that an epoch has not leaves its
-// place empty, and one that comes later is left out, with a warning. Goes on in the file if the training begins after
-// the first epoch; lines of epochs that it takes again, since they were lost before their backup, go. Makes the
-// directory. Throws Error{kUnavailable} for a file that cannot be written, and Error{kFailedPrecondition} for one to go
-// on in that is no such table. It only watches.
+// A line for each epoch, the names in the first one. A number that an epoch has not leaves its place empty. One that
+// comes later gets a column at the end, for which the file is written anew; it is left out of what is no plain file.
+// Goes on in the file if the training begins after the first epoch; lines of epochs that it takes again, since they
+// were lost before their backup, go. Makes the directory. Throws Error{kUnavailable} for a file that cannot be written,
+// and Error{kFailedPrecondition} for one to go on in that is no such table. It only watches.
 class CsvLogger : public Callback {
  public:
   // Throws Error{kInvalidArgument} for no path.
@@ -25,13 +24,13 @@ class CsvLogger : public Callback {
  private:
   void begin(int epoch, const Logs& logs);
   void go_on(int epoch);
-  void warn_of_others(const Logs& logs);
+  void widen(const Logs& logs);
   void write(const std::string& text, bool anew);
+  void replace_by(const std::string& text);
 
   std::string path_;
   bool begun_ = false;                  // by this training
   std::vector<std::string> columns_{};  // after that of the epoch
-  std::set<std::string> left_out_{};    // of which there was a warning
 };
 
 }  // namespace muster
