@@ -70,6 +70,11 @@ void run_plot(const PlotOptions& options) {
     curve.tag = printable(std::move(curve.tag));
     curve.run = printable(std::move(curve.run));
   }
+  for (const std::string& run : all.replaced) {
+    std::cerr << "muster: run \"" << printable(run)
+              << "\" has several trainings that begin at the same step: the newest is drawn; expected a directory for "
+                 "each\n";
+  }
   for (const Status& damage : all.damaged) std::cerr << "muster: " << damage.message() << "\n";
   if (all.files == 0) {
     throw not_found("directory \"", options.directory, "\": there are no event files (*tfevents*) in it or below");

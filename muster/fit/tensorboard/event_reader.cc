@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "muster/fit/event.pb.h"
@@ -25,6 +26,32 @@ std::optional<double> number_of(const proto::EventTensor& tensor) {
     return tensor.doubles_size() == 1 ? tensor.doubles(0) : from_content(double{});
   }
   return std::nullopt;
+}
+
+struct ScalarFile {
+  std::string run;
+  std::vector<ScalarEvent> events{};
+};
+
+// What can be read of it.
+ScalarFile scalars_of(const std::string& path, std::string run, std::vector<Status>& damaged) {
+  ScalarFile file{std::move(run)};
+  try {
+    EventReader reader(path);
+    while (true) {
+      try {
+        std::optional<ScalarEvent> event = reader.next();
+        if (!event) break;
+        file.events.push_back(*std::move(event));
+      } catch (const Error& error) {
+        if (error.code() != StatusCode::kDataLoss) throw;
+        damaged.push_back(error.status());
+      }
+    }
+  } catch (const Error& error) {
+    damaged.push_back(error.status());
+  }
+  return file;
 }
 
 }  // namespace
@@ -68,26 +95,29 @@ ScalarCurves scalars_below(const std::string& directory) {
     const bool named = entry.path().filename().string().find("tfevents") != std::string::npos;
     if (named && entry.is_regular_file()) paths.push_back(entry.path());
   }
-  std::sort(paths.begin(), paths.end());  // names begin with the time when they were made
+  std::sort(paths.begin(), paths.end());
 
   ScalarCurves all{.files = static_cast<int64_t>(paths.size())};
-  std::map<std::pair<std::string, std::string>, std::map<int64_t, ScalarEvent>> points;
+  std::vector<ScalarFile> files;
   for (const fs::path& path : paths) {
-    const std::string run = path.parent_path().lexically_relative(fs::path(directory) / "").lexically_normal().string();
-    try {
-      EventReader reader(path.string());
-      while (true) {
-        try {
-          const std::optional<ScalarEvent> event = reader.next();
-          if (!event) break;
-          points[{event->tag, run}].insert_or_assign(event->step, *event);
-        } catch (const Error& error) {
-          if (error.code() != StatusCode::kDataLoss) throw;
-          all.damaged.push_back(error.status());
-        }
+    std::string run = path.parent_path().lexically_relative(fs::path(directory) / "").lexically_normal().string();
+    files.push_back(scalars_of(path.string(), std::move(run), all.damaged));
+  }
+  std::erase_if(files, [](const ScalarFile& file) { return file.events.empty(); });
+  // Names have whole seconds only, and then numbers of processes, which say nothing.
+  std::ranges::stable_sort(files, {}, [](const ScalarFile& file) { return file.events.front().wall_time; });
+
+  std::map<std::pair<std::string, std::string>, std::map<int64_t, ScalarEvent>> points;
+  for (ScalarFile& file : files) {
+    std::set<std::string> begun;
+    for (ScalarEvent& event : file.events) {
+      auto& by_step = points[{event.tag, file.run}];
+      if (begun.insert(event.tag).second && !by_step.empty()) {
+        by_step.erase(by_step.lower_bound(event.step), by_step.end());
+        if (by_step.empty()) all.replaced.insert(file.run);
       }
-    } catch (const Error& error) {
-      all.damaged.push_back(error.status());
+      const int64_t step = event.step;
+      by_step.insert_or_assign(step, std::move(event));
     }
   }
   for (auto& [name, by_step] : points) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,15 +40,18 @@ class EventReader {
 // The values of a scalar in one run.
 struct ScalarCurve {
   std::string tag;
-  std::string run;                    // its directory below that which was asked for: "train"; "." for that itself
-  std::vector<ScalarEvent> points{};  // by step; of several for one step the one that was written last
+  std::string run;  // its directory below that which was asked for: "train"; "." for that itself
+  // By step. A file that begins behind older ones of the run goes on with them, and one that begins again at a step
+  // replaces what they have from there on: a job that was started again, or another training in the same directory.
+  std::vector<ScalarEvent> points{};
 };
 
 // By tag, then by run.
 struct ScalarCurves {
   std::vector<ScalarCurve> curves{};
   int64_t files = 0;
-  std::vector<Status> damaged{};  // what could not be read of them; the rest is there
+  std::vector<Status> damaged{};     // what could not be read of them; the rest is there
+  std::set<std::string> replaced{};  // runs in which a newer file has left nothing of a curve of older ones
 };
 
 // Of all event files in a directory and below. Throws Error{kNotFound} for no such directory.

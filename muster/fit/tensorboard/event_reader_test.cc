@@ -17,6 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using testing_support::ScopedDirectory;
 
@@ -141,6 +142,32 @@ TEST_F(EventReaderTest, PutsTheFilesOfARunTogether) {
   EXPECT_EQ(found.curves[2].run, "b");
   ASSERT_THAT(found.curves[2].points, SizeIs(2));
   EXPECT_EQ(found.curves[2].points[1].value, 4);
+}
+
+TEST_F(EventReaderTest, ReplacesWhatOlderFilesHaveFromTheStepAtWhichANewerOneBegins) {
+  const auto write_steps = [&](const std::string& run, int first, int last, double value) {
+    SummaryWriter writer(directory_.path() + "/" + run);
+    for (int step = first; step <= last; ++step) writer.scalar("loss", value, step);
+  };
+  const auto steps_and_values = [](const ScalarCurve& curve) {
+    std::vector<std::pair<int64_t, double>> all;
+    for (const ScalarEvent& point : curve.points) all.emplace_back(point.step, point.value);
+    return all;
+  };
+  write_steps("another", 0, 3, 1);
+  write_steps("another", 0, 1, 2);
+  write_steps("restarted", 0, 3, 1);
+  write_steps("restarted", 2, 2, 2);
+  write_steps("went_on", 0, 1, 1);
+  write_steps("went_on", 2, 2, 2);
+
+  const ScalarCurves found = scalars_below(directory_.path());
+
+  ASSERT_THAT(found.curves, SizeIs(3));
+  EXPECT_THAT(steps_and_values(found.curves[0]), ElementsAre(Pair(0, 2), Pair(1, 2)));
+  EXPECT_THAT(steps_and_values(found.curves[1]), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 2)));
+  EXPECT_THAT(steps_and_values(found.curves[2]), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 2)));
+  EXPECT_THAT(found.replaced, ElementsAre("another"));
 }
 
 TEST_F(EventReaderTest, SaysWhatIsDamagedAndGivesTheRest) {
