@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <filesystem>
+#include <map>
+#include <system_error>
 #include <typeinfo>
 #include <utility>
 
@@ -22,6 +25,26 @@ void refuse_overwritten(const Logs& measured, const Logs& logs, const Callback& 
     throw invalid_argument("fit: add_logs() of ", c10::demangle(typeid(callback).name()),
                            now == logs.end() ? " has removed \"" : " has overwritten \"", name,
                            "\", which fit has measured; expected a name of its own");
+  }
+}
+
+// Each would remove what the other one has saved, or take it for its own.
+void refuse_shared_directories(const Callbacks& callbacks) {
+  std::map<std::filesystem::path, std::string> savers;
+  for (const Callbacks::Any& callback : callbacks) {
+    const std::string directory = callback->checkpoint_directory();
+    if (directory.empty()) continue;
+    std::error_code unknown;  // then the words have to differ
+    std::filesystem::path path =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(directory, unknown), unknown);
+    if (unknown) path = directory;
+    if (path.filename().empty()) path = path.parent_path();  // "backup/"
+    const Callback& saver = *callback;
+    const std::string name = c10::demangle(typeid(saver).name());
+    const auto [first, is_new] = savers.emplace(path, name);
+    if (is_new) continue;
+    throw invalid_argument("fit: ", first->second, " and ", name, " both save checkpoints in \"", directory,
+                           "\"; expected a directory for each, since each removes older ones from its own");
   }
 }
 
@@ -49,6 +72,7 @@ Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Trainin
     wants_steps_ = wants_steps_ || callback->wants_steps() || (alone && callback->uses_steps());
     listeners_.push_back({callback, on_servers && callback->only_watches()});
   }
+  refuse_shared_directories(callbacks);
   if (on_servers) watchers_.emplace();
   training_.memories = [this] { return memories(); };
   training_.before_change = [this] { before_change(); };

@@ -11,7 +11,9 @@
 #include "muster/base/status.h"
 #include "muster/base/test_errors.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
+#include "muster/fit/callbacks/backup_and_restore.h"
 #include "muster/fit/callbacks/callbacks.h"
+#include "muster/fit/callbacks/csv_logger.h"
 #include "muster/fit/model.h"
 
 namespace muster::audience_test {
@@ -144,6 +146,22 @@ TEST_F(TheAudience, AddsNumbersBesideThoseThatWereMeasured) {
       testing_support::error_of([&] { added({removes}, 3); }),
       "fit: add_logs() of muster::LambdaCallback has removed \"loss\", which fit has measured; expected a name of "
       "its own");
+}
+
+TEST_F(TheAudience, RefusesTwoThatSaveInOneDirectoryBeforeTheTrainingBegins) {
+  const std::string directory = ::testing::TempDir() + "/saved_by_two";
+  const auto refusal = [&](const Callbacks& callbacks) {
+    return testing_support::message_of([&] { Audience(callbacks, Strategy(), training_); });
+  };
+  const ModelCheckpoint all({.directory = directory});
+
+  EXPECT_THAT(refusal({all, BackupAndRestore({.directory = directory + "/../saved_by_two/"})}),
+              AllOf(HasSubstr("muster::ModelCheckpoint and muster::BackupAndRestore both save checkpoints in"),
+                    HasSubstr("saved_by_two"), HasSubstr("a directory for each")));
+  EXPECT_THAT(refusal({all, ModelCheckpoint({.directory = directory, .monitor = "loss"})}),
+              HasSubstr("muster::ModelCheckpoint and muster::ModelCheckpoint both"));
+  EXPECT_EQ(refusal({all, BackupAndRestore({.directory = directory + "/backup"}), CsvLogger(directory + "/log.csv")}),
+            "nothing was thrown");
 }
 
 TEST_F(TheAudience, EndsItsValidationThoughItFails) {

@@ -89,6 +89,9 @@ class Callback {
   virtual void on_epoch_end(Training&, const Logs&) {}
   virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all; of those on another thread it may be under way
   virtual void on_train_end(Training&, const Logs&) {}
+  // Where it saves checkpoints and removes older ones, which nobody else may do there: two of one training with the
+  // same directory are an error when fit() begins. Empty: nowhere.
+  virtual std::string checkpoint_directory() const { return {}; }
   virtual void on_train_left() {}  // fit() is left, after an error, too; throws nothing
   // What a training that goes on after a loss of the job needs of the one before; a text of another kind is passed
   // over.

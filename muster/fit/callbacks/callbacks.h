@@ -77,6 +77,7 @@ class ModelCheckpoint : public Callback {
   void before_change(Training& training) override;  // waits for a save
   void on_epoch_end(Training& training, const Logs& logs) override;
   void on_train_end(Training& training, const Logs& logs) override;
+  std::string checkpoint_directory() const override { return options_.directory; }
   std::string memory() const override;
   void remember(const std::string& memory) override;
 
