@@ -340,10 +340,12 @@ std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   }
   const std::optional<int64_t> step = restore_here(options);
   strategy_.saved()->agree_on_step(step.value_or(-1));
+  std::set<int64_t> present;
+  for (const Checkpoint& each : directory_.present()) present.insert(each.step);
   absl::MutexLock lock(&mu_);
   newest_ = step;
   base_ = nullptr;
-  known_ = std::nullopt;  // whoever has saved what is there: it goes on from here
+  known_ = std::move(present);  // whoever has saved what is there: it goes on from here
   return step;
 }
 

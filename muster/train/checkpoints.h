@@ -145,7 +145,7 @@ class Checkpoints {
   CheckpointDirectory directory_;
   mutable absl::Mutex mu_;
   std::optional<int64_t> newest_ ABSL_GUARDED_BY(mu_);
-  // The steps that were there after the last save, and that of a save since; nothing: it is not known yet.
+  // The steps that were there after the last save or restore, and that of a save since; nothing: it is not known yet.
   std::optional<std::set<int64_t>> known_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mu_);  // of the next incremental one; null: none
   absl::Mutex one_mu_;                                     // held by whoever saves or restores: one at a time

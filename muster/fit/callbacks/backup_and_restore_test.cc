@@ -200,6 +200,23 @@ TEST_F(FitWithBackup, HasModelCheckpointSaveAgainWhatALostJobHasSavedAfterIt) {
   EXPECT_THAT(steps, ElementsAre(4, 8, 12));
 }
 
+TEST_F(FitWithBackup, WarnsOfAnotherJobThatSavesInItsDirectoryFromItsFirstBackupOn) {
+  const auto warned = [&](const Callbacks& callbacks) {
+    Model trained = model();
+    const LogCapture log;
+    trained.fit(data_, {.epochs = 3, .callbacks = callbacks, .verbose = 0});
+    return log.contains(in("backup") + " has a checkpoint of step 7 that somebody else has saved there");
+  };
+  const BackupAndRestore backup({in("backup")});
+  const LambdaCallback another_job({.on_epoch_end = [&](Training& training, const Logs&) {
+    if (training.epoch > 0) return;
+    Checkpoints(Strategy(), {.directory = in("backup")}).save(7, {{"fit.epochs", "7"}});
+  }});
+
+  EXPECT_TRUE(warned({another_job, backup}));
+  EXPECT_FALSE(warned({backup}));
+}
+
 TEST_F(FitWithBackup, TakesAwayNothingButItsBackup) {
   std::filesystem::create_directories(in("shared/notes"));
   Checkpoints(Strategy(), {.directory = in("shared")}).save(0);
