@@ -38,7 +38,7 @@ std::tuple<at::Tensor, Parts> unique_in(const Variable& table, const at::Tensor&
   try {
     return rows::unique(ids, starts_of(table));
   } catch (const Error& error) {
-    throw Error(Status(error.code(), str_cat(error.status().message(), "; of variable \"", table.name(), "\"")));
+    throw Error(Status(error.code(), str_cat("variable \"", table.name(), "\": ", error.status().message())));
   }
 }
 

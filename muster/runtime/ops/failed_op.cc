@@ -103,8 +103,13 @@ Status explained(const Status& status, const Program& program, const Instruction
   const size_t more = names.size() - std::min(names.size(), kMostNames);
   names.resize(names.size() - more);
   if (!names.empty()) {
-    str_append(words, "; of variable", names.size() == 1 ? "" : "s", " \"", absl::StrJoin(names, "\", \""), "\"",
-               more == 0 ? "" : str_cat(" and ", more, " more"));
+    const std::string variables =
+        str_cat("variable", names.size() == 1 ? "" : "s", " \"", absl::StrJoin(names, "\", \""), "\"",
+                more == 0 ? "" : str_cat(" and ", more, " more"));
+    // What was looked up is wrong by the measure of the table, so that comes first. A label is wrong by no variable.
+    const bool asked_too_far = unfit.empty() ? status.code() == StatusCode::kOutOfRange
+                                             : program.op_of(instruction).name.starts_with("aten::embedding");
+    words = asked_too_far ? str_cat(variables, ": ", words) : str_cat(words, "; of ", variables);
   }
   return Status(status.code(), words, status.task(),
                 unfit.empty() ? status.detail() : str_cat(kUnfitOperand, program.op_of(instruction).name));

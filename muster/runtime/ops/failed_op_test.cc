@@ -55,8 +55,7 @@ TEST(FailedOp, NamesSomeOfManyVariables) {
   const Status refused(StatusCode::kOutOfRange, "id 7 of a table with 6 rows");
 
   EXPECT_EQ(explained(refused, program, program.instructions[0], op, {torch::ones({2})}).message(),
-            "id 7 of a table with 6 rows; of variables \"t/part_0\", \"t/part_1\", \"t/part_2\", \"t/part_3\" and 2 "
-            "more");
+            "variables \"t/part_0\", \"t/part_1\", \"t/part_2\", \"t/part_3\" and 2 more: id 7 of a table with 6 rows");
 }
 
 TEST(FailedOp, IsAboutVariablesOfOtherTasks) {
@@ -88,9 +87,9 @@ TEST(FailedOp, NamesTheOperandThatDoesNotFit) {
   };
 
   const Status far = explanation(StatusCode::kInvalidArgument, torch::tensor({1, 7}));
-  EXPECT_EQ(far.message(),
-            "index out of range in self; indices has 7, expected at least 0 and below 4 (weight[0]); of variable "
-            "\"words\"");
+  EXPECT_EQ(
+      far.message(),
+      "variable \"words\": index out of range in self; indices has 7, expected at least 0 and below 4 (weight[0])");
   EXPECT_EQ(op_with_unfit_operand(far), "aten::embedding");
   const Status near = explanation(StatusCode::kInvalidArgument, torch::tensor({1}));
   EXPECT_EQ(near.message(), "index out of range in self; of variable \"words\"");

@@ -66,7 +66,8 @@ void check_starts(at::IntArrayRef starts) {
 }
 
 [[noreturn]] void refuse_id(int64_t id, int64_t rows) {
-  throw out_of_range("id ", id, " of a table with ", rows, " rows (ids below 0 stand for no row)");
+  throw out_of_range("id ", id, " of a table with ", rows, " rows, expected below ", rows,
+                     " (ids below 0 stand for no row)");
 }
 
 }  // namespace muster::rows
