@@ -570,32 +570,5 @@ TEST(CheckpointsHere, NameWhatHasNoValueThatAllReplicasHaveTogether) {
   Checkpoints(strategy, {.directory = directory}).save(1);  // "w" has none either, and one value
 }
 
-TEST(CheckpointsHere, NameWhatIsMissingAndWhatIsTooMuchByTheSameRule) {
-  const std::string directory = ::testing::TempDir() + "/checkpoints_by_one_rule";
-  std::filesystem::remove_all(directory);
-  {
-    const Variable a(torch::zeros({2}), {.name = "a"}), b(torch::zeros({2}), {.name = "b"});
-    Checkpoints(Strategy(), {.directory = directory}).save(1);
-  }
-  const Variable a(torch::ones({2}), {.name = "a"});
-  {
-    Checkpoints checkpoints(Strategy(), {.directory = directory});
-    EXPECT_EQ(checkpoints.restore(), 1);
-    const Status missing = caught([] { Variable(torch::zeros({2}), {.name = "c"}); });
-    EXPECT_EQ(missing.code(), StatusCode::kNotFound);
-    EXPECT_THAT(missing.message(), testing::HasSubstr("has no values for \"c\", but for \"b\""));
-    for (const Status& unused : {caught([&] { checkpoints.finish_restore(); }), caught([&] { checkpoints.save(2); })}) {
-      EXPECT_EQ(unused.code(), StatusCode::kNotFound);
-      EXPECT_THAT(unused.message(), testing::AllOf(testing::HasSubstr("ckpt-1 has values for \"b\""),
-                                                   testing::HasSubstr("allow_unused")));
-    }
-    EXPECT_EQ(checkpoints.restore({.allow_unused = true}), 1);
-    checkpoints.finish_restore();
-    checkpoints.save(2);
-  }
-  const Variable later(torch::ones({2}), {.name = "b"});
-  EXPECT_TRUE(torch::equal(later.value(), torch::ones({2}))) << "nobody restores any more";
-}
-
 }  // namespace
 }  // namespace muster
