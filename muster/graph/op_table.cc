@@ -184,6 +184,7 @@ const OpTable<OpForm>& forms() {
       {"aten::mul_.Scalar", {.together = "aten::_foreach_mul_.Scalar", .common_from = 1, .arguments = 2}},
       {"muster_step::descend_",
        {.together = "muster_step::descend_all_", .common_from = 2, .arguments = 3, .adds = true, .subtracts = true}},
+      {"muster_step::momentum_", {.together = "muster_step::momentum_all_", .common_from = 3, .arguments = 7}},
       {"aten::_foreach_add_.List", {.adds = true}},
       {"aten::_foreach_sub_.List", {.adds = true, .subtracts = true}},
       {"muster_step::descend_all_", {.adds = true, .subtracts = true}},

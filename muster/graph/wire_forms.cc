@@ -53,11 +53,13 @@ class FormFinder {
       : part_(part),
         aliases_(part),
         of_variable_(part.num_values),
+        is_one_number_(part.num_values),
         form_(part.num_values),
         made_from_(part.num_values) {
     for (const VariableRef& variable : part.variables) {
       form_[variable.value] = variable.wire;
       of_variable_[variable.value] = true;
+      is_one_number_[variable.value] = variable.spec.elements() == 1;
     }
     for (const ProgramArgument& argument : part.arguments) comes_in(argument.value);
     for (size_t i = 0; i < part_.instructions.size(); ++i) follow(i);
@@ -110,6 +112,7 @@ class FormFinder {
       if (of_variable_[use.value]) continue;
       for (const Use& other : uses) {
         if (!of_variable_[other.value] || !use.meets(other) || (writes_variable && !written(other))) continue;
+        if (is_one_number_[other.value]) continue;  // it travels as it is, and may be beside what does not
         WireForm form = form_[other.value].value_or(WireForm{});
         if (!written(other)) form.type = WireType::kAsIs;
         for (size_t argument : made_from_[use.value]) add(coming_[argument], form);
@@ -136,6 +139,7 @@ class FormFinder {
   const Program& part_;
   const Aliases aliases_;
   std::vector<bool> of_variable_;            // by value: it is a variable, or shows one
+  std::vector<bool> is_one_number_;          // by value: it is a variable with one element, such as a count of steps
   std::vector<MaybeForm> form_;              // by value
   std::vector<std::set<size_t>> made_from_;  // by value: what comes in
   std::vector<MaybeForm> coming_;            // the arguments, then what is received

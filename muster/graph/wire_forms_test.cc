@@ -44,6 +44,27 @@ TEST(WireForms, LeaveExactWhatIsAlsoWrittenToAVariableThatWantsItSo) {
   EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kDeflated});
 }
 
+TEST(WireForms, TakeNoNoticeOfANumberThatIsWrittenAlong) {
+  Builder build;
+  const ValueId g = build.argument(), rate = build.variable("rate");
+  const ValueId w = variable(build, "w", kSmall), mean = variable(build, "mean", kSmall),
+                squares = variable(build, "variance", kSmall), steps = variable(build, "steps", kDeflated);
+  build.program.variables.back().spec = {DType::kDouble, {1}};
+  build.op("muster_step::adam_", {ref(w),
+                                  ref(g),
+                                  ref(mean),
+                                  ref(squares),
+                                  ref(steps),
+                                  ref(rate),
+                                  number(0.9),
+                                  number(0.99),
+                                  number(1e-8),
+                                  number(0),
+                                  {false}});
+
+  EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kSmall});
+}
+
 TEST(WireForms, OfListsGoPlaceByPlace) {
   Builder build;
   const ValueId g = build.argument(), h = build.argument();

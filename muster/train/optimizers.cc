@@ -15,7 +15,9 @@
 
 namespace muster {
 
+using step_ops::adam_;
 using step_ops::descend_;
+using step_ops::momentum_;
 
 // ---- SGD
 namespace {
@@ -42,18 +44,16 @@ Sgd::Sgd(const SgdOptions& options) : RuleWith("sgd", {}, options) {
 }
 
 void Sgd::update(Update step) const {
-  at::Tensor gradient = step.decayed_gradient();
-  if (!step.slots.empty()) {
-    at::Tensor& momentum = step.slots[0];
-    if (options_.dampening == 0) {
-      momentum.mul_(options_.momentum).add_(gradient);
-    } else {
-      const at::Tensor later = momentum.mul(options_.momentum).add_(gradient, 1 - options_.dampening);
-      momentum.copy_(at::where(momentum.eq(kNoMomentumYet), gradient, later));
-    }
-    gradient = options_.nesterov ? gradient.add(momentum, options_.momentum) : momentum;
+  if (step.slots.empty()) return descend_(step.value, step.decayed_gradient(), step.rate);
+  at::Tensor& momentum = step.slots[0];
+  if (options_.dampening == 0) {
+    return momentum_(step.value, step.gradient, momentum, step.rate,
+                     {.factor = options_.momentum, .decay = step.weight_decay, .nesterov = options_.nesterov});
   }
-  descend_(step.value, gradient, step.rate);
+  const at::Tensor gradient = step.decayed_gradient();
+  const at::Tensor later = momentum.mul(options_.momentum).add_(gradient, 1 - options_.dampening);
+  momentum.copy_(at::where(momentum.eq(kNoMomentumYet), gradient, later));
+  descend_(step.value, momentum, step.rate);
 }
 
 void Sgd::update_rows(Update table, const at::Tensor& ids) const {
@@ -88,20 +88,25 @@ Adam::Adam(const std::string& name, const AdamOptions& options, bool decoupled)
 }
 
 void Adam::update(Update step) const {
+  at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
+  if (!options_.amsgrad) {
+    return adam_(step.value, step.gradient, mean, variance, count, step.rate,
+                 {.beta1 = options_.beta1,
+                  .beta2 = options_.beta2,
+                  .epsilon = options_.epsilon,
+                  .decay = step.weight_decay,
+                  .decoupled = decoupled_});
+  }
   if (decoupled_) step.decay_value();
   const at::Tensor gradient = decoupled_ ? step.gradient : step.decayed_gradient();
-  at::Tensor &mean = step.slots[0], &variance = step.slots[1], &count = step.slots[2];
   count.add_(1);
   add_to_moments(options_, mean, variance, gradient);
-  at::Tensor divisor = variance;
-  if (options_.amsgrad) {
-    step.slots[3].copy_(at::maximum(step.slots[3], variance));
-    divisor = step.slots[3];
-  }
+  at::Tensor& largest = step.slots[3];
+  largest.copy_(at::maximum(largest, variance));
   // The count of steps is a tensor, so what depends on it is, too.
   const at::Tensor correction1 = one_minus_power(options_.beta1, count);
   const at::Tensor correction2 = one_minus_power(options_.beta2, count).sqrt_();
-  descend_(step.value, mean.div(divisor.sqrt().div_(correction2).add_(options_.epsilon)), step.rate.div(correction1));
+  descend_(step.value, mean.div(largest.sqrt().div_(correction2).add_(options_.epsilon)), step.rate.div(correction1));
 }
 
 void Adam::update_rows(Update table, const at::Tensor& ids) const {

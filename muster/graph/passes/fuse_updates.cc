@@ -56,7 +56,9 @@ class Fuser {
     const OpForm* rule = rule_for(aliases_.schema(instruction));
     auto* self = rule ? std::get_if<ValueRef>(&instruction.arguments[0].value) : nullptr;
     if (!self) return "";
-    if (rule->common_from == 2 && !std::holds_alternative<ValueRef>(instruction.arguments[1].value)) return "";
+    for (int i = 1; i < rule->common_from; ++i) {
+      if (!std::holds_alternative<ValueRef>(instruction.arguments[i].value)) return "";
+    }
     // An update without a wish runs where its variable is, so the variables must be in one place.
     int home = homes_[aliases_.group(self->id)];
     if (home < 0) return "";
@@ -119,15 +121,12 @@ class Fuser {
     std::optional<std::string> schema = schema_of_ ? schema_of_(many) : std::nullopt;
     if (!schema) return;
 
-    ArgumentList selves, others;
-    for (size_t member : batch.members) {
-      const Instruction& instruction = program_.instructions[member];
-      selves.push_back(instruction.arguments[0]);
-      if (rule.common_from == 2) others.push_back(instruction.arguments[1]);
-    }
     Instruction fused{.op = -1, .device = last.device};
-    fused.arguments.push_back({std::move(selves)});
-    if (rule.common_from == 2) fused.arguments.push_back({std::move(others)});
+    for (int i = 0; i < rule.common_from; ++i) {
+      ArgumentList each;
+      for (size_t member : batch.members) each.push_back(program_.instructions[member].arguments[i]);
+      fused.arguments.push_back({std::move(each)});
+    }
     for (size_t i = rule.common_from; i < last.arguments.size(); ++i) fused.arguments.push_back(last.arguments[i]);
     for (size_t member : batch.members) replaced_[member] = false;
     replaced_[batch.members.back()] = true;

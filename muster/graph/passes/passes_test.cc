@@ -451,6 +451,45 @@ TEST(FuseUpdates, ChangesNothingWithoutTheForeachOp) {
   EXPECT_EQ(program.instructions.size(), 2u);
 }
 
+TEST(FuseUpdates, FusesUpdatesOfVariablesWithWhatIsKeptBesideThem) {
+  Builder b;
+  ValueId x = b.argument(), y = b.argument(), rate = b.argument({DType::kDouble, {}});
+  ValueId v = b.variable("v"), w = b.variable("w"), u = b.variable("u");
+  ValueId of_v = b.variable("v/momentum"), of_w = b.variable("w/momentum"), of_u = b.variable("u/momentum");
+  auto update = [&](ValueId variable, ValueId gradient, ValueId momentum, double factor) {
+    return b.op("muster_step::momentum_",
+                {ref(variable), ref(gradient), ref(momentum), ref(rate), number(factor), number(0), {false}});
+  };
+  ValueId updated = update(v, x, of_v, 0.9);
+  update(u, x, of_u, 0.5);
+  update(w, y, of_w, 0.9);
+  Program program = b.finish({updated});
+
+  EXPECT_EQ(fuse_updates(program, schema_of), 1);
+
+  EXPECT_THAT(ops_of(program), ElementsAre("muster_step::momentum_", "muster_step::momentum_all_"));
+  EXPECT_EQ(program.instructions[1].arguments,
+            (std::vector<Argument>{
+                refs({v, w}), refs({x, y}), refs({of_v, of_w}), ref(rate), number(0.9), number(0), {false}}));
+  EXPECT_EQ(program.outputs[0], v);
+  check(program);
+}
+
+TEST(FuseUpdates, DoesNotMoveAnUpdatePastAReaderOfItsSlot) {
+  Builder b;
+  ValueId x = b.argument(), rate = b.argument({DType::kDouble, {}});
+  ValueId v = b.variable("v"), w = b.variable("w"), of_v = b.variable("v/momentum"), of_w = b.variable("w/momentum");
+  auto update = [&](ValueId variable, ValueId momentum) {
+    b.op("muster_step::momentum_", {ref(variable), ref(x), ref(momentum), ref(rate), number(0.9), number(0), {false}});
+  };
+  update(v, of_v);
+  ValueId seen = b.relu(of_v);
+  update(w, of_w);
+  Program program = b.finish({seen});
+
+  EXPECT_EQ(fuse_updates(program, schema_of), 0);
+}
+
 TEST(FuseUpdates, FusesInABodyOnlyVariablesOfOnePlace) {
   auto program_with = [](const std::string& other_place) {
     Builder body("body");

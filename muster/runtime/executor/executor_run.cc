@@ -322,6 +322,8 @@ void Executor::Run::call(const Step& step, const Step::Op& op, std::vector<c10::
     // Every form takes what its op takes, and if it has one argument more, that is where the result goes.
     if (op.in_place->schema().arguments().size() > stack.size()) stack.push_back(stack[0]);
     op.in_place->callBoxed(stack);
+  } else if (op.one_pass != nullptr && op.one_pass(stack)) {
+    // the result is on the stack
   } else if (op.choice) {
     op.choice->call(stack);
   } else if (op.target >= 0 && in_columns(frame_.values[op.target])) {

@@ -10,6 +10,7 @@
 #include "muster/graph/op_table.h"
 #include "muster/graph/op_traits.h"
 #include "muster/runtime/executor/memory_orders.h"
+#include "muster/runtime/executor/one_pass.h"
 #include "muster/runtime/executor/plan_memory.h"
 #include "muster/runtime/executor/plan_step.h"
 #include "muster/runtime/executor/shared_copies.h"
@@ -479,7 +480,11 @@ class Planner {
         overwrite_last_operand(step);
         auto* call = step.as<Step::Op>();
         if (call == nullptr) continue;
-        if (step.device.is_cpu()) call->small = small_op(program_.op_of(program_.instructions[step.instruction]).name);
+        if (step.device.is_cpu()) {
+          const std::string& name = program_.op_of(program_.instructions[step.instruction]).name;
+          call->small = small_op(name);
+          if (tuner_ != nullptr) call->one_pass = one_pass(name);
+        }
         if (step.slots.size() != 2) continue;
         if (!facts_[program_.instructions[step.instruction].op].copies) continue;
         const ValueId source = step.slots[1].value;

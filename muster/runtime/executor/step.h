@@ -14,6 +14,7 @@
 
 #include "muster/graph/elements.h"
 #include "muster/graph/program.h"
+#include "muster/runtime/executor/one_pass.h"
 #include "muster/runtime/ops/op_guards.h"
 #include "muster/runtime/ops/small_ops.h"
 #include "muster/runtime/tuning/kernel_choice.h"
@@ -56,6 +57,7 @@ struct Step {
     bool one_order = false;                         // operands in different orders of memory are brought to one
     std::optional<c10::OperatorHandle> in_place{};  // the form that overwrites its first operand: this is its last use
     SmallOp small = nullptr;                        // does it with few numbers
+    OnePass one_pass = nullptr;                     // does it with less traffic to memory
     bool moves = false;          // copies a value, whose last use this is, into a variable that nothing else touches
     bool gradients = false;      // what it returns for its backward pass is wanted
     int32_t second_factor = -1;  // a product of matrices: the position of the second one

@@ -1,7 +1,11 @@
 #include "muster/runtime/executor/step_ops.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/pow.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -32,6 +36,44 @@ void descend_all(at::TensorList values, at::TensorList directions, const at::Ten
   at::_foreach_sub_(values, scaled);
 }
 
+at::Tensor& momentum(at::Tensor& value, const at::Tensor& given, at::Tensor& momentum, const at::Tensor& rate,
+                     double factor, double decay, bool nesterov) {
+  check_rate(rate);
+  const at::Tensor gradient = decay == 0 ? given : given.add(value, decay);
+  momentum.mul_(factor).add_(gradient);
+  return descend(value, nesterov ? gradient.add(momentum, factor) : momentum, rate);
+}
+
+void momentum_all(at::TensorList values, at::TensorList given, at::TensorList momenta, const at::Tensor& rate,
+                  double factor, double decay, bool nesterov) {
+  check_rate(rate);
+  const std::vector<at::Tensor> gradients = decay == 0 ? given.vec() : at::_foreach_add(given, values, decay);
+  at::_foreach_mul_(momenta, factor);
+  at::_foreach_add_(momenta, gradients);
+  if (!nesterov) return descend_all(values, momenta, rate);
+  descend_all(values, at::_foreach_add(gradients, momenta, factor), rate);
+}
+
+// 1 - base^steps, by which a mean that began with zeros is too small after so many steps.
+at::Tensor one_minus_power(double base, const at::Tensor& steps) {
+  return at::pow(base, steps.reshape({})).neg_().add_(1);
+}
+
+at::Tensor& adam(at::Tensor& value, const at::Tensor& given, at::Tensor& mean, at::Tensor& variance, at::Tensor& steps,
+                 const at::Tensor& given_rate, double beta1, double beta2, double epsilon, double decay,
+                 bool decoupled) {
+  check_rate(given_rate);
+  const at::Tensor rate = given_rate.reshape({});
+  if (decoupled && decay != 0) value.mul_(rate.mul(-decay).add_(1));
+  const at::Tensor gradient = decoupled || decay == 0 ? given : given.add(value, decay);
+  steps.add_(1);
+  mean.lerp_(gradient, 1 - beta1);
+  variance.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
+  // The count of steps is a tensor, so what depends on it is, too.
+  const at::Tensor correction1 = one_minus_power(beta1, steps), correction2 = one_minus_power(beta2, steps).sqrt_();
+  return descend(value, mean.div(variance.sqrt().div_(correction2).add_(epsilon)), rate.div(correction1));
+}
+
 void wait_for(at::TensorList, const at::Tensor&) {}
 
 }  // namespace
@@ -41,6 +83,24 @@ void descend_(at::Tensor& value, const at::Tensor& direction, const at::Tensor& 
       .findSchemaOrThrow("muster_step::descend_", "")
       .typed<at::Tensor&(at::Tensor&, const at::Tensor&, const at::Tensor&)>()
       .call(value, direction, rate);
+}
+
+void momentum_(at::Tensor& value, const at::Tensor& gradient, at::Tensor& momentum, const at::Tensor& rate,
+               const MomentumRule& rule) {
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("muster_step::momentum_", "")
+      .typed<at::Tensor&(at::Tensor&, const at::Tensor&, at::Tensor&, const at::Tensor&, double, double, bool)>()
+      .call(value, gradient, momentum, rate, rule.factor, rule.decay, rule.nesterov);
+}
+
+void adam_(at::Tensor& value, const at::Tensor& gradient, at::Tensor& mean, at::Tensor& variance, at::Tensor& steps,
+           const at::Tensor& rate, const AdamRule& rule) {
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("muster_step::adam_", "")
+      .typed<at::Tensor&(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&,
+                         double, double, double, double, bool)>()
+      .call(value, gradient, mean, variance, steps, rate, rule.beta1, rule.beta2, rule.epsilon, rule.decay,
+            rule.decoupled);
 }
 
 void wait_for_(at::TensorList memory, const at::Tensor& value) {
@@ -53,12 +113,24 @@ void wait_for_(at::TensorList memory, const at::Tensor& value) {
 TORCH_LIBRARY(muster_step, library) {
   library.def("descend_(Tensor(a!) value, Tensor direction, Tensor rate) -> Tensor(a!)");
   library.def("descend_all_(Tensor(a!)[] values, Tensor[] directions, Tensor rate) -> ()");
+  library.def(
+      "momentum_(Tensor(a!) value, Tensor gradient, Tensor(b!) momentum, Tensor rate, float factor, float decay, bool "
+      "nesterov) -> Tensor(a!)");
+  library.def(
+      "momentum_all_(Tensor(a!)[] values, Tensor[] gradients, Tensor(b!)[] momenta, Tensor rate, float factor, float "
+      "decay, bool nesterov) -> ()");
+  library.def(
+      "adam_(Tensor(a!) value, Tensor gradient, Tensor(b!) mean, Tensor(c!) variance, Tensor(d!) steps, Tensor rate, "
+      "float beta1, float beta2, float epsilon, float decay, bool decoupled) -> Tensor(a!)");
   library.def("wait_for_(Tensor(a!)[] memory, Tensor value) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(muster_step, CompositeExplicitAutograd, library) {
   library.impl("descend_", descend);
   library.impl("descend_all_", descend_all);
+  library.impl("momentum_", momentum);
+  library.impl("momentum_all_", momentum_all);
+  library.impl("adam_", adam);
   library.impl("wait_for_", wait_for);
 }
 
