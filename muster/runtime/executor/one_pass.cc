@@ -9,7 +9,6 @@
 #include <cmath>
 #include <functional>
 #include <initializer_list>
-#include <optional>
 
 #include "muster/runtime/executor/step_ops.h"
 #include "muster/runtime/rows/row_table.h"
@@ -98,8 +97,8 @@ bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
 // REQUIRES: neither has gaps.
 bool are_apart(const at::Tensor& a, const at::Tensor& b) {
   const std::less_equal<const char*> is_up_to;  // of any two pointers
-  const char *const from_a = static_cast<const char*>(a.const_data_ptr()), *const from_b = static_cast<const char*>(
-                                                                               b.const_data_ptr());
+  const auto* const from_a = static_cast<const char*>(a.const_data_ptr());
+  const auto* const from_b = static_cast<const char*>(b.const_data_ptr());
   return a.numel() == 0 || is_up_to(from_a + a.nbytes(), from_b) || is_up_to(from_b + b.nbytes(), from_a);
 }
 
