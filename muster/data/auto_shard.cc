@@ -159,9 +159,9 @@ int64_t before_step(const DatasetOp& op, int64_t multiple) {
   if (const auto* batch = std::get_if<BatchOp>(&op)) return of_batch(batch->size);
   if (const auto* batch = std::get_if<PaddedBatchOp>(&op)) return of_batch(batch->size);
   const auto* function = std::get_if<FunctionOp>(&op);
-  const bool one_by_one =
-      is_one_of<EnumerateOp, ShuffleOp, RepeatOp, ShardHintOp, PrefetchOp, SelectOp, PreprocessOp, ParseOp>(op) ||
-      (function != nullptr && !function->filters);
+  const bool one_by_one = is_one_of<EnumerateOp, ShuffleOp, RepeatOp, ShardHintOp, PrefetchOp, SelectOp, PreprocessOp,
+                                    ParseOp, DecodeImagesOp, NativeMapOp, RegisteredOp>(op) ||
+                          (function != nullptr && !function->filters);
   return one_by_one ? multiple : 1;
 }
 

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "muster/data/auto_shard.h"
+#include "muster/data/dataset_node.h"
 #include "muster/data/test_elements.h"
 #include "muster/io/test_files.h"
 
@@ -89,6 +90,33 @@ TEST_F(AutoShard, RefusesPartsWithoutAnElement) {
               HasSubstr("10 pipelines"));
   EXPECT_TRUE(elements_of(Dataset::range(0).shard(part_of(10, 7), ShardPolicy::kData)).empty());
   EXPECT_THAT(error_of([] { Dataset::range(5).shard(part_of(2, 2), ShardPolicy::kData); }), HasSubstr("index 2"));
+}
+
+// Of how many elements the ranges that are handed out are multiples.
+int64_t handed_out_by(const Dataset& dataset) {
+  int64_t rows = 0;
+  const Dataset shared = dataset.shard({}, ShardPolicy::kDynamic);
+  any_step(*shared.node(), [&](const DatasetNode& step) {
+    if (const auto* op = std::get_if<HandOutOp>(&step.op())) rows = op->rows;
+    return false;
+  });
+  return rows;
+}
+
+TEST_F(AutoShard, HandsOutWholeBatches) {
+  const Dataset rows = Dataset::range(100);
+  const auto same = [](at::Tensor x) { return x; };
+  const auto odd = [](at::Tensor x) { return x.remainder(2).eq(1); };
+
+  EXPECT_EQ(handed_out_by(rows), 1);
+  EXPECT_EQ(handed_out_by(rows.shuffle(100).map(same).batch(32).prefetch(2)), 32);
+  EXPECT_EQ(handed_out_by(rows.batch(32).map(same).batch(4)), 128);
+  EXPECT_EQ(handed_out_by(rows.padded_batch(16)), 16);
+  EXPECT_EQ(handed_out_by(rows.batch(4).rebatch(8)), 4) << "a batch may have any size before it is taken apart";
+  EXPECT_EQ(handed_out_by(rows.filter(odd).batch(8)), 1) << "how many are left depends on which they are";
+  EXPECT_EQ(handed_out_by(rows.batch(8).filter(odd)), 8);
+  EXPECT_EQ(handed_out_by(rows.map_registered("made elsewhere").batch(8)), 8);
+  EXPECT_EQ(handed_out_by(rows.batch(int64_t{1} << 62).batch(4)), int64_t{1} << 62);
 }
 
 TEST_F(AutoShard, ByHintsTakesItWhereItIsAskedTo) {

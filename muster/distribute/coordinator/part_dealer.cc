@@ -62,10 +62,11 @@ PartsGiven PartDealer::answer(size_t worker, const PartsWanted& wanted) {
   };
   if (parts_before_ >= 0 && (wanted.parts != parts_before_ || wanted.which != which_before_)) {
     refuse(str_cat("a position of a dataset with ", parts_before_, " parts was given to another one, with ",
-                   wanted.parts, ": it is that of other files"));
+                   wanted.parts, ": it is that of other files, or of batches of another size"));
   } else if (wanted.parts != parts_ || wanted.which != which_) {
-    refuse(str_cat("a dataset that is handed out has ", wanted.parts, " parts at worker ", worker, ", and ", parts_,
-                   " others where it was opened first: all workers must see the same files"));
+    refuse(
+        str_cat("a dataset that is handed out has ", wanted.parts, " parts at worker ", worker, ", and ", parts_,
+                " others where it was opened first: all workers must see the same files, in batches of the same size"));
   } else if (wanted.round < 0 || wanted.round > begun_ + rounds_before_ + kMostAhead) {
     refuse(
         str_cat("worker ", worker, " asks for round ", wanted.round, " of a dataset of which ", begun_, " were begun"));
