@@ -416,7 +416,7 @@ if len(sys.argv) > 1:
             self.assertTrue(pathlib.Path(there, "saved").exists())
 
     def test_run_that_is_killed_takes_along_who_is_deaf_and_what_that_has_started(self):
-        run = subprocess.Popen([MUSTER, "run", "--workers", "2", "--grace", "1", "sh", "-c", "trap '' TERM; sleep 10775; true"])
+        run = subprocess.Popen([MUSTER, "run", "--workers", "2", "--grace", "1", "--notice", "1", "sh", "-c", "trap '' TERM; sleep 10775; true"])
         wait_until(lambda: left(10775), what="what the workers start")
         run.kill()
         run.wait()

@@ -267,11 +267,14 @@ class Job {
                             .address = cluster[type][static_cast<size_t>(i)].get<std::string>()});
       }
     }
-    for (Member& member : members_) member.start(undertaker_);
+    try {
+      for (Member& member : members_) member.start(undertaker_);
+    } catch (...) {
+      kill_all();  // there will be no destructor
+      throw;
+    }
   }
-  ~Job() {
-    for (const Member& member : members_) member.signal(SIGKILL);
-  }
+  ~Job() { kill_all(); }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -418,8 +421,12 @@ class Job {
     }
   }
 
+  void kill_all() const {
+    for (const Member& member : members_) member.signal(SIGKILL);
+  }
+
   const std::chrono::milliseconds grace_, notice_;
-  const Undertaker undertaker_{grace_};
+  const Undertaker undertaker_{std::max(grace_, notice_)};  // who is told to end may have something to save
   std::vector<Member> members_;
 
   // What those that are left get next, and when: this time after it was decided.
