@@ -425,19 +425,18 @@ CheckpointIndex CheckpointDirectory::index(int64_t step) const {
 }
 
 void CheckpointDirectory::keep(int count, std::optional<int64_t> always) {
-  for (const std::string& path : retire(count, always).remains) remove_tree(path);
+  for (const std::string& path : retire(count, always, {})) remove_tree(path);
 }
 
-std::vector<int64_t> CheckpointDirectory::keep_and_remove_later(int count, std::optional<int64_t> always) {
-  Retired retired = retire(count, always);
-  removal_.remove(retired.remains);
-  return std::move(retired.steps);
+void CheckpointDirectory::keep_and_remove_later(int count, std::optional<int64_t> always, const Seen& seen) {
+  removal_.remove(retire(count, always, seen));
 }
 
-CheckpointDirectory::Retired CheckpointDirectory::retire(int count, std::optional<int64_t> always) {
+std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<int64_t> always, const Seen& seen) {
   if (count < 1) throw invalid_argument("checkpoint \"", path_, "\": expected to keep at least 1, got ", count);
   const std::vector<std::string> names = names_in(path_);
   const std::vector<int64_t> steps = steps_among(names);
+  if (seen) seen(steps);
   // Without patience and from the newest on: one that cannot be read must not hold up every save, and stays.
   int complete = 0;
   int64_t oldest = 0;
@@ -469,7 +468,7 @@ CheckpointDirectory::Retired CheckpointDirectory::retire(int count, std::optiona
       close(*lock);
     }
   }
-  return {.steps = steps, .remains = std::move(remains)};
+  return remains;
 }
 
 std::optional<std::string> CheckpointDirectory::put_away(int64_t step) {

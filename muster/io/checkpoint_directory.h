@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -96,8 +97,9 @@ class CheckpointDirectory {
   void keep(int count, std::optional<int64_t> always = std::nullopt);
   // The same, but when it returns they only have other names, which nobody takes for checkpoints: their files are
   // removed meanwhile, and who destroys this waits for that. Who is killed leaves them to the next keep().
-  // Returns the steps that were there before, complete or not, from the same look at the directory.
-  std::vector<int64_t> keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt);
+  // `seen` is given the steps that were there before, complete or not, of the same look at the directory.
+  using Seen = std::function<void(const std::vector<int64_t>&)>;
+  void keep_and_remove_later(int count, std::optional<int64_t> always = std::nullopt, const Seen& seen = {});
   void wait_until_removed() { removal_.wait(); }
 
   // Does nothing when there is none.
@@ -108,14 +110,10 @@ class CheckpointDirectory {
     int64_t step;
     int lock;  // a descriptor; held as long as somebody may write into the directory
   };
-  struct Retired {
-    std::vector<int64_t> steps;        // that were there, rising, complete or not
-    std::vector<std::string> remains;  // directories that can be removed
-  };
 
   std::vector<int64_t> steps() const;  // rising, complete or not
-  // Gives those that are not kept other names.
-  Retired retire(int count, std::optional<int64_t> always);
+  // Gives those that are not kept other names; returns the directories that can be removed.
+  std::vector<std::string> retire(int count, std::optional<int64_t> always, const Seen& seen);
   // First the name, so that a kill does not leave half a checkpoint under it. Gives the new one; nothing when there was
   // no such checkpoint.
   std::optional<std::string> put_away(int64_t step);

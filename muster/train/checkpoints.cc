@@ -227,7 +227,8 @@ std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace 
     base_ = std::move(base);
   }
   try {
-    look_for_others(step, directory_.keep_and_remove_later(options_.keep, step));
+    directory_.keep_and_remove_later(options_.keep, step,
+                                     [&](const std::vector<int64_t>& steps) { look_for_others(step, steps); });
   } catch (const Error& error) {  // what was saved is saved; the next one tries again
     MUSTER_LOG(warning) << "older checkpoints than " << path << " stay: " << error.what();
   }

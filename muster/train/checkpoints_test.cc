@@ -120,6 +120,23 @@ TEST_F(CheckpointsTest, WarnOfSomebodyElseWhoSavesInTheirDirectory) {
   })) << "this one goes on from it";
 }
 
+TEST_F(CheckpointsTest, WarnOfSomebodyElseWhoseCheckpointsTheyMayNotRemove) {
+  const Strategy strategy;
+  const auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
+  Checkpoints checkpoints(strategy, {.directory = directory_, .keep = 1});
+  checkpoints.save(1);
+  Checkpoints(strategy, {.directory = directory_, .keep = 9}).save(2);
+  const LogCapture log;
+  const disk::ScopedFaults faults([](std::string_view call, const std::string& path) {
+    return call == "rename" && path.find("/ckpt-") == std::string::npos ? EACCES : 0;
+  });
+
+  checkpoints.save(3);
+
+  EXPECT_TRUE(log.contains("that somebody else has saved there meanwhile"));
+  EXPECT_TRUE(log.contains("older checkpoints than"));
+}
+
 TEST_F(CheckpointsTest, LookOnceIntoTheirDirectoryForEachSave) {
   const Strategy strategy;
   const auto v = strategy.make<Variable>(torch::zeros({}), VariableOptions{.name = "v"});
