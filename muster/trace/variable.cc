@@ -125,7 +125,7 @@ Error not_made(const std::string& name, const InitialValue& initial, const Statu
       Status(why.code(),
              str_cat("variable \"", name, "\" (", spec.to_string(), ", ", spec.bytes(), " bytes): ", why.message(),
                      needs_less_by_rows ? "; by InitialValue::on_demand(), or EmbeddingOptions::on_demand, a "
-                                          "row takes memory when it is first trained"
+                                          "row on a CPU or a parameter server takes memory when it is first trained"
                                         : ""),
              why.task(), why.detail()));
 }
@@ -209,8 +209,8 @@ Variable::State::State(const InitialValue& value, VariableOptions given, at::Ten
   DeviceSet devices(worker.devices().names(), here, worker.soft_placement());
   const DeviceSpec wish = DeviceSpec::parse(options.device);
   if (wish.job && *wish.job != *DeviceSpec::parse(worker.devices().task()).job) {
+    initial = value.tensor().clone();  // may throw, and there will be no destructor to give the name back
     options.name = take_remote_name(options.name);
-    initial = value.tensor().clone();
     return;
   }
   const std::string device = devices.resolve(options.device, here, str_cat("variable \"", options.name, "\""));

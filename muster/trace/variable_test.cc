@@ -78,6 +78,11 @@ TEST(Variable, LeavesNothingBehindWhenItsFirstValueCannotBeMade) {
               AllOf(HasSubstr("\"never_made\""), HasSubstr("36028797018963968 bytes"), HasSubstr("on_demand()")));
   EXPECT_EQ(local_worker().store().find("never_made"), nullptr);
   for (const auto& state : Variable::State::all_here()) EXPECT_NE(state->options.name, "never_made");
+
+  const VariableOptions elsewhere{.name = "never_made_there", .device = "/job:ps/task:0"};
+  const Status too_large_there = caught([&] { Variable(InitialValue::constant({int64_t{1} << 50, 8}, 0), elsewhere); });
+  EXPECT_EQ(too_large_there.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Variable(torch::zeros({}), elsewhere).name(), "never_made_there") << "nobody has the name";
 }
 
 TEST(InitialValue, RefusesWhatIsNone) {

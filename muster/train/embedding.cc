@@ -134,9 +134,12 @@ at::Tensor new_weight(const EmbeddingOptions& options, const std::optional<Later
   try {
     return drawn(options).tensor();
   } catch (const Error& error) {
-    throw Error(Status(error.code(),
-                       str_cat("Embedding \"", name_alone(options), "\": ", error.status().message(),
-                               "; with EmbeddingOptions::on_demand a row takes memory when it is first trained")));
+    const bool needs_less_by_rows = error.code() == StatusCode::kResourceExhausted;
+    throw Error(Status(
+        error.code(),
+        str_cat("Embedding \"", name_alone(options), "\": ", error.status().message(),
+                needs_less_by_rows ? "; with EmbeddingOptions::on_demand a row takes memory when it is first trained"
+                                   : "")));
   }
 }
 

@@ -15,7 +15,8 @@ Status lost_with_server(const Status& failure) {
   const std::string of_user = variable->substr(name_in_container(container_of(*variable), "").size());
   return {StatusCode::kUnavailable,
           str_cat("variable \"", of_user, "\" was lost with ", task,
-                  ", which was restarted; Checkpoints::restore() of a checkpoint that has it, or assign(), gives it a "
+                  ", which was restarted or has not heard of this process for a lease; Checkpoints::restore() of a "
+                  "checkpoint that has it, or assign(), gives it a "
                   "value again"),
           task};
 }
