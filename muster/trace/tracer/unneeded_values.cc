@@ -237,7 +237,8 @@ bool leave_values_out(const c10::OperatorHandle& op, const OpSchema& schema, siz
   for (const SchemaArgument& argument : schema.arguments) {
     if (!argument.aliases.empty() && !argument.written) return false;
   }
-  if (changes_shape_in_place(schema.name) || !schema.name.starts_with("aten::")) return false;
+  const bool known = schema.name.starts_with("aten::") || schema.name.starts_with("muster_step::");
+  if (!known || changes_shape_in_place(schema.name)) return false;
   const size_t first = stack.size() - schema.arguments.size();
   const at::ArrayRef<c10::IValue> operands(stack.data() + first, schema.arguments.size());
   Shapes shapes;

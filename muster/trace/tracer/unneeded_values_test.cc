@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/executor/step_ops.h"
+#include "muster/runtime/memory/memory_pool.h"
 #include "muster/trace/function.h"
 #include "muster/trace/tracer/trace.h"
 
@@ -33,6 +35,27 @@ TEST(UnneededValues, LayersThatLibtorchHasNoShapesForTakeNoMemory) {
     return torch::autograd::grad({normal.relu_().sum()}, {weight});
   };
   EXPECT_GE(trace(layers, {torch::ones({1, kWide})}, {}).program.instructions.size(), 8u);
+}
+
+TEST(UnneededValues, AStepOfAnOptimizerTouchesNoMemory) {
+  constexpr int64_t kWide = 1 << 13;  // a product has 256 MiB
+  int64_t touched = 0;
+  auto step = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const at::Tensor wide = in[0].expand({kWide, kWide});
+    at::Tensor value = wide.mm(wide), mean = wide.mm(wide), variance = wide.mm(wide), steps = torch::zeros({1});
+    const at::Tensor gradient = wide.mm(wide), rate = torch::full({}, 0.1, torch::kDouble);
+    const int64_t before = resident_memory();
+    step_ops::momentum_(value, gradient, mean, rate, {.factor = 0.9, .decay = 0.1, .nesterov = true});
+    step_ops::adam_(value, gradient, mean, variance, steps, rate,
+                    {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .decay = 0.1, .decoupled = false});
+    touched = resident_memory() - before;
+    return {value.sum()};
+  };
+
+  const TracedProgram traced = trace(step, {torch::ones({1, kWide})}, {});
+
+  EXPECT_LT(touched, 64 << 20);
+  EXPECT_GE(traced.program.instructions.size(), 6u);
 }
 
 TEST(UnneededValues, AFunctionThatReadsAValueGetsTheTrueOne) {
