@@ -106,8 +106,9 @@ class FormFinder {
     }
     const std::vector<Use> uses = uses_of(instruction);
     auto written = [&](const Use& use) { return aliases_.writes(number, aliases_.group(use.value)); };
-    const bool writes_variable =
-        std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return of_variable_[use.value] && written(use); });
+    const bool writes_variable = std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return of_variable_[use.value] && !is_one_number_[use.value] && written(use);
+    });
     for (const Use& use : uses) {
       if (of_variable_[use.value]) continue;
       for (const Use& other : uses) {
@@ -127,6 +128,7 @@ class FormFinder {
           if (form_[use.value]) add(form_[result.value], *form_[use.value]);
           if (of_variable_[use.value] && aliases_.group(use.value) == aliases_.group(result.value)) {
             of_variable_[result.value] = true;
+            is_one_number_[result.value] = is_one_number_[use.value];
           }
           if (!writes_variable) {
             made_from_[result.value].insert(made_from_[use.value].begin(), made_from_[use.value].end());

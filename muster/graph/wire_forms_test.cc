@@ -65,6 +65,28 @@ TEST(WireForms, TakeNoNoticeOfANumberThatIsWrittenAlong) {
   EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kSmall});
 }
 
+TEST(WireForms, GoThroughAStepOfRowsBesideWhichItsCountIsWritten) {
+  Builder build;
+  const ValueId g = build.argument(), rate = build.variable("rate");
+  const ValueId table = variable(build, "table", kSmall), steps = variable(build, "steps", kDeflated);
+  build.program.variables.back().spec = {DType::kDouble, {1}};
+  const ValueId rows = build.relu(table), mean = build.relu(table), squares = build.relu(table);
+  const ValueId changed = build.op("muster_step::adam_", {ref(rows),
+                                                          ref(g),
+                                                          ref(mean),
+                                                          ref(squares),
+                                                          ref(steps),
+                                                          ref(rate),
+                                                          number(0.9),
+                                                          number(0.99),
+                                                          number(1e-8),
+                                                          number(0),
+                                                          {false}});
+  build.add_(table, changed);
+
+  EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kSmall});
+}
+
 TEST(WireForms, OfListsGoPlaceByPlace) {
   Builder build;
   const ValueId g = build.argument(), h = build.argument();
