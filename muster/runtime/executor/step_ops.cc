@@ -44,14 +44,30 @@ at::Tensor& momentum(at::Tensor& value, const at::Tensor& given, at::Tensor& mom
   return descend(value, nesterov ? gradient.add(momentum, factor) : momentum, rate);
 }
 
-void momentum_all(at::TensorList values, at::TensorList given, at::TensorList momenta, const at::Tensor& rate,
-                  double factor, double decay, bool nesterov) {
-  check_rate(rate);
+void momentum_some(at::TensorList values, at::TensorList given, at::TensorList momenta, const at::Tensor& rate,
+                   double factor, double decay, bool nesterov) {
   const std::vector<at::Tensor> gradients = decay == 0 ? given.vec() : at::_foreach_add(given, values, decay);
   at::_foreach_mul_(momenta, factor);
   at::_foreach_add_(momenta, gradients);
   if (!nesterov) return descend_all(values, momenta, rate);
   descend_all(values, at::_foreach_add(gradients, momenta, factor), rate);
+}
+
+// Some at a time, since what is between needs memory.
+void momentum_all(at::TensorList values, at::TensorList given, at::TensorList momenta, const at::Tensor& rate,
+                  double factor, double decay, bool nesterov) {
+  constexpr size_t kMost = 64 << 20;  // bytes
+  check_rate(rate);
+  if (given.size() != values.size() || momenta.size() != values.size()) {
+    throw invalid_argument("muster_step: ", values.size(), " values, ", given.size(), " gradients and ", momenta.size(),
+                           " momenta, expected as many of each");
+  }
+  for (size_t from = 0, to = 0; from < values.size(); from = to) {
+    for (size_t bytes = 0; to < values.size() && bytes < kMost; ++to) bytes += values[to].nbytes();
+    const size_t count = to - from;
+    momentum_some(values.slice(from, count), given.slice(from, count), momenta.slice(from, count), rate, factor, decay,
+                  nesterov);
+  }
 }
 
 // 1 - base^steps, by which a mean that began with zeros is too small after so many steps.
