@@ -108,17 +108,25 @@ ScalarCurves scalars_below(const std::string& directory) {
   std::ranges::stable_sort(files, {}, [](const ScalarFile& file) { return file.events.front().wall_time; });
 
   std::map<std::pair<std::string, std::string>, std::map<int64_t, ScalarEvent>> points;
+  std::map<std::string, int64_t> first_steps;  // by run, of the files so far
   for (ScalarFile& file : files) {
+    const auto least = std::ranges::min_element(file.events, {}, [](const ScalarEvent& event) { return event.step; });
+    const int64_t first = least->step;
+    const auto [before, is_new] = first_steps.emplace(file.run, first);
     std::set<std::string> begun;
     for (ScalarEvent& event : file.events) {
       auto& by_step = points[{event.tag, file.run}];
-      if (begun.insert(event.tag).second && !by_step.empty()) {
-        by_step.erase(by_step.lower_bound(event.step), by_step.end());
-        if (by_step.empty()) all.replaced.insert(file.run);
+      if (begun.insert(event.tag).second) {
+        // What was written later is of somebody who writes at the same time.
+        const size_t gone = std::erase_if(by_step, [&](const auto& point) {
+          return point.first >= event.step && point.second.wall_time <= event.wall_time;
+        });
+        if (gone > 0 && by_step.empty() && first <= before->second) all.replaced.insert(file.run);
       }
-      const int64_t step = event.step;
-      by_step.insert_or_assign(step, std::move(event));
+      const auto [place, is_first] = by_step.try_emplace(event.step, event);
+      if (!is_first && place->second.wall_time <= event.wall_time) place->second = std::move(event);
     }
+    before->second = std::min(before->second, first);
   }
   for (auto& [name, by_step] : points) {
     ScalarCurve& curve = all.curves.emplace_back(ScalarCurve{.tag = name.first, .run = name.second});

@@ -170,6 +170,33 @@ TEST_F(EventReaderTest, ReplacesWhatOlderFilesHaveFromTheStepAtWhichANewerOneBeg
   EXPECT_THAT(found.replaced, ElementsAre("another"));
 }
 
+TEST_F(EventReaderTest, KeepsWhatTwoWriteIntoOneRunAtTheSameTime) {
+  {
+    SummaryWriter first(directory_.path() + "/shared"), second(directory_.path() + "/shared");
+    for (int step = 0; step < 6; ++step) {
+      (step % 2 == 0 ? first : second).scalar("loss", step, step);
+      if (step == 3) second.scalar("late", step, step);
+    }
+  }
+
+  const ScalarCurves found = scalars_below(directory_.path());
+
+  ASSERT_THAT(found.curves, SizeIs(2));
+  EXPECT_THAT(found.curves[1].points, SizeIs(6));
+  EXPECT_THAT(found.replaced, testing::IsEmpty());
+}
+
+TEST_F(EventReaderTest, DoesNotTakeAJobThatWentOnForAnotherTraining) {
+  {
+    SummaryWriter before(directory_.path() + "/run");
+    for (int step = 0; step < 4; ++step) before.scalar("loss", step, step);
+    before.scalar("late", 3, 3);
+  }
+  SummaryWriter(directory_.path() + "/run").scalar("late", 3, 3);
+
+  EXPECT_THAT(scalars_below(directory_.path()).replaced, testing::IsEmpty());
+}
+
 TEST_F(EventReaderTest, SaysWhatIsDamagedAndGivesTheRest) {
   std::string bytes = three_scalars();
   bytes[ends_[1] + 14] ^= 1;
