@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <cmath>
 #include <source_location>
 #include <utility>
@@ -139,7 +140,7 @@ struct Model::State {
   }
   // What `steps` returns. A failure names the loss whose label it was.
   template <class F>
-  auto run(const F& steps) const {
+  auto run(bool trains, const F& steps) const {
     try {
       return steps();
     } catch (const Error& error) {
@@ -148,7 +149,7 @@ struct Model::State {
       const Status& status = error.status();
       Status explained = judges->explained(status);
       if (explained == status) throw Error(std::move(explained));
-      throw Error(Status(status.code(), explained.message() + known_of_target(), status.task(), status.detail()));
+      throw Error(Status(status.code(), explained.message() + known_of_target(trains), status.task(), status.detail()));
     }
   }
   size_t length() const {
@@ -171,7 +172,7 @@ struct Model::State {
     try {
       const Features outputs = forward(batch.inputs);
       if (trains) note_layers(batch.inputs, outputs);
-      return judge(batch, outputs, by_class, trains ? options.accumulate : 1);
+      return judge(batch, outputs, by_class, trains);
     } catch (const c10::Error& error) {
       const Status why = status_of_op_failure();
       const std::string caller = error.backtrace() ? caller_outside_libraries(error.backtrace()->get()) : "";
@@ -183,12 +184,12 @@ struct Model::State {
 
   // What does not fit the target may be right, and the target wrong.
   Criteria::Judged judge(const ModelBatch& batch, const Features& outputs, const at::Tensor& by_class,
-                         int64_t accumulate) const {
+                         bool trains) const {
     const auto judges = criteria_for(outputs.names());
     const std::string why = batch.why_this_target();
-    note_target(why);
+    note_target(trains, why);
     try {
-      return judges->judge(outputs, batch.expected(*judges), by_class, accumulate);
+      return judges->judge(outputs, batch.expected(*judges), by_class, trains ? options.accumulate : 1);
     } catch (const Error& error) {
       const Status& status = error.status();
       // Of a label that is no class run() says it, also when the step runs and nobody is here.
@@ -196,13 +197,13 @@ struct Model::State {
       throw Error(Status(status.code(), status.message() + why, status.task(), status.detail()));
     }
   }
-  void note_target(const std::string& why) const ABSL_LOCKS_EXCLUDED(mu) {
+  void note_target(bool trains, const std::string& why) const ABSL_LOCKS_EXCLUDED(mu) {
     absl::MutexLock lock(&mu);
-    about_target = why;
+    about_target[trains ? 1 : 0] = why;
   }
-  std::string known_of_target() const ABSL_LOCKS_EXCLUDED(mu) {
+  std::string known_of_target(bool trains) const ABSL_LOCKS_EXCLUDED(mu) {
     absl::MutexLock lock(&mu);
-    return about_target;
+    return about_target[trains ? 1 : 0];
   }
 
   Features forward(const Features& inputs) const {
@@ -262,7 +263,7 @@ struct Model::State {
     if (!test) test = steps(/*trains=*/false);
     const bool was_training = parts.set_training(false);
     const absl::Cleanup as_it_was = [&] { parts.set_training(was_training); };
-    Totals totals = run([&] { return data.once(*test, count); });
+    Totals totals = run(/*trains=*/false, [&] { return data.once(*test, count); });
     totals.add_others(strategy.across(), length());
     if (totals.examples() == 0) throw out_of_range("evaluate: there are no examples");
     return totals.logs(*criteria());
@@ -305,7 +306,8 @@ struct Model::State {
 
   mutable absl::Mutex mu;
   mutable std::shared_ptr<const Criteria> known ABSL_GUARDED_BY(mu);
-  mutable std::string about_target ABSL_GUARDED_BY(mu);  // ModelBatch::why_this_target() of the last that was traced
+  // ModelBatch::why_this_target() of the steps that test and of those that train, as traced last.
+  mutable std::array<std::string, 2> about_target ABSL_GUARDED_BY(mu);
   mutable std::map<std::string, std::string> layers ABSL_GUARDED_BY(mu);  // shapes_of_layers() of the first batch
 };
 
@@ -398,7 +400,7 @@ History Model::fit(const ModelInput& input, const FitOptions& options) {
       if (display) display->steps(training, so_far);
       return !(alone && training.stop);
     };
-    const int64_t taken = state.run([&] { return loop->run(seen, options.steps_per_epoch, each); });
+    const int64_t taken = state.run(/*trains=*/true, [&] { return loop->run(seen, options.steps_per_epoch, each); });
     if (taken == 0 && (training.steps == 0 || !options.steps_per_epoch)) {
       const int64_t accumulate = state.options.accumulate;
       const bool by_chance = state.strategy.servers() && accumulate > 1 && training.steps > 0;
@@ -512,7 +514,7 @@ Logs Model::train_on_batch(const ModelInput& batch) {
     totals.add(sums);
     return true;
   };
-  if (state.run([&] { return loop->run(*state.train, 1, add); }) == 0) {
+  if (state.run(/*trains=*/true, [&] { return loop->run(*state.train, 1, add); }) == 0) {
     if (batches > 1) throw out_of_range("train_on_batch: there are fewer than the ", batches, " batches of a step");
     throw out_of_range("train_on_batch: there is no batch in the data");
   }

@@ -110,8 +110,8 @@ void CsvLogger::go_on(int epoch) {
     forgot = forgot || again;
     if (!again) str_append(kept, line, "\n");
   }
-  if (!forgot) return;
-  replace_by(kept);
+  if (in.bad()) throw cannot_write(path_, str_cat("it cannot be read to go on with epoch ", epoch));
+  if (forgot) replace_by(kept);
 }
 
 // Gives what has no column yet one, which is empty in all lines before.
@@ -123,15 +123,19 @@ void CsvLogger::widen(const Logs& logs) {
   std::error_code none;
   if (others.empty() || !std::filesystem::is_regular_file(path_, none)) return;  // a pipe is not written anew
   std::ifstream in(path_);
+  if (!in) throw cannot_write(path_, str_cat("it cannot be read for more columns: ", std::strerror(errno)));
   (void)read_names(in);
-  columns_.insert(columns_.end(), others.begin(), others.end());
-  std::string all = line_of_names(columns_), line;
+  std::vector<std::string> wider = columns_;
+  wider.insert(wider.end(), others.begin(), others.end());
+  std::string all = line_of_names(wider), line;
   while (std::getline(in, line)) {
     if (line.ends_with('\r')) line.pop_back();
     str_append(all, line, std::string(others.size(), ','), "\n");
   }
+  if (in.bad()) throw cannot_write(path_, "it cannot be read for more columns");
   in.close();
   replace_by(all);
+  columns_ = std::move(wider);
 }
 
 void CsvLogger::write(const std::string& text, bool anew) {
@@ -146,7 +150,9 @@ void CsvLogger::replace_by(const std::string& text) {
   out << text << std::flush;
   if (!out) throw cannot_write(path_, std::strerror(errno));
   std::error_code refused;
-  std::filesystem::rename(beside, path_, refused);
+  std::filesystem::path target = std::filesystem::canonical(path_, refused);  // a link stays one
+  if (refused) target = path_;
+  std::filesystem::rename(beside, target, refused);
   if (refused) throw cannot_write(path_, refused.message());
 }
 
