@@ -339,10 +339,12 @@ std::optional<int64_t> Checkpoints::restore(const RestoreOptions& options) {
   } catch (const Error& error) {  // there may be others to go on from
     log_failure(error.status());
   }
-  const std::optional<int64_t> step = restore_here(options);
-  strategy_.saved()->agree_on_step(step.value_or(-1));
+  // Before the others are told that all went well here.
   std::set<int64_t> present;
   for (const Checkpoint& each : directory_.present()) present.insert(each.step);
+  const std::optional<int64_t> step = restore_here(options);
+  if (step) present.insert(*step);
+  strategy_.saved()->agree_on_step(step.value_or(-1));
   absl::MutexLock lock(&mu_);
   newest_ = step;
   base_ = nullptr;
