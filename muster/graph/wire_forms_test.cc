@@ -67,9 +67,11 @@ TEST(WireForms, TakeNoNoticeOfANumberThatIsWrittenAlong) {
 
 TEST(WireForms, GoThroughAStepOfRowsBesideWhichItsCountIsWritten) {
   Builder build;
+  const TensorSpec number_spec{DType::kDouble, {1}};
   const ValueId g = build.argument(), rate = build.variable("rate");
+  build.program.variables.back().spec = number_spec;
   const ValueId table = variable(build, "table", kSmall), steps = variable(build, "steps", kDeflated);
-  build.program.variables.back().spec = {DType::kDouble, {1}};
+  build.program.variables.back().spec = number_spec;
   const ValueId rows = build.relu(table), mean = build.relu(table), squares = build.relu(table);
   const ValueId changed = build.op("muster_step::adam_", {ref(rows),
                                                           ref(g),
