@@ -22,6 +22,15 @@ ValueId variable(Builder& build, const std::string& name, const WireForm& form, 
   return value;
 }
 
+// A step of Adam on a value, its gradient, mean and variance, the count of steps and the rate.
+ValueId adam_(Builder& build, const std::vector<ValueId>& operands) {
+  std::vector<Argument> arguments;
+  for (const ValueId operand : operands) arguments.push_back(ref(operand));
+  for (const double constant : {0.9, 0.99, 1e-8, 0.0}) arguments.push_back(number(constant));
+  arguments.push_back({false});
+  return build.op("muster_step::adam_", std::move(arguments));
+}
+
 TEST(WireForms, AreThoseOfTheVariablesThatArgumentsAreWrittenTo) {
   Builder build;
   const ValueId g = build.argument(), h = build.argument(), other = build.argument();
@@ -50,17 +59,7 @@ TEST(WireForms, TakeNoNoticeOfANumberThatIsWrittenAlong) {
   const ValueId w = variable(build, "w", kSmall), mean = variable(build, "mean", kSmall),
                 squares = variable(build, "variance", kSmall), steps = variable(build, "steps", kDeflated);
   build.program.variables.back().spec = {DType::kDouble, {1}};
-  build.op("muster_step::adam_", {ref(w),
-                                  ref(g),
-                                  ref(mean),
-                                  ref(squares),
-                                  ref(steps),
-                                  ref(rate),
-                                  number(0.9),
-                                  number(0.99),
-                                  number(1e-8),
-                                  number(0),
-                                  {false}});
+  adam_(build, {w, g, mean, squares, steps, rate});
 
   EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kSmall});
 }
@@ -73,18 +72,7 @@ TEST(WireForms, GoThroughAStepOfRowsBesideWhichItsCountIsWritten) {
   const ValueId table = variable(build, "table", kSmall), steps = variable(build, "steps", kDeflated);
   build.program.variables.back().spec = number_spec;
   const ValueId rows = build.relu(table), mean = build.relu(table), squares = build.relu(table);
-  const ValueId changed = build.op("muster_step::adam_", {ref(rows),
-                                                          ref(g),
-                                                          ref(mean),
-                                                          ref(squares),
-                                                          ref(steps),
-                                                          ref(rate),
-                                                          number(0.9),
-                                                          number(0.99),
-                                                          number(1e-8),
-                                                          number(0),
-                                                          {false}});
-  build.add_(table, changed);
+  build.add_(table, adam_(build, {rows, g, mean, squares, steps, rate}));
 
   EXPECT_EQ(wire_forms(build.finish({})).arguments, std::vector<WireForm>{kSmall});
 }

@@ -173,17 +173,19 @@ bool descend(const at::Tensor& value, const at::Tensor& given, const at::Tensor&
 }
 
 // ---- By their stacks
+step_ops::MomentumRule rule_of_momentum(const std::vector<c10::IValue>& stack) {
+  return {.factor = stack[4].toDouble(), .decay = stack[5].toDouble(), .nesterov = stack[6].toBool()};
+}
+
 bool momentum_of(std::vector<c10::IValue>& stack) {
-  const step_ops::MomentumRule rule{
-      .factor = stack[4].toDouble(), .decay = stack[5].toDouble(), .nesterov = stack[6].toBool()};
+  const step_ops::MomentumRule rule = rule_of_momentum(stack);
   if (!descend(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), stack[3].toTensor(), rule)) return false;
   stack.resize(1);
   return true;
 }
 
 bool momentum_of_all(std::vector<c10::IValue>& stack) {
-  const step_ops::MomentumRule rule{
-      .factor = stack[4].toDouble(), .decay = stack[5].toDouble(), .nesterov = stack[6].toBool()};
+  const step_ops::MomentumRule rule = rule_of_momentum(stack);
   std::vector<at::Tensor> values = stack[0].toTensorVector(), momenta = stack[2].toTensorVector();
   const std::vector<at::Tensor> gradients = stack[1].toTensorVector();
   const at::Tensor& rate = stack[3].toTensor();
