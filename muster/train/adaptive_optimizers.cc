@@ -15,6 +15,7 @@
 namespace muster {
 
 using step_ops::descend_;
+using step_ops::one_minus_power;
 
 // ---- Adadelta
 Adadelta::Adadelta(const AdadeltaOptions& options)

@@ -1,7 +1,6 @@
 #include "muster/train/optimizers.h"
 
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 
@@ -18,6 +17,7 @@ namespace muster {
 using step_ops::adam_;
 using step_ops::descend_;
 using step_ops::momentum_;
+using step_ops::one_minus_power;
 
 // ---- SGD
 namespace {

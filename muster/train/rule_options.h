@@ -1,7 +1,7 @@
 // What the rules of optimizers have in common.
 #pragma once
 
-#include <ATen/ops/pow.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
 
@@ -30,11 +30,6 @@ template <class Options>
 void add_to_moments(const Options& options, at::Tensor& mean, at::Tensor& variance, const at::Tensor& gradient) {
   mean.lerp_(gradient, 1 - options.beta1);
   variance.mul_(options.beta2).addcmul_(gradient, gradient, 1 - options.beta2);
-}
-
-// 1 - base^steps, by which a mean that began with zeros is too small after so many steps (one number).
-inline at::Tensor one_minus_power(double base, const at::Tensor& steps) {
-  return at::pow(base, steps.reshape({})).neg_().add_(1);
 }
 
 }  // namespace muster

@@ -70,11 +70,6 @@ void momentum_all(at::TensorList values, at::TensorList given, at::TensorList mo
   }
 }
 
-// 1 - base^steps, by which a mean that began with zeros is too small after so many steps.
-at::Tensor one_minus_power(double base, const at::Tensor& steps) {
-  return at::pow(base, steps.reshape({})).neg_().add_(1);
-}
-
 at::Tensor& adam(at::Tensor& value, const at::Tensor& given, at::Tensor& mean, at::Tensor& variance, at::Tensor& steps,
                  const at::Tensor& given_rate, double beta1, double beta2, double epsilon, double decay,
                  bool decoupled) {
@@ -93,6 +88,10 @@ at::Tensor& adam(at::Tensor& value, const at::Tensor& given, at::Tensor& mean, a
 void wait_for(at::TensorList, const at::Tensor&) {}
 
 }  // namespace
+
+at::Tensor one_minus_power(double base, const at::Tensor& steps) {
+  return at::pow(base, steps.reshape({})).neg_().add_(1);
+}
 
 void descend_(at::Tensor& value, const at::Tensor& direction, const at::Tensor& rate) {
   c10::Dispatcher::singleton()

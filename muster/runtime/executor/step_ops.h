@@ -30,6 +30,10 @@ struct AdamRule {
 void adam_(at::Tensor& value, const at::Tensor& gradient, at::Tensor& mean, at::Tensor& variance, at::Tensor& steps,
            const at::Tensor& rate, const AdamRule& rule);
 
+// 1 - base^steps, by which a mean that began with zeros is too small after so many steps (one number). Made of
+// libtorch's ops.
+at::Tensor one_minus_power(double base, const at::Tensor& steps);
+
 // Changes nothing. In a program, what reads or writes the memory after it is not done before `value` is there; the
 // split (graph/placement/split.h) puts that into the same part, and leaves this out.
 void wait_for_(at::TensorList memory, const at::Tensor& value);
