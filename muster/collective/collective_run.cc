@@ -8,6 +8,7 @@
 #include "muster/base/status.h"
 #include "muster/collective/packs.h"
 #include "muster/collective/reduce_by_machine.h"
+#include "muster/collective/reduce_by_reading.h"
 #include "muster/collective/sums_in_order.h"
 #include "muster/runtime/memory/tensors.h"
 
@@ -62,14 +63,6 @@ void check_agreement(const at::Tensor& message, const std::string& words, int fr
                          "; ", mail.name_of(from), " is at ", theirs);
 }
 
-std::vector<size_t> ask_all(Mail& mail, int64_t what) {
-  std::vector<size_t> questions(mail.size());
-  for (int rank = 0; rank < mail.size(); ++rank) {
-    if (rank != mail.rank()) questions[rank] = mail.ask(rank, what);
-  }
-  return questions;
-}
-
 enum class Whose { kOwn, kOfCaller };  // who may write to it before the others have fetched it
 
 void leave_for_all(Mail& mail, int64_t what, const at::Tensor& tensor, Whose whose) {
@@ -103,6 +96,20 @@ std::vector<at::Tensor> agree(const std::string& words, const std::vector<Pack>&
   return messages;
 }
 
+// What stands at that place in the messages of all, which is like what this one has told.
+std::vector<at::Tensor> inlined_in(const std::vector<at::Tensor>& messages, size_t place, const at::Tensor& like) {
+  const auto bytes = static_cast<int64_t>(like.nbytes());
+  std::vector<at::Tensor> by_rank;
+  for (const at::Tensor& message : messages) {
+    if (message.numel() < static_cast<int64_t>(place) + bytes) throw internal("a message of a collective is too short");
+    at::Tensor part = message.narrow(0, static_cast<int64_t>(place), bytes);
+    // A tensor that came over the wire may begin anywhere.
+    if (reinterpret_cast<uintptr_t>(part.const_data_ptr()) % kAlignment != 0) part = part.clone();
+    by_rank.push_back(part.view(like.scalar_type()));
+  }
+  return by_rank;
+}
+
 // Everybody has sent all it has: each sums it up for itself.
 std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vector<at::Tensor>& values,
                                      const std::vector<Pack>& packs, const Machines& machines, Mail& mail) {
@@ -111,17 +118,7 @@ std::vector<at::Tensor> reduce_small(const CollectiveCall& call, const std::vect
   std::vector<at::Tensor> results(values.size());
   size_t place = aligned(sizeof(uint64_t) + words.size());
   for (const Pack& pack : packs) {
-    const auto bytes = static_cast<int64_t>(pack.flat.nbytes());
-    std::vector<at::Tensor> by_rank;
-    for (const at::Tensor& message : messages) {
-      if (message.numel() < static_cast<int64_t>(place) + bytes)
-        throw internal("a message of a collective is too short");
-      at::Tensor part = message.narrow(0, static_cast<int64_t>(place), bytes);
-      // A tensor that came over the wire may begin anywhere.
-      if (reinterpret_cast<uintptr_t>(part.const_data_ptr()) % kAlignment != 0) part = part.clone();
-      by_rank.push_back(part.view(pack.flat.scalar_type()));
-    }
-    unpack(pack, reduced(call.reduction, by_rank, machines), values, results);
+    unpack(pack, reduced(call.reduction, inlined_in(messages, place, pack.flat), machines), values, results);
     place += aligned(pack.flat.nbytes());
   }
   return results;
@@ -188,9 +185,7 @@ std::vector<at::Tensor> reduce_parts(const CollectiveCall& call, const std::vect
     if (i < parts.size()) sum_up(parts[i]);
     if (i >= kPartsBehind) take_sums(parts[i - kPartsBehind]);
   }
-  std::vector<at::Tensor> results(values.size());
-  for (size_t i = 0; i < packs.size(); ++i) unpack(packs[i], made[i], values, results);
-  return results;
+  return unpacked(packs, made, values);
 }
 
 std::vector<at::Tensor> all_gather(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
@@ -305,6 +300,23 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
   }
 }
 
+std::vector<size_t> ask_all(Mail& mail, int64_t what) {
+  std::vector<size_t> questions(mail.size());
+  for (int rank = 0; rank < mail.size(); ++rank) {
+    if (rank != mail.rank()) questions[rank] = mail.ask(rank, what);
+  }
+  return questions;
+}
+
+void tell_all(Mail& mail, int64_t what) { leave_for_all(mail, what, at::empty({0}, at::kByte), Whose::kOwn); }
+
+std::vector<at::Tensor> agree_and_tell(const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                       const at::Tensor& told, Mail& mail) {
+  const std::string words = describe_call(call, values);
+  const Pack pack{.flat = told.flatten()};
+  return inlined_in(agree(words, {pack}, mail), aligned(sizeof(uint64_t) + words.size()), pack.flat);
+}
+
 void agree_on(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail) {
   agree(describe_call(call, values), {}, mail);
 }
@@ -333,6 +345,7 @@ std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<a
     case AllReduceWay::kWhole: return reduce_whole(call, values, packs, machines, mail);
     case AllReduceWay::kInParts: break;
   }
+  if (MemoryOfOthers* memory = mail.memory()) return reduce_by_reading(call, values, packs, mail, *memory);
   if (machines.several()) return reduce_by_machine(call, values, packs, machines, mail);
   return reduce_parts(call, values, packs, mail);
 }

@@ -1,6 +1,7 @@
 // One call of a collective, at one task of the group.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,16 @@
 #include "muster/runtime/worker/collectives.h"
 
 namespace muster {
+
+// The memory of the other tasks of a group, all of which are processes of this machine.
+class MemoryOfOthers {
+ public:
+  virtual ~MemoryOfOthers() = default;
+  // Copies what a task has at that address. Throws Error with its name if it has nothing there.
+  virtual void read(int from, uint64_t there, const at::Tensor& into) = 0;
+  // What others may be reading: stays as it is if this call fails. The last word counts.
+  virtual void keep(std::vector<at::Tensor> tensors) = 0;
+};
 
 // How the tasks of a group reach each other during one call.
 class Mail {
@@ -27,6 +38,8 @@ class Mail {
   virtual size_t first_question(int from) = 0;
   // The answer, to be read and not to be written. Throws Error with the name of the task if there will be none.
   virtual at::Tensor wait(size_t question) = 0;
+  // Null: sums are not to be made by reading it. The same at all of them.
+  virtual MemoryOfOthers* memory() { return nullptr; }
   virtual std::string name_of(int rank) const = 0;
 };
 
@@ -42,7 +55,16 @@ void check_values(const CollectiveCall& call, const std::vector<at::Tensor>& val
 std::vector<at::Tensor> run_collective(const CollectiveCall& call, std::vector<at::Tensor> values,
                                        const AllReduceSizes& sizes, const Machines& machines, Mail& mail);
 
-// Everybody says what it does, in the first message. Throws as above.
+// One question for each other task, by rank.
+std::vector<size_t> ask_all(Mail& mail, int64_t what);
+// A message that says no more than that it is there.
+void tell_all(Mail& mail, int64_t what);
+
+// Everybody says what it does, in the first message, and something else besides, of the same size and type at all.
+// Returns what each has said, by rank. Throws as above.
+std::vector<at::Tensor> agree_and_tell(const CollectiveCall& call, const std::vector<at::Tensor>& values,
+                                       const at::Tensor& told, Mail& mail);
+// The same without that.
 void agree_on(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);
 // Of a call that goes on otherwise, from GPU to GPU.
 void agree_on_gpus(const CollectiveCall& call, const std::vector<at::Tensor>& values, Mail& mail);

@@ -15,7 +15,8 @@ constexpr int kTasks = 3;
 
 struct TypeAndWay {
   at::ScalarType type;
-  bool memory;
+  const char* way;
+  bool memory, reads = false;
 };
 
 class Collective : public testing::TestWithParam<TypeAndWay>, public testing_support::Tasks {
@@ -23,7 +24,7 @@ class Collective : public testing::TestWithParam<TypeAndWay>, public testing_sup
   void expect_all_well(const std::function<void(TaskGroup&)>& member) {
     start_tasks(kTasks);
     const auto options = [](int rank) {
-      TaskGroupOptions made{.near_memory = GetParam().memory, .measure = false};
+      TaskGroupOptions made{.near_memory = GetParam().memory, .read_memory = GetParam().reads, .measure = false};
       if (!made.near_memory) made.sockets = GroupSockets::kOfThisMachine;
       return of_rank(rank, kTasks, std::move(made));
     };
@@ -68,14 +69,16 @@ std::vector<TypeAndWay> types_and_ways() {
   std::vector<TypeAndWay> all;
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kShort,
                                     at::kChar, at::kByte, at::kBool}) {
-    for (const bool memory : {true, false}) all.push_back({type, memory});
+    all.push_back({.type = type, .way = "Memory", .memory = true, .reads = true});
+    all.push_back({.type = type, .way = "Trays", .memory = true});
+    all.push_back({.type = type, .way = "Sockets", .memory = false});
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Collective, testing::ValuesIn(types_and_ways()),
                          [](const testing::TestParamInfo<TypeAndWay>& info) {
-                           return str_cat(c10::toString(info.param.type), info.param.memory ? "Memory" : "Sockets");
+                           return str_cat(c10::toString(info.param.type), info.param.way);
                          });
 
 TEST_P(Collective, ReducesForAllForOneAndByRows) {

@@ -43,6 +43,13 @@ void unpack(const Pack& pack, const at::Tensor& flat, const std::vector<at::Tens
   }
 }
 
+std::vector<at::Tensor> unpacked(const std::vector<Pack>& packs, const std::vector<at::Tensor>& flats,
+                                 const std::vector<at::Tensor>& values) {
+  std::vector<at::Tensor> results(values.size());
+  for (size_t i = 0; i < packs.size(); ++i) unpack(packs[i], flats[i], values, results);
+  return results;
+}
+
 int64_t bytes_of(const std::vector<Pack>& packs) {
   int64_t bytes = 0;
   for (const Pack& pack : packs) bytes += static_cast<int64_t>(pack.flat.nbytes());

@@ -18,6 +18,9 @@ std::vector<Pack> packed(const std::vector<at::Tensor>& values);
 // Into tensors that look like `values`, where those are.
 void unpack(const Pack& pack, const at::Tensor& flat, const std::vector<at::Tensor>& values,
             std::vector<at::Tensor>& results);
+// All of them; `flats` by pack.
+std::vector<at::Tensor> unpacked(const std::vector<Pack>& packs, const std::vector<at::Tensor>& flats,
+                                 const std::vector<at::Tensor>& values);
 int64_t bytes_of(const std::vector<Pack>& packs);
 
 // The first message of a call says what it is; these come after it. Two numbers for each part: what others are to sum

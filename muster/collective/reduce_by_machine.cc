@@ -153,10 +153,7 @@ class ReductionByMachine {
 std::vector<at::Tensor> reduce_by_machine(const CollectiveCall& call, const std::vector<at::Tensor>& values,
                                           const std::vector<Pack>& packs, const Machines& machines, Mail& mail) {
   ReductionByMachine reduction(call, packs, machines, mail);
-  const std::vector<at::Tensor>& sums = reduction.run(values);
-  std::vector<at::Tensor> results(values.size());
-  for (size_t i = 0; i < packs.size(); ++i) unpack(packs[i], sums[i], values, results);
-  return results;
+  return unpacked(packs, reduction.run(values), values);
 }
 
 }  // namespace muster

@@ -31,6 +31,7 @@ constexpr std::chrono::milliseconds kLookPerRank{25};
 constexpr std::chrono::milliseconds kFetchedWithin{10'000};
 constexpr std::chrono::milliseconds kHeardWithin{200};
 constexpr std::chrono::milliseconds kReadEvery{5};
+constexpr int64_t kNoEdge = -1;  // of a call
 
 // Everything that one task leaves for another in one call has a number of its own.
 int64_t edge_of(uint64_t call, int64_t what, int to) {
@@ -50,7 +51,7 @@ StatusCode code_of_peer(StatusCode code) { return code == StatusCode::kCancelled
 }  // namespace
 
 // The questions of one call and their answers. Shared: an answer may come when nobody waits for it any more.
-class CollectiveRun : public Mail {
+class CollectiveRun : public Mail, public MemoryOfOthers {
  public:
   // Asks for the first messages at once: whoever comes to the call later finds the question there, and whoever is there
   // already has sent them.
@@ -61,6 +62,7 @@ class CollectiveRun : public Mail {
     }
   }
   ~CollectiveRun() override {
+    if (!kept_.empty()) group_.keep(std::move(kept_));
     given_up_.reset();
     answers_->cancellation.cancel(Status(StatusCode::kCancelled, "the collective has ended"));
   }
@@ -162,6 +164,24 @@ class CollectiveRun : public Mail {
 
   size_t first_question(int from) override { return first_[from]; }
 
+  MemoryOfOthers* memory() override { return group_.near_way_ == NearWay::kReading ? this : nullptr; }
+  void read(int from, uint64_t there, const at::Tensor& into) override {
+    {
+      absl::MutexLock lock(&answers_->mu);
+      if (!answers_->failure.ok()) throw_failure();
+    }
+    NearPost& post = *group_.posts_[from];
+    if (into.nbytes() == 0 || post.read_memory({{into.mutable_data_ptr(), there, into.nbytes()}})) return;
+    try {
+      // Whoever fails lets go of its memory, and says why.
+      post.take(kNoEdge, GroupClock::now() + kHeardWithin);
+    } catch (const Error& error) {
+      throw of_rank(from, error.status());
+    }
+    throw of_rank(from, unavailable("does not have what it has said is in its memory").status());
+  }
+  void keep(std::vector<at::Tensor> tensors) override { kept_ = std::move(tensors); }
+
   at::Tensor wait(size_t question) override {
     auto look = GroupClock::now() + look_after_;
     while (true) {
@@ -215,7 +235,7 @@ class CollectiveRun : public Mail {
   // The same at both ends.
   bool by_wire(int rank, int64_t what) const {
     if (group_.wire_ == nullptr || !group_.wire_->has(rank)) return false;
-    return group_.posts_[rank] == nullptr || (group_.near_by_wire_ && what != kFirstMessage);
+    return group_.posts_[rank] == nullptr || (group_.near_way_ == NearWay::kWire && what != kFirstMessage);
   }
 
   std::optional<at::Tensor> take(size_t question, int from, int64_t edge, bool wire, GroupClock::time_point until) {
@@ -292,7 +312,8 @@ class CollectiveRun : public Mail {
   std::chrono::milliseconds look_after_ = kLookAfter;
   GroupClock::time_point next_look_{};
   Cancellation::Registration given_up_;
-  std::vector<size_t> first_;  // questions, by rank
+  std::vector<size_t> first_;     // questions, by rank
+  std::vector<at::Tensor> kept_;  // others may be reading them
 };
 
 TaskGroup::TaskGroup(TaskGroupOptions options, Rendezvous& here, uint64_t incarnation, Peers& peers)
@@ -381,6 +402,11 @@ TaskGroup::~TaskGroup() {
   fetches_->cancel(Status(StatusCode::kCancelled, "the group has ended"));
   if (gpus_ && failed) gpus_->abandon();
   leave();
+}
+
+void TaskGroup::keep(std::vector<at::Tensor> tensors) {
+  absl::MutexLock lock(&mu_);
+  std::move(tensors.begin(), tensors.end(), std::back_inserter(kept_));
 }
 
 // Every process calls itself localhost while it runs its own programs; the others know it by its rank.

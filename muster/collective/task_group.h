@@ -20,6 +20,13 @@
 
 namespace muster {
 
+// How tensors of a sum in parts get from one process of a machine to another.
+enum class NearWay {
+  kTrays,    // memory that both see
+  kWire,     // TCP, all the same. First messages never do: they are asked for before anybody knows of what
+  kReading,  // whoever sums up reads the memory of the others, all of which are of this machine
+};
+
 class CollectiveRun;
 class NearPost;
 class WirePosts;
@@ -32,6 +39,7 @@ struct TaskGroupOptions {
   // For one call. What a task waits for is the slowest of the others, which may be saving a checkpoint.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   bool near_memory = true;                     // between processes of one machine; the same at all of them
+  bool read_memory = true;                     // whether they may read each other's for a large sum; likewise
   std::vector<int> machines{};                 // by rank, for those that are to be taken for several; may be left out
   GroupSockets sockets = GroupSockets::kNone;  // between the others; likewise
   // Whether the way of a sum is chosen by what each takes when the group is formed, or as usual. The same at all.
@@ -90,12 +98,17 @@ class TaskGroup : public Collectives {
   void meet_near_ranks();
   void meet_far_ranks();
   void hear_of_failures();
+  // The ways that all of them can go between those that share memory; the usual one first.
+  std::vector<NearWay> near_ways();
+  void leave_wire_nobody_needs();
   // What is faster is found out by trying. They return what was found, for the log.
-  std::string choose_near_way();
+  std::string choose_near_way(const std::vector<NearWay>& ways);
   std::string choose_way_of_gpus();
   void leave();
   void fetch_for(int rank, int64_t edge);
   void wake_posts() const;
+  // Until the group ends: of calls that have failed, others may be reading them.
+  void keep(std::vector<at::Tensor> tensors) ABSL_LOCKS_EXCLUDED(mu_);
   // Asks for the first messages of the next call: so it takes one hop, not two.
   void prepare_next() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<at::Tensor> run_as(CollectiveRun& mail, const CollectiveCall& call, const std::vector<at::Tensor>& values,
@@ -114,9 +127,7 @@ class TaskGroup : public Collectives {
   uint64_t abort_waiter_ = 0;                     // of the rendezvous here, for heard_
   const std::shared_ptr<Cancellation> fetches_;   // ends what is under way to the posts
   Machines machines_;
-  // Whether tensors of ranks that share memory go over wire_ all the same. First messages never do: they are asked for
-  // before anybody knows of what.
-  bool near_by_wire_ = false;
+  NearWay near_way_ = NearWay::kTrays;
   AllReduceSizes sizes_;
   std::unique_ptr<GpuRanks> gpus_;       // null: there are none, or they cannot reach each other
   int64_t gpu_sums_by_host_up_to_ = -1;  // bytes
@@ -125,6 +136,7 @@ class TaskGroup : public Collectives {
   SteadyCondVar gpu_turn_changed_;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   Status failure_ ABSL_GUARDED_BY(mu_);
+  std::vector<at::Tensor> kept_ ABSL_GUARDED_BY(mu_);
   bool met_ ABSL_GUARDED_BY(mu_) = false;     // who is near is known: nobody is asked before for what it would send
   bool formed_ ABSL_GUARDED_BY(mu_) = false;  // until then calls may last as long as the start
   // Calls of GPUs are made one after the other, as they are numbered: in the same order at all ranks.

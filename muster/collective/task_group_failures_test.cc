@@ -21,7 +21,7 @@ using testing_support::comes_to_wait;
 // What a group has between its ranks: memory, connections, or the servers alone.
 struct WayToFail {
   const char* name;
-  bool memory;
+  bool memory, reads;
   GroupSockets sockets;
 };
 
@@ -31,7 +31,11 @@ class WaitingRanks : public testing::TestWithParam<WayToFail>, public testing_su
   Status alone(const std::function<void(TaskGroup&)>& first) {
     std::latch over(1);
     const auto options = [](int rank) {
-      return of_rank(rank, 2, {.near_memory = GetParam().memory, .sockets = GetParam().sockets, .measure = false});
+      return of_rank(rank, 2,
+                     {.near_memory = GetParam().memory,
+                      .read_memory = GetParam().reads,
+                      .sockets = GetParam().sockets,
+                      .measure = false});
     };
     return together(2, options, [&](TaskGroup& group) {
       if (group.rank() == 1) return over.wait();
@@ -43,9 +47,10 @@ class WaitingRanks : public testing::TestWithParam<WayToFail>, public testing_su
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, WaitingRanks,
-                         testing::Values(WayToFail{"Memory", true, GroupSockets::kNone},
-                                         WayToFail{"Sockets", false, GroupSockets::kOfThisMachine},
-                                         WayToFail{"Servers", false, GroupSockets::kNone}),
+                         testing::Values(WayToFail{"Memory", true, true, GroupSockets::kNone},
+                                         WayToFail{"Trays", true, false, GroupSockets::kNone},
+                                         WayToFail{"Sockets", false, false, GroupSockets::kOfThisMachine},
+                                         WayToFail{"Servers", false, false, GroupSockets::kNone}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(WaitingRanks, AreWokenWhenTheirCallIsCancelled) {

@@ -85,7 +85,7 @@ TEST_P(GroupsOfMachines, ChooseTheSameWaysWhenTheyMeasure) {
   });
 
   for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
-  EXPECT_EQ(log.contains(" us for 1 MiB over memory, "), GetParam() == GroupSockets::kOfThisMachine)
+  EXPECT_EQ(log.contains(" us over TCP for 16 MiB)"), GetParam() == GroupSockets::kOfThisMachine)
       << "where there is nothing to choose from";
 }
 
@@ -109,37 +109,39 @@ TEST_P(GroupsOfMachines, AllHearWhoHasNotComeToALargeSum) {
 }
 
 TEST_P(GroupsOfMachines, AllHearOfAFailureInTheMiddleOfALargeSum) {
-  std::latch begun(4), over(4);
+  for (const std::vector<int>& machines : {std::vector{0, 0, 1, 1}, std::vector{0, 0, 0, 0}}) {
+    std::latch begun(4), over(4);
 
-  const std::vector<Status> failures = together({0, 0, 1, 1}, /*measure=*/false, [&](TaskGroup& group) {
-    Cancellation cancellation;
-    std::latch one_is_over(1);
-    begun.arrive_and_wait();
-    std::jthread cancels;
-    if (group.rank() == 1) {
-      cancels = std::jthread([&] {
-        one_is_over.wait();
-        cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
-      });
-    }
-    int sums = 0;
-    const Status failure = failure_of([&] {
-      for (;; ++sums) {
-        if (sums == 1) one_is_over.count_down();  // from here on it is always in the middle of one
-        group.run({}, {torch::ones({4'000'000})}, group.rank() == 1 ? &cancellation : nullptr);
+    const std::vector<Status> failures = together(machines, /*measure=*/false, [&](TaskGroup& group) {
+      Cancellation cancellation;
+      std::latch one_is_over(1);
+      begun.arrive_and_wait();
+      std::jthread cancels;
+      if (group.rank() == 1) {
+        cancels = std::jthread([&] {
+          one_is_over.wait();
+          cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
+        });
       }
+      int sums = 0;
+      const Status failure = failure_of([&] {
+        for (;; ++sums) {
+          if (sums == 1) one_is_over.count_down();  // from here on it is always in the middle of one
+          group.run({}, {torch::ones({4'000'000})}, group.rank() == 1 ? &cancellation : nullptr);
+        }
+      });
+      if (sums == 0) one_is_over.count_down();
+      over.arrive_and_wait();  // the group is there until all have heard of it
+      throw Error(failure);
     });
-    if (sums == 0) one_is_over.count_down();
-    over.arrive_and_wait();  // the group is there until all have heard of it
-    throw Error(failure);
-  });
 
-  for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("somebody pressed a key"));
+    for (const Status& failure : failures) EXPECT_THAT(failure.message(), HasSubstr("somebody pressed a key"));
+  }
 }
 
 class GroupsOfOneMachine : public testing::Test, public testing_support::Tasks {};
 
-TEST_F(GroupsOfOneMachine, MeasureMemoryAgainstTcpAndSayOnceWhatTheyUse) {
+TEST_F(GroupsOfOneMachine, MeasureTheirWaysAndSayOnceWhichTheyUse) {
   start_tasks(3);
   LogCapture log;
 
@@ -157,9 +159,10 @@ TEST_F(GroupsOfOneMachine, MeasureMemoryAgainstTcpAndSayOnceWhatTheyUse) {
   for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
   int said = 0;
   for (const LogLine& line : log.lines()) {
-    if (line.text.find("processes of one machine use ") == std::string::npos) continue;
+    if (line.text.find("processes of one machine sum ") == std::string::npos) continue;
     ++said;
-    EXPECT_THAT(line.text, AllOf(HasSubstr(" us for 1 MiB over memory, "), HasSubstr(" us over TCP)")));
+    EXPECT_THAT(line.text, AllOf(HasSubstr(" us reading each other's memory, "),
+                                 HasSubstr(" us in memory between them, "), HasSubstr(" us over TCP for 16 MiB)")));
   }
   EXPECT_EQ(said, 1);
 }

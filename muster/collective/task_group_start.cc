@@ -31,7 +31,17 @@ constexpr std::chrono::milliseconds kAskAgainAfter{500};
 constexpr std::chrono::milliseconds kAskPerRank{25};  // sooner in small groups: all ask all
 constexpr std::chrono::milliseconds kAskedWithin = 3 * kAskAgainAfter;
 constexpr int64_t kAborted = -1;                    // no edge of a call
+constexpr int64_t kMark = 0x6d7573746572;           // what others are to find in this rank's memory
 constexpr std::chrono::microseconds kLookOut{100};  // for what a process of this machine sends
+
+std::string how(NearWay way) {
+  switch (way) {
+    case NearWay::kTrays: return "in memory between them";
+    case NearWay::kWire: return "over TCP";
+    case NearWay::kReading: return "reading each other's memory";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -120,7 +130,7 @@ uint64_t TaskGroup::find_generation() const {
 void TaskGroup::form() {
   sizes_ = AllReduceSizes::usual(size());
   machines_ = {};
-  near_by_wire_ = false;
+  near_way_ = NearWay::kTrays;
   gpu_sums_by_host_up_to_ = -1;
   // Of no tensors: when it has ended, all are here, and want the same.
   run({.kind = CollectiveKind::kBarrier,
@@ -136,7 +146,11 @@ void TaskGroup::form() {
     met_ = true;
   }
   const bool measures = options_.measure && size() > 1;
-  const std::string near = measures ? choose_near_way() : "";
+  const std::vector<NearWay> ways = near_ways();
+  near_way_ = ways.front();
+  const std::string near = measures ? choose_near_way(ways) : "";
+  // It costs those that wait for letters a look at it.
+  if (measures) leave_wire_nobody_needs();
   const std::string measured = measures ? measure_sizes_of(*this, sizes_) : "";
   const std::string gpus = measures ? choose_way_of_gpus() : "";
   if (rank() != 0) return;
@@ -146,36 +160,56 @@ void TaskGroup::form() {
                    << measured << near << (gpus_ ? "; those of GPUs go from GPU to GPU" : "") << gpus;
 }
 
-std::string TaskGroup::choose_near_way() {
-  if (!machines_.shared() || options_.sockets == GroupSockets::kNone) return "";
-  constexpr int64_t kBytes = 1 << 20;
-  constexpr int kTimes = 4;
-  bool connected = true, any_far = false;
+std::vector<NearWay> TaskGroup::near_ways() {
+  if (!machines_.shared()) return {NearWay::kTrays};
+  bool connected = options_.sockets != GroupSockets::kNone, readable = options_.read_memory && !machines_.several();
+  const at::Tensor mark = at::full({1}, kMark, at::kLong);
+  const at::Tensor place = at::full({1}, reinterpret_cast<int64_t>(mark.const_data_ptr()), at::kLong);
+  const at::Tensor places = rows_of_all(*this, place, "where to read");
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == options_.rank) continue;
-    any_far = any_far || posts_[rank] == nullptr;
     connected = connected && (posts_[rank] == nullptr || (wire_ && wire_->has(rank)));
+    int64_t found = 0;
+    readable =
+        readable && posts_[rank] != nullptr &&
+        posts_[rank]->read_memory({{&found, static_cast<uint64_t>(places[rank].item<int64_t>()), sizeof found}}) &&
+        found == kMark;
   }
-  const at::Tensor all = run({.reduction = Reduction::kMin, .purpose = "who may try connections"},
-                             {at::full({1}, connected ? 1 : 0, at::kLong)})[0];
-  std::string found;
-  if (all.item<int64_t>() != 0) {
-    sizes_ = AllReduceSizes::always(AllReduceWay::kInParts);
-    const at::Tensor values = at::zeros({kBytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
-    const std::vector<double> seconds =
-        seconds_of_ways(*this, values, kTimes, 2, [&](size_t way) { near_by_wire_ = way == 1; });
-    near_by_wire_ = fastest_of(seconds) == 1;
-    sizes_ = AllReduceSizes::usual(size());
-    found = str_cat("; processes of one machine use ", near_by_wire_ ? "TCP" : "the memory between them", " (",
-                    std::llround(seconds[0] * 1e6), " us for ", kBytes >> 20, " MiB over memory, ",
-                    std::llround(seconds[1] * 1e6), " us over TCP)");
+  at::Tensor own = at::zeros({2}, at::kLong);
+  own[0] = connected ? 1 : 0;
+  own[1] = readable ? 1 : 0;
+  // When it has ended, nobody reads `mark` any more.
+  const at::Tensor all = run({.reduction = Reduction::kMin, .purpose = "who may try what"}, {own})[0];
+  std::vector<NearWay> ways;
+  if (all[1].item<int64_t>() != 0) ways.push_back(NearWay::kReading);
+  ways.push_back(NearWay::kTrays);
+  if (all[0].item<int64_t>() != 0) ways.push_back(NearWay::kWire);
+  return ways;
+}
+
+std::string TaskGroup::choose_near_way(const std::vector<NearWay>& ways) {
+  constexpr int64_t kBytes = 16 << 20;
+  constexpr int kTimes = 4;
+  if (ways.size() == 1) return "";
+  sizes_ = AllReduceSizes::always(AllReduceWay::kInParts);
+  const at::Tensor values = at::zeros({kBytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
+  const std::vector<double> seconds =
+      seconds_of_ways(*this, values, kTimes, ways.size(), [&](size_t way) { near_way_ = ways[way]; });
+  near_way_ = ways[fastest_of(seconds)];
+  sizes_ = AllReduceSizes::usual(size());
+  std::vector<std::string> tried;
+  for (size_t way = 0; way < ways.size(); ++way) {
+    tried.push_back(str_cat(std::llround(seconds[way] * 1e6), " us ", how(ways[way])));
   }
-  // A wire that nobody needs costs those that wait for letters a look at it.
-  if (wire_ && !near_by_wire_ && !any_far) {
-    leave();
-    hear_of_failures();
-  }
-  return found;
+  return str_cat("; processes of one machine sum ", how(near_way_), " (", absl::StrJoin(tried, ", "), " for ",
+                 kBytes >> 20, " MiB)");
+}
+
+void TaskGroup::leave_wire_nobody_needs() {
+  const bool any_far = std::count(posts_.begin(), posts_.end(), nullptr) > 1;  // this rank has none to itself
+  if (!wire_ || near_way_ == NearWay::kWire || any_far) return;
+  leave();
+  hear_of_failures();
 }
 
 std::string TaskGroup::choose_way_of_gpus() {

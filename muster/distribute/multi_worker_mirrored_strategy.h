@@ -13,8 +13,9 @@ namespace muster {
 // What carries sums from worker to worker.
 enum class CommunicationImplementation {
   // What is on GPUs goes through NCCL if every worker has a GPU of its own, else through the host as all the rest. How
-  // it goes there, whether processes of one machine use the memory between them or TCP, and up to which size the host
-  // is faster than NCCL, is what was measured when the workers met; the first one says so in its log.
+  // it goes there, whether processes of one machine read each other's memory, use one between them or TCP, and up to
+  // which size the host is faster than NCCL, is what was measured when the workers met; the first one says so in its
+  // log.
   kAuto,
   kRing,  // through the host, by sizes that suit most machines: nothing is measured
   kNccl,  // through NCCL, whatever its size; it is an error if workers cannot use it

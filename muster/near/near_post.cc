@@ -85,9 +85,10 @@ struct NearPost::Letter {
   std::array<int64_t, kMostDimensions> sizes{};
 };
 
-NearPost::NearPost(Descriptor socket, SharedMemory ours, SharedMemory theirs)
+NearPost::NearPost(Descriptor socket, NearProcess other, SharedMemory ours, SharedMemory theirs)
     : socket_(std::move(socket)),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      other_(std::move(other)),
       trays_(std::make_shared<NearTrays>(std::move(ours), std::move(theirs))),
       buffer_(sizeof(Letter) + std::max(kInlined, kMostWords)) {}
 
@@ -331,14 +332,15 @@ std::optional<PostCaller> call_at(const std::string& name, uint64_t token, int r
 std::vector<std::pair<int, std::unique_ptr<NearPost>>> answer_callers(const Descriptor& listener, uint64_t token) {
   std::vector<std::pair<int, std::unique_ptr<NearPost>>> posts;
   while (Descriptor socket = accept_from(listener)) {
-    const std::optional<NearProcess> process = NearProcess::behind(socket);
+    std::optional<NearProcess> process = NearProcess::behind(socket);
     if (!process) continue;
     Greeting hello;
     std::optional<SharedMemory> theirs = receive_greeting(socket, *process, hello);
     if (!theirs || hello.word != PostWord::kHello || hello.token != token) continue;
     std::optional<SharedMemory> ours = SharedMemory::make();
     if (!ours || !greet(socket, {.word = PostWord::kWelcome, .token = token}, *ours)) continue;
-    posts.emplace_back(hello.rank, std::make_unique<NearPost>(std::move(socket), *std::move(ours), *std::move(theirs)));
+    posts.emplace_back(hello.rank, std::make_unique<NearPost>(std::move(socket), *std::move(process), *std::move(ours),
+                                                              *std::move(theirs)));
   }
   return posts;
 }
@@ -347,7 +349,8 @@ std::unique_ptr<NearPost> finish(PostCaller caller, uint64_t token) {
   Greeting welcome;
   std::optional<SharedMemory> theirs = receive_greeting(caller.socket, caller.process, welcome);
   if (!theirs || welcome.word != PostWord::kWelcome || welcome.token != token) return nullptr;
-  return std::make_unique<NearPost>(std::move(caller.socket), std::move(caller.memory), *std::move(theirs));
+  return std::make_unique<NearPost>(std::move(caller.socket), std::move(caller.process), std::move(caller.memory),
+                                    *std::move(theirs));
 }
 
 }  // namespace muster

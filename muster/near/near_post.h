@@ -33,7 +33,7 @@ class NearPost {
   // Fetches a tensor that the other one has said it has, and hands it to `deliver`. Waits for nothing.
   using Fetch = std::function<void(int64_t edge)>;
 
-  NearPost(Descriptor socket, SharedMemory ours, SharedMemory theirs);
+  NearPost(Descriptor socket, NearProcess other, SharedMemory ours, SharedMemory theirs);
   ~NearPost();
 
   // Before the first message. `look_out`: how long a thread that waits looks before it sleeps.
@@ -48,6 +48,9 @@ class NearPost {
   // What the other one has sent under this number: to be read, not written. Nothing: it was not there until then, or
   // somebody has called `wake`. Throws Error{kUnavailable} if the other one is gone, or what it has failed with.
   std::optional<at::Tensor> take(int64_t edge, Clock::time_point until) ABSL_LOCKS_EXCLUDED(mu_);
+  // Copies the pieces out of the other one's memory, without asking it. False: this process may not, or there is no
+  // such memory, or the other one is gone.
+  bool read_memory(const std::vector<NearPiece>& pieces) const { return other_.read(pieces); }
   // What was fetched. A failure is one of all that is waited for.
   void deliver(int64_t edge, const Status& status, at::Tensor tensor) ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits looks whether it still wants to.
@@ -77,6 +80,7 @@ class NearPost {
              const std::function<void()>& look) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Descriptor socket_, bell_;
+  const NearProcess other_;                 // has said something since this one looked at it
   const std::shared_ptr<NearTrays> trays_;  // outlives the tensors in them
   Fetch fetch_;
   std::chrono::microseconds look_out_{};

@@ -236,7 +236,9 @@ TEST(NearPost, EndsWithOneThatSendsWhatIsNoLetter) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     SharedMemory ours = *SharedMemory::make(), theirs = *SharedMemory::make();
-    NearPost post(Descriptor(ends[0]), std::move(ours),
+    Descriptor here(ends[0]);
+    NearProcess process = *NearProcess::behind(here);
+    NearPost post(std::move(here), std::move(process), std::move(ours),
                   *SharedMemory::open(Descriptor(::dup(theirs.descriptor().number()))));
     post.open([](int64_t) {}, {});
     const Descriptor other(ends[1]);
@@ -287,6 +289,7 @@ TEST(NearPost, ReachesAnotherProcessAndSeesItsEnd) {
     const std::unique_ptr<NearPost> post = call_from(test, name);
     const std::optional<at::Tensor> question = post->take(1, later());
     post->send(2, question->clone(), later());
+    post->send(3, at::full({1}, reinterpret_cast<int64_t>(question->const_data_ptr()), at::kLong), later());
     test.hear();
   });
   const std::unique_ptr<NearPost> answered = answer(other, listener);
@@ -295,8 +298,15 @@ TEST(NearPost, ReachesAnotherProcessAndSeesItsEnd) {
 
   post.send(1, torch::arange(20'000), later());
   EXPECT_TRUE(post.take(2, later())->equal(torch::arange(20'000)));
+  const auto place = static_cast<uint64_t>(post.take(3, later())->item<int64_t>());
+  torch::Tensor copy = torch::zeros({20'000}, torch::kLong);
+  const std::vector<NearPiece> pieces{{copy.mutable_data_ptr(), place, copy.nbytes()}};
+  EXPECT_EQ(post.read_memory(pieces), read_memory(other.pid(), pieces));
+  EXPECT_EQ(copy.equal(torch::arange(20'000)), read_memory(other.pid(), pieces));
+  EXPECT_FALSE(post.read_memory({{copy.mutable_data_ptr(), 8, 8}})) << "nobody has memory there";
   other.end();
-  const Status failure = failure_in([&] { post.take(3, later()); });
+  EXPECT_FALSE(post.read_memory(pieces));
+  const Status failure = failure_in([&] { post.take(4, later()); });
   EXPECT_EQ(failure.code(), StatusCode::kUnavailable);
   EXPECT_THAT(failure.message(), HasSubstr("has ended"));
 }
