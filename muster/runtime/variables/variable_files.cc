@@ -384,7 +384,7 @@ void at_once(size_t count, const std::function<void(size_t)>& use) {
 }
 
 // Of the machine's cores that a task takes which saves beside a training. Several tasks may be on one machine.
-constexpr double kShareBeside = 0.03;
+constexpr double kShareBeside = 0.02;
 
 std::string staged_name(const StoredVariable& variable) {
   return str_cat(variable.name, "@", variable.first_row, " of ", variable.whole);
