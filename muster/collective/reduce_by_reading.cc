@@ -22,7 +22,8 @@ class ReductionByReading {
   ReductionByReading(const CollectiveCall& call, const std::vector<Pack>& packs, Mail& mail, MemoryOfOthers& memory)
       : call_(call), mail_(mail), memory_(memory), here_(mail.rank()), size_(mail.size()) {
     for (const Pack& pack : packs) {
-      given_.push_back(pack.flat.contiguous());
+      // The kernel lets no other process read what a GPU's driver has pinned.
+      given_.push_back(pack.flat.is_pinned() ? pack.flat.clone() : pack.flat.contiguous());
       made_.push_back(at::empty_like(given_.back()));
     }
   }

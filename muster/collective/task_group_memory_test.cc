@@ -69,6 +69,17 @@ TEST_F(GroupsInMemory, SumLargeTensorsWithoutAskingEachOtherForAnything) {
   EXPECT_EQ(asked(), asked_before) << "what they sum fits into the memory between them";
 }
 
+TEST_F(GroupsInMemory, SumLargeTensorsThatArePinned) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+
+  const std::vector<Status> failures = together([&](TaskGroup& group) {
+    const at::Tensor pinned = torch::full({2'000'000}, group.rank() + 1.0F).pin_memory();
+    EXPECT_TRUE(group.run({}, {pinned})[0].equal(torch::full({2'000'000}, 3.0F)));
+  });
+
+  for (const Status& failure : failures) EXPECT_TRUE(failure.ok()) << failure;
+}
+
 TEST_F(GroupsInMemory, CopyNothingThatTheirCallerHasLetGoOf) {
   std::latch started(1), over(kTasks);
 
