@@ -500,16 +500,16 @@ Logs Model::train_on_batch(const ModelInput& batch) {
                               " batches (accumulate), and nothing is kept from call to call; expected a dataset with "
                               "as many");
   }
-  // A step of no examples would still move what decays. Of several processes others may have some.
-  const bool alone = !state.strategy.servers() && state.strategy.across().alone();
-  if (alone && batch.is_tensors() && batch.batches(/*batch_size=*/1) == 0) {
+  std::variant<Dataset, ModelInput::Make> data = batch.as_one_batch();  // first: it says which tensors are none
+  // A step of no examples would still move what decays. Tensors are the same in all processes, so all of them see it.
+  if (batch.is_tensors() && batch.batches(/*batch_size=*/1) == 0) {
     throw out_of_range("train_on_batch: there are no examples");
   }
   if (!state.train) state.train = state.steps(/*trains=*/true);
   state.parts.set_training(true);
   state.keep_coordinator();
   Totals totals;
-  const auto loop = make_step_loop(state.strategy, batch.as_one_batch());
+  const auto loop = make_step_loop(state.strategy, std::move(data));
   const auto add = [&](const at::Tensor& sums, int64_t) {
     totals.add(sums);
     return true;

@@ -18,6 +18,7 @@
 namespace muster::model_strategies_test {
 namespace {
 
+using testing_support::caught;
 using testing_support::message_of;
 
 using ::testing::ContainsRegex;
@@ -79,6 +80,23 @@ TEST_P(FitUnderAnyStrategy, SaysThatASingleBatchIsNoStepOfSeveral) {
   model.train_on_batch(data_);
 
   EXPECT_EQ(model.optimizer().iterations(), 1);
+}
+
+TEST_P(FitUnderAnyStrategy, TakesNoStepOfNoExamples) {
+  Model model = compile(made<torch::nn::Linear>(2, 1), {.optimizer = Adam(), .loss = mean_squared_error});
+  model.train_on_batch(x_, y_);  // from now on the means of gradients would move the weights
+  const at::Tensor before = weight_of(model), x = torch::ones({0, 2}), y = torch::ones({0, 1});
+
+  const Status trained = caught([&] { model.train_on_batch(x, y); });
+  const Status tested = caught([&] { model.test_on_batch(x, y); });
+  const Status fitted = caught([&] { model.fit({x, y}, {.verbose = kQuiet}); });
+
+  for (const Status& status : {trained, tested, fitted}) {
+    EXPECT_EQ(status.code(), StatusCode::kOutOfRange) << status;
+    EXPECT_THAT(status.message(), HasSubstr("there are no examples"));
+  }
+  EXPECT_EQ(model.optimizer().iterations(), 1);
+  EXPECT_TRUE(weight_of(model).equal(before));
 }
 
 TEST_P(FitUnderAnyStrategy, PredictsWithTheVariablesOfTheStrategy) {
