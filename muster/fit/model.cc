@@ -290,6 +290,12 @@ struct Model::State {
     if (strategy.servers()) coordinator = std::make_shared<ClusterCoordinator>(ParameterServerStrategy(strategy));
   }
 
+  void expect_trainable(const char* what) const {
+    if (optimizer->bound()) return;
+    throw failed_precondition(what, ": the model has no parameter that is trained, so there is nothing to train; ",
+                              "expected one with requires_grad_(true), before it is compiled");
+  }
+
   // Who means to train with others and does not sees nothing else of it than models that differ.
   void warn_if_alone() {
     if (std::exchange(looked_for_others, true) || strategy.servers() || !strategy.across().alone()) return;
@@ -319,7 +325,10 @@ Model::Model(ModelParts parts, CompileOptions options) {
   }
   state_ = std::make_shared<State>(std::move(parts), std::move(options));
   const VariableScope scope = state_->strategy.scope();  // of its slots
-  const std::shared_ptr<Optimizer> optimizer = state_->options.optimizer.bound_to(state_->parts.variables);
+  const std::shared_ptr<Optimizer> optimizer = state_->options.optimizer.make();
+  std::vector<Variable> trained = state_->parts.variables.trainable();
+  // Without any it stays a rule: what is frozen can be evaluated, and predicts.
+  if (!optimizer->bound() && !trained.empty()) optimizer->bind(std::move(trained));
   const Clipping& clipping = state_->options.clipping;
   if (clipping.value || clipping.norm || clipping.global_norm) optimizer->set_clipping(clipping);
   state_->optimizer = optimizer;
@@ -329,6 +338,7 @@ Model::Model(ModelParts parts, CompileOptions options) {
 History Model::fit(const ModelInput& input, const FitOptions& options) {
   refuse_in_function("fit");
   State& state = *state_;
+  state.expect_trainable("fit");
   expect_option(options.epochs >= 0, "fit", "epochs", options.epochs, "0 or more");
   expect_option(options.initial_epoch >= 0, "fit", "initial_epoch", options.initial_epoch, "0 or more");
   expect_steps("fit", "steps_per_epoch", options.steps_per_epoch);
@@ -494,6 +504,7 @@ Features Model::predict_all(const ModelInput& inputs, const EvaluateOptions& opt
 Logs Model::train_on_batch(const ModelInput& batch) {
   refuse_in_function("train_on_batch");
   State& state = *state_;
+  state.expect_trainable("train_on_batch");
   const int64_t batches = state.options.accumulate;
   if (batches > 1 && batch.is_tensors()) {
     throw failed_precondition("train_on_batch: a step of this model takes ", batches,

@@ -10,8 +10,10 @@ namespace muster {
 namespace {
 
 CheckpointsOptions files_of(const Model& model, const std::string& directory) {
-  return {
-      .directory = directory, .keep = 1, .objects = {{"model", model.variables()}, {"optimizer", model.optimizer()}}};
+  CheckpointsOptions files{.directory = directory, .keep = 1, .objects = {{"model", model.variables()}}};
+  // Of a model without anything to train it keeps nothing.
+  if (model.optimizer().bound()) files.objects.emplace("optimizer", model.optimizer());
+  return files;
 }
 
 }  // namespace

@@ -55,6 +55,20 @@ TEST_F(ModelFiles, LetATrainingGoOnWhereItWasUnderAnotherStrategy) {
   EXPECT_TRUE(torch::allclose(predict(first), predict(second), 1e-4, 1e-5));
 }
 
+TEST_F(ModelFiles, KeepAModelThatHasNothingToTrain) {
+  const auto frozen = [] {
+    torch::nn::Linear net(3, 2);
+    for (at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
+    return compile(net, {.loss = mean_squared_error});
+  };
+  Model saved = frozen(), loaded = frozen();
+
+  saved.save(path());
+  loaded.load(path());
+
+  EXPECT_TRUE(torch::allclose(predict(loaded), predict(saved)));
+}
+
 TEST_F(ModelFiles, LoadAModuleInPartsIntoAnyNumberOfPartsAndIntoNone) {
   const InProcessCluster cluster({.workers = 1, .ps = 3, .worker = {.storage = {folder_.path()}}});
   const auto in_parts = [&](int parts) -> Strategy {

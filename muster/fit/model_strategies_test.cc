@@ -99,6 +99,21 @@ TEST_P(FitUnderAnyStrategy, TakesNoStepOfNoExamples) {
   EXPECT_TRUE(weight_of(model).equal(before));
 }
 
+TEST_P(FitUnderAnyStrategy, EvaluatesAndPredictsWithAModelThatHasNothingToTrain) {
+  torch::nn::Linear net(2, 1);
+  for (at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
+  const at::Tensor expected = net->forward(x_);
+  Model model = compile(net, {.optimizer = Adam(), .loss = mean_squared_error, .strategy = strategy_});
+
+  EXPECT_TRUE(model.predict(x_).allclose(expected, 1e-4, 1e-5));
+  EXPECT_NEAR(model.evaluate(data_).at("loss"), (expected - y_).square().mean().item<double>(), 1e-4);
+  EXPECT_NEAR(model.test_on_batch(x_, y_).at("loss"), model.evaluate(data_).at("loss"), 1e-4);
+  EXPECT_THAT(message_of([&] { model.fit(data_, {.verbose = kQuiet}); }),
+              HasSubstr("fit: the model has no parameter that is trained, so there is nothing to train; expected one "
+                        "with requires_grad_(true), before it is compiled"));
+  EXPECT_THAT(message_of([&] { model.train_on_batch(x_, y_); }), HasSubstr("train_on_batch: the model has no"));
+}
+
 TEST_P(FitUnderAnyStrategy, PredictsWithTheVariablesOfTheStrategy) {
   Model model = compile(made<torch::nn::Linear>(2, 1), {.loss = mean_squared_error});
   model.fit(data_, {.verbose = kQuiet});

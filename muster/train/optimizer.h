@@ -185,16 +185,13 @@ class OptimizerRule {
  public:
   template <std::derived_from<Optimizer> Rule>
   OptimizerRule(Rule rule)  // NOLINT: an optimizer is a rule
-      : bind_([rule = std::move(rule)](Trained variables) -> std::shared_ptr<Optimizer> {
-          auto bound = std::make_shared<Rule>(rule);
-          if (!bound->bound()) bound->bind(std::move(variables));
-          return bound;
-        }) {}
+      : make_([rule = std::move(rule)] { return std::make_shared<Rule>(rule); }) {}
 
-  std::shared_ptr<Optimizer> bound_to(Trained variables) const { return bind_(std::move(variables)); }
+  // Bound only if it was made with variables.
+  std::shared_ptr<Optimizer> make() const { return make_(); }
 
  private:
-  std::function<std::shared_ptr<Optimizer>(Trained)> bind_;
+  std::function<std::shared_ptr<Optimizer>()> make_;
 };
 
 }  // namespace muster
