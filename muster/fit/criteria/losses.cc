@@ -162,6 +162,7 @@ const Loss categorical_cross_entropy = make_categorical_cross_entropy({});
 const Loss sparse_categorical_cross_entropy = make_sparse_categorical_cross_entropy({});
 
 Loss huber(double delta) {
+  if (!(delta > 0)) throw invalid_argument("loss huber: delta is ", delta, ", expected a number above 0");
   return {"huber",
           [delta](const at::Tensor& output, const at::Tensor& target) {
             const OutputAndTarget both = alike("huber", output, target);

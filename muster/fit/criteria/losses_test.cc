@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "muster/base/status.h"
 #include "muster/base/test_errors.h"
 #include "muster/trace/function.h"
@@ -108,6 +110,9 @@ TEST(Losses, WithOptionsAreThoseOfKeras) {
 TEST(Losses, RefuseOptionsThatAreNone) {
   EXPECT_THAT(message_of([] { make_binary_cross_entropy({.label_smoothing = 1.5}); }),
               HasSubstr("label_smoothing is 1.5, expected 0 to 1"));
+  for (const double delta : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(message_of([&] { huber(delta); }), HasSubstr(", expected a number above 0")) << delta;
+  }
   EXPECT_THAT(message_of([] { make_categorical_cross_entropy({.ignore_class = 1}); }),
               HasSubstr("expected make_sparse_categorical_cross_entropy"));
   EXPECT_THAT(message_of([] {

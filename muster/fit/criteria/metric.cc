@@ -319,7 +319,9 @@ TopKAccuracy::TopKAccuracy(int64_t k, std::string name)
             const at::Tensor above = output.le(score).logical_not().sum(-1, /*keepdim=*/true);
             return mean_sums(name, above.lt(k).logical_and(is_class).squeeze(-1), target, weights);
           },
-          mean_result, Reads::kRanks) {}
+          mean_result, Reads::kRanks) {
+  if (k < 1) throw invalid_argument("TopKAccuracy: k is ", k, ", expected at least 1");
+}
 
 BinaryCrossEntropy::BinaryCrossEntropy(std::string name, double label_smoothing)
     : Metric(cross_entropy(name, make_binary_cross_entropy({.label_smoothing = label_smoothing}),

@@ -221,6 +221,14 @@ TEST(Metrics, OfF1AreThoseOfKerasForEachAverage) {
   EXPECT_EQ(result(F1({.classes = 3}), kScores, kClasses), result(F1({.classes = 3}), kScores, kOneHot));
 }
 
+TEST(Metrics, OfTheBestScoresTakeOneAtLeast) {
+  for (const int64_t k : {0, -1}) {
+    EXPECT_THAT(testing_support::message_of([&] { TopKAccuracy metric(k); }),
+                ::testing::HasSubstr(str_cat("TopKAccuracy: k is ", k, ", expected at least 1")));
+  }
+  EXPECT_NO_THROW(TopKAccuracy(1));
+}
+
 TEST(Metrics, OfF1HaveClassesToChooseFrom) {
   EXPECT_THAT(testing_support::message_of([] { F1({.classes = 1}); }),
               ::testing::HasSubstr("1 classes, of which the highest counts; expected at least 2"));
