@@ -10,6 +10,7 @@
 #include "muster/base/status.h"
 #include "muster/data/dataset_node.h"
 #include "muster/graph/device_spec.h"
+#include "muster/runtime/memory/readable.h"
 #include "muster/runtime/memory/tensors.h"
 #include "muster/runtime/worker/local_worker.h"
 
@@ -27,7 +28,9 @@ std::vector<at::Tensor> checked(const char* op, const std::vector<at::Tensor>& t
   if (tensors.empty()) throw invalid_argument(op, ": no tensors, expected at least one");
   std::vector<at::Tensor> detached;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) throw invalid_argument(op, ": tensor ", i, " is undefined");
+    if (const std::string why = why_unreadable(tensors[i]); !why.empty()) {
+      throw invalid_argument(op, ": tensor ", i, " ", why);
+    }
     dtype_of(tensors[i].scalar_type());  // throws for those that cannot be sent
     const bool ours = tensors[i].use_count() == 1 && tensors[i].storage().use_count() == 1;
     detached.push_back(ours ? tensors[i].detach() : copy_of(tensors[i]));

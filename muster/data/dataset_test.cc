@@ -263,6 +263,10 @@ TEST(Dataset, RejectsTensorsThatCannotBeSlicedTogether) {
   EXPECT_THAT(error_of([] { (void)Dataset::tensors({}); }), HasSubstr("tensors: no tensors"));
   EXPECT_THAT(error_of([] { (void)Dataset::from_tensors({at::Tensor()}); }),
               HasSubstr("from_tensors: tensor 0 is undefined"));
+  EXPECT_THAT(error_of([] { (void)Dataset::tensors({torch::ones({3}), torch::ones({3, 2}).to_sparse()}); }),
+              HasSubstr("tensors: tensor 1 is sparse"));
+  EXPECT_THAT(error_of([] { (void)Dataset::tensors({torch::ones({3}, torch::kMeta)}); }),
+              HasSubstr("tensors: tensor 0 is of the meta device"));
 }
 
 TEST(Dataset, HasNoElementSpecWhenItIsEmpty) {

@@ -21,6 +21,10 @@ Features named_outputs(Features outputs) {
                          " names, expected as many");
 }
 
+void forward_internal::refuse_no_module() {
+  throw invalid_argument("compile: the module is empty (nullptr), expected one such as torch::nn::Linear(3, 1)");
+}
+
 void forward_internal::refuse_inputs(const InputsTaken& taken, size_t given) {
   throw invalid_argument("forward() of the model takes ", taken.count,
                          taken.most > taken.count ? str_cat(" to ", taken.most) : "", " tensors, but an example has ",

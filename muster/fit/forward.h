@@ -153,6 +153,16 @@ consteval size_t output_count() {
   }
 }
 
+[[noreturn]] void refuse_no_module();  // throws Error{kInvalidArgument}
+
+// Of what holds one, such as torch::nn::Sequential{nullptr}.
+template <class Module>
+void expect_module(const Module& module) {
+  if constexpr (requires { module->named_parameters(), static_cast<bool>(module); }) {
+    if (!static_cast<bool>(module)) refuse_no_module();
+  }
+}
+
 template <class Module>
 auto& module_in(Module& module) {
   if constexpr (requires { module->named_parameters(); }) {

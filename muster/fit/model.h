@@ -124,11 +124,13 @@ class Model {
 // `auto model = muster::compile(net, {.optimizer = muster::Adam({.learning_rate = 0.001}),
 //                                     .loss = muster::sparse_categorical_cross_entropy,
 //                                     .metrics = {muster::Accuracy()}});`
-// The module's tensors become variables, if they are not yet. Its forward() returns a tensor or several, see
-// outputs_of. Throws Error{kInvalidArgument} for no loss, or for options that are not those of its outputs; where only
-// a call of forward() says what these are, the first step does.
+// The module's tensors become variables, if they are not yet; of one that has nothing to train, steps that train are
+// Error{kFailedPrecondition}. Its forward() returns a tensor or several, see outputs_of. Throws Error{kInvalidArgument}
+// for no module, for no loss, or for options that are not those of its outputs; where only a call of forward() says
+// what these are, the first step does.
 template <TorchModule Module>
 Model compile(Module module, CompileOptions options) {
+  forward_internal::expect_module(module);
   auto variables_of_module = [&] { return adopt(module, {.keep = true}); };
   auto in_scope = [&] {
     const VariableScope scope = options.strategy->scope();

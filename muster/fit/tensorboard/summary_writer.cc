@@ -9,6 +9,7 @@
 #include "muster/fit/tensorboard/histogram.h"
 #include "muster/fit/tensorboard/png.h"
 #include "muster/fit/tensorboard/program_graph.h"
+#include "muster/runtime/memory/readable.h"
 #include "muster/runtime/memory/tensors.h"
 
 namespace muster {
@@ -78,6 +79,12 @@ TableColumn column_of(const HparamColumn& wanted) {
   return column;
 }
 
+void expect_elements(const char* what, const std::string& tag, const at::Tensor& tensor) {
+  if (const std::string why = why_unreadable(tensor); !why.empty()) {
+    throw invalid_argument(what, " \"", tag, "\": the tensor ", why);
+  }
+}
+
 // uint8 [pictures, height, width, channels].
 at::Tensor pictures_of(const std::string& tag, const at::Tensor& given) {
   const at::Tensor pixels = given.dim() == 3 ? given.unsqueeze(0) : given;
@@ -114,6 +121,7 @@ void SummaryWriter::scalars(const std::map<std::string, double>& values, int64_t
 }
 
 void SummaryWriter::histogram(const std::string& tag, const at::Tensor& values, int64_t step) {
+  expect_elements("histogram", tag, values);
   const std::vector<HistogramBucket> buckets = histogram_of(values);
   proto::EventTensor tensor;
   tensor.set_type(proto::EventTensor::FLOAT64);
@@ -128,6 +136,7 @@ void SummaryWriter::histogram(const std::string& tag, const at::Tensor& values, 
 }
 
 void SummaryWriter::image(const std::string& tag, const at::Tensor& pixels, int64_t step, int64_t most) {
+  expect_elements("image", tag, pixels);
   const at::Tensor pictures = pictures_of(tag, pixels);
   std::vector<std::string> strings{str_cat(pictures.size(2)), str_cat(pictures.size(1))};  // width and height
   for (int64_t i = 0; i < std::min(pictures.size(0), most); ++i) strings.push_back(encode_png(pictures.select(0, i)));

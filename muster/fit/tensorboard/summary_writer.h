@@ -33,7 +33,7 @@ class SummaryWriter {
   void scalars(const std::map<std::string, double>& values, int64_t step);
 
   // How the elements are spread, in 30 buckets; what is not finite is left out. Throws Error{kInvalidArgument} for
-  // complex numbers.
+  // complex numbers, and for what has no elements to be read: undefined tensors, sparse ones.
   void histogram(const std::string& tag, const at::Tensor& values, int64_t step);
 
   // One picture [height, width, channels], or several [pictures, height, width, channels] of which the first `most` are

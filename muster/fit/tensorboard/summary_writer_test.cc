@@ -130,6 +130,17 @@ TEST_F(SummaryWriterTest, RefusesWhatIsNoPicture) {
   }
 }
 
+TEST_F(SummaryWriterTest, RefusesTensorsWhoseElementsNobodyCanRead) {
+  const at::Tensor undefined, sparse = torch::ones({4, 4, 3}).to_sparse();
+
+  EXPECT_THAT(complaint_of([&] { writer_.histogram("wrong", undefined, 0); }),
+              HasSubstr("histogram \"wrong\": the tensor is undefined"));
+  EXPECT_THAT(complaint_of([&] { writer_.histogram("wrong", sparse, 0); }), HasSubstr("the tensor is sparse"));
+  EXPECT_THAT(complaint_of([&] { writer_.image("wrong", undefined, 0); }),
+              HasSubstr("image \"wrong\": the tensor is undefined"));
+  EXPECT_THAT(complaint_of([&] { writer_.image("wrong", sparse, 0); }), HasSubstr("the tensor is sparse"));
+}
+
 TEST_F(SummaryWriterTest, WritesTextAsOneString) {
   writer_.text("notes", "# Größe", 3);
 
