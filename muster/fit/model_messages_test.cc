@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <limits>
 
 #include "muster/base/test_errors.h"
@@ -110,9 +111,15 @@ TEST(ModelMessages, RefuseTargetsThatAreNoWholeNumbersForClasses) {
     Model model =
         compile(torch::nn::Linear(3, 3), {.loss = make_sparse_categorical_cross_entropy({.from_logits = from_logits})});
 
-    EXPECT_THAT(message_of([&] { model.fit({x, torch::full({4}, 0.83)}, {.verbose = 0}); }),
-                AllOf(HasSubstr("has a number that is no whole one, expected at least 0 and below 3"),
-                      HasSubstr("is the number of a class, a whole one from 0 on")));
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const auto& [number, shown] :
+         {std::pair(0.83, " has 0.83, "), std::pair(1e30, " has 1e+30, "), std::pair(-1e30, " has -1e+30, "),
+          std::pair(infinity, " has inf, "), std::pair(std::nan(""), " has nan, ")}) {
+      const at::Tensor y = torch::cat({torch::ones({3}), torch::full({1}, number)});
+      EXPECT_THAT(message_of([&] { model.fit({x, y}, {.verbose = 0}); }),
+                  AllOf(HasSubstr(str_cat(shown, "expected at least 0 and below 3")), Not(HasSubstr("out of bounds")),
+                        HasSubstr("is the number of a class, a whole one from 0 on")));
+    }
     EXPECT_NO_THROW(model.fit({x, torch::full({4}, 2.0)}, {.verbose = 0}));
   }
 }
@@ -271,6 +278,32 @@ TEST(ModelMessages, NameTheOptionThatIsNoNumberOfStepsOrEpochs) {
   EXPECT_EQ(error_of([&] { model.evaluate(data, {.steps = 0}); }), "evaluate: steps is 0, expected 1 or more");
   EXPECT_EQ(error_of([&] { model.evaluate(data, {.steps = -2}); }), "evaluate: steps is -2, expected 1 or more");
   EXPECT_EQ(error_of([&] { model.predict(x, {.steps = -2}); }), "predict: steps is -2, expected 1 or more");
+}
+
+TEST(ModelMessages, NameATensorWhoseElementsNobodyCanRead) {
+  Model model = compile(torch::nn::Linear(2, 1), {.loss = mean_squared_error});
+  const at::Tensor x = torch::ones({4, 2}), y = torch::ones({4, 1}), undefined;
+  const auto fitted = [&](const at::Tensor& a, const at::Tensor& b) {
+    return error_of([&] { model.fit({a, b}, {.verbose = 0}); });
+  };
+
+  EXPECT_THAT(fitted(x.to_sparse(), y), HasSubstr("tensor 0 is sparse, or of another layout, expected a dense one"));
+  EXPECT_THAT(fitted(x, y.to_sparse()), HasSubstr("tensor 1 is sparse"));
+  EXPECT_THAT(fitted(x, torch::ones({4, 1}, torch::kMeta)), HasSubstr("tensor 1 is of the meta device"));
+  EXPECT_THAT(fitted(undefined, y), HasSubstr("tensor 0 is undefined"));
+  EXPECT_THAT(error_of([&] { model.evaluate({x.to_sparse(), y}); }), HasSubstr("tensor 0 is sparse"));
+  EXPECT_THAT(error_of([&] { model.predict(x.to_sparse()); }), HasSubstr("tensor 0 is sparse"));
+  EXPECT_THAT(error_of([&] { model.train_on_batch(undefined, undefined); }), HasSubstr("tensor 0 is undefined"));
+  EXPECT_THAT(error_of([&] { model.test_on_batch(undefined, undefined); }), HasSubstr("tensor 0 is undefined"));
+}
+
+TEST(ModelMessages, RefuseAModuleThatIsNone) {
+  const auto expected = HasSubstr("compile: the module is empty (nullptr), expected one such as");
+
+  EXPECT_THAT(error_of([] { compile(torch::nn::Sequential{nullptr}, {.loss = mean_squared_error}); }), expected);
+  EXPECT_THAT(error_of([] { compile(torch::nn::Linear{nullptr}, {.loss = mean_squared_error}); }), expected);
+  EXPECT_THAT(
+      error_of([] { compile(std::shared_ptr<torch::nn::LinearImpl>(), {.loss = mean_squared_error}); }), expected);
 }
 
 TEST(ModelMessages, SayHowAParameterIsFrozen) {

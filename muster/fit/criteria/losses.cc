@@ -49,9 +49,12 @@ OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tens
 }
 
 // Targets that are to be numbers of classes: 0.83 is none, and would be cut to class 0. Files have 3.0 for class 3.
+// Errors show what is no whole number, or too large for one, as it is.
 at::Tensor whole_ones(const at::Tensor& classes, const at::Tensor& target) {
   if (!at::isFloatingType(target.scalar_type())) return classes;
-  return classes.masked_fill(target.frac().eq(0).logical_not().reshape(classes.sizes()), kNoWholeNumber);
+  const at::Tensor given = target.reshape(classes.sizes()), number = given.to(at::kFloat);
+  const at::Tensor is_whole = given.frac().eq(0).logical_and(number.abs().lt(0x1p53));
+  return at::where(is_whole, classes, number.view(at::kInt).to(at::kLong) + kNoIndex);
 }
 
 using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
@@ -231,10 +234,8 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
   const bool ignores = options.ignore_class.has_value();
   const auto classes_in = [ignores](const at::Tensor& output, const at::Tensor& target) {
     const at::Tensor classes = whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
-    // A label may be that number, or a floating one too large for any integer, which becomes it: as little a class as
-    // the next one, which is refused.
-    const bool may_be_none = target.scalar_type() == at::kLong || at::isFloatingType(target.scalar_type());
-    return may_be_none && !ignores ? classes.clamp_min(kNone + 1) : classes;
+    // A label may be that number: as little a class as the next one, which is refused.
+    return target.scalar_type() == at::kLong && !ignores ? classes.clamp_min(kNone + 1) : classes;
   };
   // Libtorch divides the losses of each example, however few, among all threads, which takes longer than these do; and
   // the gradients again. It does not do so with their mean. Half of the digits would be too few for that.

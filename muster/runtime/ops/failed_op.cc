@@ -98,6 +98,8 @@ Status explained(const Status& status, const Program& program, const Instruction
   std::string words = status.message();
   while (words.ends_with('.') || words.ends_with('\n')) words.pop_back();
   const std::string unfit = unfit_operand(op, stack);
+  // libtorch's words of it have the same number, or what stands for one that is no index.
+  if (!unfit.empty() && words.find("is out of bounds") != std::string::npos) words = unfit;
   if (!unfit.empty() && words.find(unfit) == std::string::npos) str_append(words, "; ", unfit);
   std::vector<std::string> names = variables_about(program, instruction);
   const size_t more = names.size() - std::min(names.size(), kMostNames);

@@ -4,8 +4,10 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace muster {
 
@@ -30,8 +32,16 @@ void for_each_integer(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// Stands among numbers of rows or classes for one that is no whole number: below 0, and no such number.
-inline constexpr int64_t kNoWholeNumber = -0x7fff'ffff;
+// Among numbers of rows or classes this, with the bits of a float added, stands for a number that is none, such as 0.83
+// or NaN: errors have it as it was given. All of them are below 0.
+inline constexpr int64_t kNoIndex = -(int64_t{1} << 62);
+
+// The number that stands there; nothing for an index.
+inline std::optional<float> number_in_place_of(int64_t index) {
+  using Bits = std::numeric_limits<int32_t>;
+  if (index < kNoIndex + Bits::min() || index > kNoIndex + Bits::max()) return std::nullopt;
+  return std::bit_cast<float>(static_cast<int32_t>(index - kNoIndex));
+}
 
 // From the least to the most of some integers; of none, the least is above the most.
 struct IntegerRange {

@@ -192,8 +192,8 @@ class OpGuard::Check {
   void check_index(const IntegerRange& range, int64_t end) const {
     if (range.least > range.most || (range.least >= 0 && range.most < end)) return;
     const int64_t found = range.least < 0 ? range.least : range.most;
-    throw invalid_argument(rule_.operand, " has ",
-                           found == kNoWholeNumber ? "a number that is no whole one" : std::to_string(found),
+    const std::optional<float> number = number_in_place_of(found);
+    throw invalid_argument(rule_.operand, " has ", number ? str_cat(*number) : std::to_string(found),
                            ", expected at least 0 and below ", end, reason(end));
   }
 
