@@ -25,7 +25,10 @@ TEST(ClusterJson, DescribesAValueInAFewWords) {
 }
 
 TEST(ClusterJson, NamesWhatIsNotJson) {
-  EXPECT_THAT(caught([] { parse_json("{,}", "nodes.json"); }).message(), StartsWith("nodes.json: not JSON: "));
+  EXPECT_EQ(caught([] { parse_json("{,}", "nodes.json"); }).message(),
+            "nodes.json: not JSON: byte 2 is not expected there");
+  EXPECT_EQ(caught([] { parse_json("[1e999]", "nodes.json"); }).message(),
+            "nodes.json: not JSON: a number is too large");
 }
 
 TEST(ClusterJson, ReadsAnIndexAsNumberOrText) {

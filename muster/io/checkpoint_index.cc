@@ -11,6 +11,7 @@
 #include "muster/base/status.h"
 #include "muster/io/checkpoint_differences.h"
 #include "muster/io/crc32c.h"
+#include "muster/io/json_words.h"
 #include "muster/io/safetensors.h"
 
 namespace muster {
@@ -172,7 +173,7 @@ CheckpointIndex checkpoint_index_from_json(std::string_view text, std::string_vi
       index.files.emplace(file, integer(bytes, name));
     }
   } catch (const json::exception& error) {
-    throw data_loss(name, ": ", error.what());
+    throw data_loss(name, ": ", json_words(error));
   }
   if (auto complaint = complaint_about(index)) throw data_loss(name, ": ", *complaint);
   for (const ShardEntry& entry : index.entries) {

@@ -13,6 +13,7 @@
 #include "muster/base/status.h"
 #include "muster/io/crc32c.h"
 #include "muster/io/disk.h"
+#include "muster/io/json_words.h"
 
 namespace muster {
 namespace {
@@ -149,7 +150,7 @@ json parse_header(std::string_view text, const std::string& path) {
   try {
     header = json::parse(text, shallow);
   } catch (const json::exception& error) {
-    throw data_loss("file \"", path, "\": the header is not JSON: ", error.what());
+    throw data_loss("file \"", path, "\": the header is ", json_words(error));
   }
   return header;
 }

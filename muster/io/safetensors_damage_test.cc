@@ -14,6 +14,7 @@ namespace {
 using ::muster::testing_support::caught;
 using ::muster::testing_support::ScopedDirectory;
 using ::muster::testing_support::write_file;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string file_of(const std::string& header, const std::string& data) {
@@ -96,6 +97,9 @@ TEST_F(SafetensorsDamage, OfTheHeaderIsNamed) {
   EXPECT_THAT(complaint("[]", 0), HasSubstr("does not begin with {"));
   EXPECT_THAT(complaint("{\"a\"", 0), HasSubstr("not JSON"));
   EXPECT_THAT(complaint("{\"\xff\":1}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(complaint("{\"a\":\"" + std::string(100'000, 'a') + "\\x\"}", 0),
+              EndsWith("the header is not JSON: byte 100008 is not expected there"))
+      << "and nothing of the text";
   EXPECT_THAT(complaint(R"({"a":1})", 0), HasSubstr("tensor \"a\": expected an object"));
   EXPECT_THAT(complaint(R"({"__metadata__":{"k":1}})", 0), HasSubstr("metadata \"k\""));
   EXPECT_THAT(complaint("{\"a\":" + std::string(1'000'000, '['), 0), HasSubstr("too many levels"));

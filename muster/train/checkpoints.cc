@@ -378,11 +378,16 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
   }
   std::string damage;
   int damaged = 0;
+  std::vector<std::string> passed_over;
+  const auto warn_of_damage = [&] {
+    for (const std::string& each : passed_over) MUSTER_LOG(warning) << each;
+  };
   while (!left.empty()) {
     const Checkpoint candidate = left.front();
     left.erase(left.begin());
     try {
       restore_from(candidate, options);
+      warn_of_damage();
       return candidate.step;
     } catch (const Error& error) {
       if (!std::filesystem::exists(candidate.path)) {
@@ -390,15 +395,19 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
         left = candidates(options);
         continue;
       }
-      // Only what is proven to be damaged is passed over.
-      if (error.code() != StatusCode::kDataLoss) throw;
-      MUSTER_LOG(warning) << candidate.path << " is damaged and passed over: " << error.status().message();
+      // Only what is proven to be damaged is passed over. If there is no other, the error says it.
+      if (error.code() != StatusCode::kDataLoss) {
+        warn_of_damage();
+        throw;
+      }
+      passed_over.push_back(str_cat(candidate.path, " is damaged and passed over: ", error.status().message()));
       str_append(damage, "; step ", candidate.step, ": ", error.status().message());
       ++damaged;
     }
   }
   if (options.step) throw data_loss("the checkpoint of step ", *options.step, " is damaged", damage);
   if (options.begin_anew) {
+    warn_of_damage();
     if (strategy_.is_chief()) {
       MUSTER_LOG(warning) << "all checkpoints in " << directory_.path() << " are damaged: nothing is restored";
     }

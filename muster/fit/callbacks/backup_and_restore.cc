@@ -40,9 +40,22 @@ Error no_backup(const std::string& directory) {
                              " is no backup of fit(); expected a directory of its own");
 }
 
+// The newest that is whole. Nothing is said of others: restore() does.
+std::optional<CheckpointIndex> newest_index(const CheckpointDirectory& directory) {
+  std::vector<Checkpoint> left = directory.present();
+  for (; !left.empty(); left.pop_back()) {
+    try {
+      return directory.index(left.back().step);
+    } catch (const Error& error) {  // somebody else may have removed it
+      if (error.code() != StatusCode::kDataLoss && error.code() != StatusCode::kNotFound) throw;
+    }
+  }
+  return std::nullopt;
+}
+
 // Before a variable has its values.
 void refuse_others(const std::string& directory) {
-  const std::optional<CheckpointIndex> latest = CheckpointDirectory(directory).latest_index();
+  const std::optional<CheckpointIndex> latest = newest_index(CheckpointDirectory(directory));
   if (!latest) return;
   const auto counted = latest->metadata.find(kEpochs);
   if (counted == latest->metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
 #include "muster/fit/test_callbacks.h"
+#include "muster/io/checkpoint_directory.h"
 #include "muster/io/checkpoint_reader.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/embedding.h"
@@ -21,9 +23,11 @@
 namespace muster::backup_and_restore_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 using testing_support::dies_in;
@@ -53,6 +57,23 @@ TEST_F(FitWithBackup, GoesOnWhereAJobWasLost) {
   EXPECT_NEAR(weight_of(trained), whole, 1e-6);
   EXPECT_FALSE(std::filesystem::exists(backup));
   EXPECT_TRUE(log.contains("fit goes on with epoch 3 of 4"));
+}
+
+TEST_F(FitWithBackup, SaysOnceAndInItsOwnWordsThatABackupIsDamaged) {
+  const std::string backup = in("backup");
+  EXPECT_THROW(model().fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup}), dies_in(2)}, .verbose = 0}),
+               Error);
+  for (const Checkpoint& each : CheckpointDirectory(backup).present()) {
+    std::ofstream(each.path + "/index.json") << "null";
+  }
+  LogCapture log;
+
+  const std::string message = testing_support::message_of(
+      [&] { model().fit(data_, {.epochs = 4, .callbacks = {BackupAndRestore({backup})}, .verbose = 0}); });
+
+  EXPECT_THAT(message, AllOf(HasSubstr("an entry is missing, or of another kind than expected"),
+                             Not(HasSubstr("json.exception"))));
+  EXPECT_FALSE(log.contains("is damaged")) << "the error says it";
 }
 
 TEST_F(FitWithBackup, GoesOnInTheDataWhereTheEpochBeforeHadEnded) {

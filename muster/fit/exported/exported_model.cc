@@ -12,6 +12,7 @@
 #include "muster/graph/aliases.h"
 #include "muster/graph/checker.h"
 #include "muster/graph/serialize.h"
+#include "muster/io/json_words.h"
 
 namespace muster {
 namespace {
@@ -231,7 +232,7 @@ ExportedModel exported_model_from_text(std::string_view text, const std::string&
     model = model_from(parsed);
     check(model);
   } catch (const json::exception& error) {
-    throw data_loss(where, ": its exported model is damaged: ", error.what());
+    throw data_loss(where, ": its exported model is damaged: ", json_words(error));
   } catch (const Error& error) {
     const StatusCode code = error.code() == StatusCode::kInvalidArgument ? StatusCode::kDataLoss : error.code();
     throw Error(Status(code, str_cat(where, ": its exported model: ", error.status().message())));
