@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/fit/callbacks/best_so_far.h"
 #include "muster/fit/model.h"
@@ -21,6 +22,13 @@ constexpr const char* kEpochColumn = "epoch";
 
 Error cannot_write(const std::string& path, const std::string& why) {
   return unavailable("CsvLogger: \"", path, "\" cannot be written: ", why);
+}
+
+// Of a plain file.
+std::optional<uintmax_t> size_of(const std::string& path) {
+  std::error_code none;
+  const uintmax_t size = std::filesystem::file_size(path, none);
+  return none ? std::nullopt : std::optional(size);
 }
 
 std::string quoted(const std::string& name) {
@@ -64,6 +72,7 @@ CsvLogger::CsvLogger(std::string path) : path_(std::move(path)) {
 
 void CsvLogger::on_train_begin(Training& training) {
   begun_ = false;
+  left_.reset();
   if (!training.model.strategy().is_chief()) return;
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
   std::error_code refused;  // said by the file, which cannot be made then
@@ -73,6 +82,7 @@ void CsvLogger::on_train_begin(Training& training) {
 
 void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   if (!training.model.strategy().is_chief()) return;
+  look_for_others();
   if (!begun_) begin(training.epoch, logs);
   begun_ = true;
   widen(logs);
@@ -82,6 +92,15 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
     str_append(line, ",", found == logs.end() ? "" : in_all_digits(found->second));
   }
   write(line + "\n", /*anew=*/false);
+  left_ = size_of(path_);
+}
+
+// Their lines stand among its own.
+void CsvLogger::look_for_others() {
+  if (saw_others_ || !left_ || size_of(path_) == left_) return;
+  saw_others_ = true;
+  MUSTER_LOG(warning) << "CsvLogger: somebody else has written to \"" << path_
+                      << "\" since the last epoch; expected a file for each job";
 }
 
 void CsvLogger::begin(int epoch, const Logs& logs) {

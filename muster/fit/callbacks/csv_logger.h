@@ -1,6 +1,8 @@
 // The numbers of epochs as a table.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,8 @@ namespace muster {
 // comes later gets a column at the end, for which the file is written anew; it is left out of what is no plain file.
 // Goes on in the file if the training begins after the first epoch; lines of epochs that it takes again, since they
 // were lost before their backup, go. Makes the directory. Throws Error{kUnavailable} for a file that cannot be written,
-// and Error{kFailedPrecondition} for one to go on in that is no such table. It only watches.
+// and Error{kFailedPrecondition} for one to go on in that is no such table. A warning says that the file has changed
+// between two epochs: another job writes to it, too. It only watches.
 class CsvLogger : public Callback {
  public:
   // Throws Error{kInvalidArgument} for no path.
@@ -22,6 +25,7 @@ class CsvLogger : public Callback {
   void on_epoch_end(Training& training, const Logs& logs) override;
 
  private:
+  void look_for_others();
   void begin(int epoch, const Logs& logs);
   void go_on(int epoch);
   void widen(const Logs& logs);
@@ -29,7 +33,9 @@ class CsvLogger : public Callback {
   void replace_by(const std::string& text);
 
   std::string path_;
+  bool saw_others_ = false;
   bool begun_ = false;                  // by this training
+  std::optional<uintmax_t> left_{};     // bytes of the file behind its last line; nothing before, or of a pipe
   std::vector<std::string> columns_{};  // after that of the epoch
 };
 

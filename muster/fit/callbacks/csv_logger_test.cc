@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/fit/callbacks/callbacks.h"
 #include "muster/fit/model.h"
@@ -55,6 +57,28 @@ TEST_F(FitWithCsvLogger, HasAllDigits) {
   train(0, {{{"loss", 12345.678901}}});
 
   EXPECT_EQ(written(), "epoch,loss\n0,12345.678901\n");
+}
+
+TEST_F(FitWithCsvLogger, WarnsOnceOfAnotherJobThatWritesToItsFile) {
+  const auto warnings = [](const LogCapture& log) {
+    return std::ranges::count_if(log.lines(), [](const LogLine& line) {
+      return line.text.find("somebody else has written to") != std::string::npos;
+    });
+  };
+  LogCapture log;
+  train(0, {{{"loss", 3.0}}, {{"loss", 2.0}, {"accuracy", 1.0}}, {{"loss", 1.0}}});
+  train(2, {{{"loss", 2.0}}, {{"loss", 1.0}}});
+  EXPECT_EQ(warnings(log), 0) << "nobody else has";
+  Training training{.model = model_, .epochs = 4};
+  CsvLogger logger(path_), other(path_);
+  for (CsvLogger* each : {&logger, &other}) each->on_train_begin(training);
+
+  for (; training.epoch < 4; ++training.epoch) {
+    logger.on_epoch_end(training, {{"loss", 3.0}});
+    if (training.epoch > 0) other.on_epoch_end(training, {{"loss", 4.0}});
+  }
+
+  EXPECT_EQ(warnings(log), 2) << "of each of them";
 }
 
 TEST_F(FitWithCsvLogger, MakesItsDirectoryAndGoesOnWhereATrainingDoes) {
