@@ -201,16 +201,29 @@ class Command(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(said, done.stderr)
 
-    def served_model(self):
-        """The address where a model answers that takes two numbers of words."""
-        model = self.folder / "words.safetensors"
-        model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus/words").read_bytes()[1:])
+    def served_model(self, corpus="words"):
+        """The address where a model answers: it takes two numbers of words, or with "file" rows of three numbers."""
+        model = self.folder / "served.safetensors"
+        model.write_bytes((pathlib.Path(__file__).parent.parent / "muster/fit/fuzz_corpus" / corpus).read_bytes()[1:])
         server = subprocess.Popen([MUSTER, "run-model", model, "--serve", "0"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(server.wait)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.kill)
         self.server = server
         return server.stdout.readline().split()[-1]
+
+    def test_run_model_refuses_what_is_not_json_and_numbers_beyond_the_type_of_the_input(self):
+        url = self.served_model("file")
+
+        with urllib.request.urlopen(urllib.request.Request(url, b'{"inputs": {"input": [[3e38, 0, 0]]}}')) as answer:
+            self.assertIn("outputs", json.load(answer))
+        for body, words in ((b'{"inputs": {"input": [[0, 1e39, 0]]}}', 'input "input": 1e+39 is no float32, which the model takes'),
+                            (b'{"inputs": {"input": [[0, 1e999, 0]]}}', "not JSON: a number is too large"),
+                            (b'{"inputs": {,}}', "not JSON: byte 13 is not expected there")):
+            with self.subTest(body), self.assertRaises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(urllib.request.Request(url, body))
+            self.assertEqual(error.exception.code, 400)
+            self.assertIn(words, json.load(error.exception)["error"])
 
     def test_run_model_says_what_paths_there_are(self):
         url = self.served_model()

@@ -23,6 +23,7 @@
 #include "muster/data/files/numpy_file.h"
 #include "muster/data/files/numpy_writer.h"
 #include "muster/fit/exported/loaded_model.h"
+#include "muster/io/json_words.h"
 #include "muster/runtime/memory/tensors.h"
 #include "tools/subcommands.h"
 
@@ -71,15 +72,19 @@ void flatten_lists(const json& value, size_t depth, std::vector<int64_t>& sizes,
   }
 }
 
-// With the element type of the input. Throws for a number that is none of that type, such as 3.5 for integers.
+// With the element type of the input. Throws for a number that is none of that type, such as 3.5 for integers, or 1e39
+// for float32, where it would be infinite.
 at::Tensor converted(const at::Tensor& given, const ModelTensor& input) {
   if (given.is_complex() && !at::isComplexType(scalar_type_of(input.spec.dtype))) {
     throw invalid_argument("input \"", input.name, "\": complex numbers are no ", name_of(input.spec.dtype),
                            ", which the model takes");
   }
   at::Tensor tensor = given.to(scalar_type_of(input.spec.dtype));
-  if (!at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) || given.is_complex()) return tensor;
-  const at::Tensor changed = tensor.to(given.scalar_type()).ne(given).flatten();
+  if (given.is_complex()) return tensor;
+  const bool integral = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+  const at::Tensor changed = (integral ? tensor.to(given.scalar_type()).ne(given)
+                                       : tensor.isinf().logical_and(given.isinf().logical_not()))
+                                 .flatten();
   if (!changed.any().item<bool>()) return tensor;
   throw invalid_argument("input \"", input.name, "\": ", given.flatten()[changed.to(at::kLong).argmax()].item<double>(),
                          " is no ", name_of(input.spec.dtype), ", which the model takes");
@@ -227,7 +232,7 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
           said = turns.take(body.size(), [&] { return answer_to(model, shallow_json(body)); });
         } catch (const json::exception& error) {
           response.status = 400;
-          said = {{"error", std::string("not JSON: ") + error.what()}};
+          said = {{"error", json_words(error)}};
         } catch (const Error& error) {
           const bool of_the_request =
               error.code() == StatusCode::kInvalidArgument || error.code() == StatusCode::kOutOfRange;
