@@ -11,6 +11,7 @@
 #include "muster/runtime/executor/step_ops.h"
 #include "muster/train/expect_option.h"
 #include "muster/train/rule_options.h"
+#include "muster/train/sum_of_squares.h"
 
 namespace muster {
 
@@ -125,7 +126,7 @@ void Lamb::update(Update step) const {
   const at::Tensor divisor = variance.div(one_minus_power(options_.beta2, count)).sqrt_().add_(options_.epsilon);
   at::Tensor direction = mean.div(one_minus_power(options_.beta1, count)).div_(divisor);
   if (step.weight_decay != 0) direction = direction.add(step.value, step.weight_decay);
-  const at::Tensor weight = step.value.square().sum().sqrt(), length = direction.square().sum().sqrt();
+  const at::Tensor weight = sum_of_squares(step.value).sqrt(), length = sum_of_squares(direction).sqrt();
   const at::Tensor trust = at::where(weight.gt(0).logical_and(length.gt(0)), weight / length, at::ones_like(weight));
   descend_(step.value, direction, step.rate.mul(trust));
 }

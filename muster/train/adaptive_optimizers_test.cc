@@ -238,6 +238,20 @@ TEST(Lamb, TakesTheRowsThatAreLookedUpForALayer) {
   EXPECT_TRUE(torch::equal(w.value().index_select(0, others), start.index_select(0, others)));
 }
 
+TEST(Lamb, MeasuresWeightsOfFloat16ThatHaveNoSquaresOfTheirType) {
+  const Variable half(torch::full({4}, 300, torch::kHalf)), whole(torch::full({4}, 300, torch::kFloat));
+  const Lamb of_half({half}, {.learning_rate = 0.1}), of_whole({whole}, {.learning_rate = 0.1});
+  auto step = function([&] {
+    of_half.minimize((half.value() * 3).sum());
+    of_whole.minimize((whole.value() * 3).sum());
+  });
+
+  for (int i = 0; i < 2; ++i) step();
+
+  EXPECT_TRUE(torch::allclose(half.value().to(torch::kFloat), whole.value(), 1e-2)) << half.value() << whole.value();
+  EXPECT_LT(whole.value().max().item<float>(), 250);
+}
+
 TEST(Lamb, TakesEachPartOfAVariableForALayer) {
   const InProcessCluster cluster({.workers = 1, .ps = 2});
   const ParameterServerStrategy strategy(cluster.resolver(), {.partitioner = FixedShardsPartitioner{2}});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/train/sum_of_squares.h"
 
 namespace muster {
 namespace {
@@ -26,7 +27,7 @@ std::vector<Group> groups_of(Gradients& gradients) {
 at::Tensor squares(const Group& group) {
   at::Tensor sum;
   for (const at::Tensor& part : group) {
-    const at::Tensor one = part.square().sum();
+    const at::Tensor one = sum_of_squares(part);
     sum = sum.defined() ? sum + one : one;
   }
   return sum;
@@ -34,7 +35,10 @@ at::Tensor squares(const Group& group) {
 
 void scale_down(const Group& group, const at::Tensor& squared_norm, double most) {
   const at::Tensor scale = (at::sqrt(squared_norm) + 1e-6).reciprocal().mul_(most).clamp_max_(1);
-  for (at::Tensor& part : group) part = part * scale.to(part.scalar_type());
+  for (at::Tensor& part : group) {
+    const at::Tensor wide = with_range_for_squares(part);
+    part = (wide * scale.to(wide.scalar_type())).to(part.scalar_type());
+  }
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <utility>
+
 #include "muster/base/status.h"
 #include "muster/trace/function.h"
 #include "muster/train/optimizers.h"
@@ -65,6 +68,29 @@ TEST(Clipping, CountsRowsThatWereLookedUp) {
   step();
   EXPECT_TRUE(torch::allclose(table.value()[3], torch::tensor({-6.0F, -8.0F}) * 5 / 26)) << table.value();
   EXPECT_TRUE(torch::allclose(w.value(), torch::tensor({-24.0F * 5 / 26}))) << w.value();
+}
+
+// The squares of the large ones are more than float16 has, those of the small ones less.
+TEST(Clipping, MeasuresGradientsOfFloat16ThatHaveNoSquaresOfTheirType) {
+  for (const double slope : {300.0, 0.0001}) {
+    for (const auto& [clipping, together] : {std::pair(Clipping{.norm = 1e-3}, 500), {{.global_norm = 1e-3}, 1000}}) {
+      Variable w(torch::zeros({500}, torch::kHalf)), table(torch::zeros({250, 2}, torch::kHalf));
+      const Sgd sgd({w, table}, {.learning_rate = 1, .all = {.clipping = clipping}});
+      auto step = function([&] {
+        const at::Tensor rows = lookup(table, torch::arange(250));
+        sgd.minimize((w.value() * slope).sum() + (rows * slope).sum());
+      });
+
+      step();
+
+      const double each = -1e-3 / std::sqrt(together);
+      for (const at::Tensor& value : {w.value(), table.value()}) {
+        EXPECT_EQ(value.scalar_type(), torch::kHalf);
+        EXPECT_NEAR(value.to(torch::kDouble).min().item<double>(), each, 2e-7) << slope << " of " << together;
+        EXPECT_NEAR(value.to(torch::kDouble).max().item<double>(), each, 2e-7) << slope << " of " << together;
+      }
+    }
+  }
 }
 
 TEST(Clipping, IsRefusedAtZero) {
