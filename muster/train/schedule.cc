@@ -62,11 +62,13 @@ Schedule inverse_time_decay(double initial, int64_t decay_steps, double decay_ra
 
 Schedule polynomial_decay(double initial, int64_t decay_steps, double end, double power, bool cycle) {
   const double all = checked_steps("polynomial_decay", decay_steps);
-  const double rest = initial == 0 ? 0 : end / initial;
-  return {initial, [=](const at::Tensor& steps) {
+  // No end is a multiple of 0: what rises from there is in units of its end.
+  const double unit = initial == 0 ? end : initial;
+  const double first = initial == 0 ? 0 : 1, rest = unit == 0 ? 0 : end / unit;
+  return {unit, [=](const at::Tensor& steps) {
             const at::Tensor over = steps / all;
             const at::Tensor done = cycle ? over / at::ceil(over).clamp_min(1) : over.clamp_max(1);
-            return at::pow(1 - done, power) * (1 - rest) + rest;
+            return at::pow(1 - done, power) * (first - rest) + rest;
           }};
 }
 

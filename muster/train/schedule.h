@@ -35,7 +35,8 @@ class Schedule {
 // Each throws Error{kInvalidArgument} for numbers of steps below 1.
 Schedule exponential_decay(double initial, int64_t decay_steps, double decay_rate, bool staircase = false);
 Schedule inverse_time_decay(double initial, int64_t decay_steps, double decay_rate, bool staircase = false);
-// `cycle`: where it would stay at the end it begins again with what twice as many steps have left, then thrice.
+// `cycle`: where it would stay at the end it begins again with what twice as many steps have left, then thrice. From 0
+// it rises to `end`, which is then its initial() and what set_learning_rate() changes.
 Schedule polynomial_decay(double initial, int64_t decay_steps, double end = 0.0001, double power = 1,
                           bool cycle = false);
 // Down to `end` times the initial rate along a half cosine.

@@ -44,6 +44,13 @@ TEST(Schedule, DecaysAsAPolynomialAgainAndAgain) {
               near({0.1, 0.06, 0.02, 0.04, 0.02, 0.036, 0.02}));
 }
 
+TEST(Schedule, RisesAsAPolynomialFromNothing) {
+  EXPECT_THAT(rates(polynomial_decay(0, 10, 0.1), {0, 1, 5, 10, 99}), near({0, 0.01, 0.05, 0.1, 0.1}));
+  EXPECT_THAT(rates(polynomial_decay(0, 10, 0.1, 2), {0, 5, 10}), near({0, 0.075, 0.1}));
+  EXPECT_THAT(rates(warm_up(4, polynomial_decay(0, 10, 0.1)), {2, 4, 9, 14}), near({0, 0, 0.05, 0.1}));
+  EXPECT_THAT(rates(polynomial_decay(0, 10, 0), {0, 5, 10}), near({0, 0, 0}));
+}
+
 TEST(Schedule, DecaysAlongACosine) {
   EXPECT_THAT(rates(cosine_decay(0.2, 8), {0, 2, 4, 8, 50}), near({0.2, 0.2 * half_cosine(0.25), 0.1, 0, 0}));
   EXPECT_THAT(rates(cosine_decay(0.2, 8, 0.5), {0, 4, 8}), near({0.2, 0.15, 0.1}));
