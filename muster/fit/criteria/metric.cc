@@ -27,17 +27,19 @@ struct Both {
   at::Tensor output, target, weights;
 };
 
-// Of one shape, as float64, with a weight for each value.
+// Of one shape, with a weight for each value. What is added up is float64, outputs are as they are.
 Both weighed(const std::string& name, const at::Tensor& given, const at::Tensor& wanted, const at::Tensor& weights) {
   const auto [output, target] = in_one_shape(metric_named(name), given, wanted);
-  return {output.to(at::kDouble), target.to(at::kDouble),
-          weights_for(metric_named(name), weights, output).to(at::kDouble)};
+  return {output, target.to(at::kDouble), weights_for(metric_named(name), weights, output).to(at::kDouble)};
 }
 
 Both flat(const std::string& name, const at::Tensor& given, const at::Tensor& wanted, const at::Tensor& weights) {
   const auto [output, target, each] = weighed(name, given, wanted, weights);
   return {output.flatten(), target.flatten(), each.flatten()};
 }
+
+// In float32, as in Keras, whatever the scores are of: 0.3 of float32 is not above 0.3, though it is as float64.
+at::Tensor above(const at::Tensor& scores, double threshold) { return scores.to(at::kFloat) > threshold; }
 
 bool are_distributions(const at::Tensor& target, const at::Tensor& output) {
   return output.dim() > 0 && output.sizes() == target.sizes() && output.size(-1) > 1;
@@ -129,7 +131,7 @@ Metric::Sums confusion(std::string name, double threshold) {
   return [name = std::move(name), threshold](const at::Tensor& output, const at::Tensor& target,
                                              const at::Tensor& weights) {
     const auto [p, y, w] = flat(name, output, target, weights);
-    const at::Tensor said = (p > threshold).to(at::kDouble);
+    const at::Tensor said = above(p, threshold).to(at::kDouble);
     return at::stack({(said * y * w).sum(), (said * (1 - y) * w).sum(), ((1 - said) * y * w).sum()});
   };
 }
@@ -146,10 +148,11 @@ at::Tensor confusion_of_classes(const F1Options& options, const at::Tensor& outp
     const at::Tensor classes = class_of_each_row(metric_named(options.name), output, target);
     wanted = classes.unsqueeze(-1).eq(at::arange(options.classes, classes.options()));
   }
-  const auto [scores, y, w] = weighed(options.name, output, wanted, weights);
+  const auto [given, y, w] = weighed(options.name, output, wanted, weights);
+  const at::Tensor scores = given.to(at::kFloat);  // as above() has them
   // As in Keras: all that are highest, unless it is 0.
   const at::Tensor said =
-      (options.threshold ? scores > *options.threshold
+      (options.threshold ? above(scores, *options.threshold)
                          : scores.eq(scores.amax({-1}, /*keepdim=*/true)).logical_and(scores.abs() > 1e-9))
           .to(at::kDouble);
   auto of_classes = [&](const at::Tensor& values) { return (values * w).flatten(0, -2).sum(0); };
@@ -265,7 +268,7 @@ Accuracy::Accuracy(std::string name, double threshold)
               return mean_sums(name, output.argmax(-1).eq(classes_of(name, output, target)), target, weights);
             }
             const auto [p, y] = in_one_shape(metric_named(name), output, target);
-            const at::Tensor right = (p.to(at::kDouble) > threshold).eq(y.to(at::kDouble) > threshold);
+            const at::Tensor right = above(p, threshold).eq(above(y, threshold));
             if (!weights.defined()) return {sum_of(right), count_of(right.numel(), right)};
             const at::Tensor w = weights_for(metric_named(name), weights, right).to(at::kDouble);
             return {at::stack({(right.to(at::kDouble) * w).sum(), w.sum()})};
@@ -277,7 +280,7 @@ BinaryAccuracy::BinaryAccuracy(double threshold, std::string name)
           name, 2,
           [name, threshold](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights, Outputs) {
             const auto [said, wanted] = in_one_shape(metric_named(name), output, target);
-            return mean_sums(name, (said > threshold).to(at::kDouble).eq(wanted), target, weights);
+            return mean_sums(name, above(said, threshold).to(at::kDouble).eq(wanted), target, weights);
           },
           mean_result) {}
 
@@ -368,9 +371,10 @@ Auc::Auc(const AucOptions& options)
           [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
             const auto [p, y, w] = flat(options.name, output, target, weights);
             // Between 0 and 1 in equal steps; the lowest is below all, the highest above. An example counts for all
-            // thresholds below it, which are added up in the end. What is no number is above none of the others.
+            // thresholds below it, which are added up in the end. What is no number is above none of the others. As
+            // above(): in float64 a score of 0.3 would be beyond 3 steps of a tenth, and one of 0.7 not beyond 7.
             const auto last = static_cast<double>(options.thresholds - 1);
-            const at::Tensor score = p.masked_fill(p.ne(p), 0);
+            const at::Tensor score = p.masked_fill(p.ne(p), 0).to(at::kFloat);
             const at::Tensor bucket = (score * last).ceil().clamp(1, last).to(at::kLong) - 1;
             const at::Tensor none = at::zeros({options.thresholds}, w.options());
             return at::cat({none.index_add(0, bucket, w * y), none.index_add(0, bucket, w * (1 - y))});
@@ -412,7 +416,7 @@ R2Score::R2Score(const R2Options& options)
                                      "R2Score({.outputs = ", values, "}) is the mean of those of each");
             }
             auto of_each = [&](const at::Tensor& x) { return x.reshape({-1, options.outputs}).sum(0); };
-            return at::cat({of_each(w * (said - y).square()), of_each(w * y), of_each(w * y.square()), of_each(w)});
+            return at::cat({of_each(w * (said.to(at::kDouble) - y).square()), of_each(w * y), of_each(w * y.square()), of_each(w)});
           },
           [options](const std::vector<double>& sums) {
             const auto outputs = static_cast<size_t>(options.outputs);

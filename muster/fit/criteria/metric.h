@@ -76,7 +76,7 @@ class MeanOf : public Metric {
   static Metric of_loss(std::string name, const Loss& loss);
 };
 
-// ---- The share that is right.
+// ---- The share that is right. As in Keras, outputs and thresholds are compared as numbers of float32, here and below.
 // Chosen by shapes, as Keras chooses for "accuracy": outputs with a score for each class are right if the highest is
 // that of the target, a number or a distribution; others if they are on the target's side of `threshold`.
 class Accuracy : public Metric {

@@ -46,6 +46,25 @@ TEST(Metrics, OfProbabilitiesAreThoseOfKerasWithAndWithoutWeights) {
   EXPECT_NEAR(result(Accuracy(), kSaid, kTrue, kWeight), 0.6521739, 1e-6);
 }
 
+// Of float32 the three tenths are the threshold, and as float64 more than it.
+TEST(Metrics, CompareWithThresholdsAsKerasDoesInFloat32) {
+  const at::Tensor tenths = torch::tensor({0.1F, 0.2F, 0.3F, 0.4F, 0.5F, 0.6F, 0.7F, 0.8F, 0.9F, 1.0F});
+  const at::Tensor wanted = torch::tensor({0.F, 1.F, 1.F, 1.F, 0.F, 1.F, 0.F, 1.F, 1.F, 1.F});
+  const at::Tensor half = tenths.to(torch::kHalf);  // whose three tenths are more
+
+  for (const at::Tensor& said : {tenths, tenths.to(torch::kDouble)}) {
+    EXPECT_NEAR(result(Precision(0.3), said, wanted), 5.0 / 7, 1e-9);
+    EXPECT_NEAR(result(Recall(0.3), said, wanted), 5.0 / 7, 1e-9);
+    EXPECT_NEAR(result(F1(0.3), said, wanted), 5.0 / 7, 1e-9);
+    EXPECT_NEAR(result(F1({.classes = 1, .threshold = 0.3}), said.unsqueeze(1), wanted.unsqueeze(1)), 5.0 / 7, 1e-9);
+    EXPECT_NEAR(result(Accuracy("accuracy", 0.3), said, wanted), 0.6, 1e-9);
+    EXPECT_NEAR(result(BinaryAccuracy(0.3), said, wanted), 0.6, 1e-9);
+    EXPECT_NEAR(result(Auc({.thresholds = 11}), said, wanted), 14.0 / 21, 1e-9);
+  }
+  EXPECT_NEAR(result(Accuracy("accuracy", 0.3), half, wanted), 0.7, 1e-9);
+  EXPECT_NEAR(result(BinaryAccuracy(0.3), half, wanted), 0.7, 1e-9);
+}
+
 TEST(Metrics, OfProbabilitiesTakeWhatIsNoNumberForTheSmallest) {
   const double no_number = std::numeric_limits<double>::quiet_NaN();
   at::Tensor some = kSaid.clone(), smallest = kSaid.clone();
