@@ -200,6 +200,17 @@ TEST(Criteria, MakeASumOverAllBatchesOfAStep) {
   EXPECT_NEAR(criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()})["loss"], 21, 1e-6);
 }
 
+// Keras weighs each by its examples: 16.
+TEST(Criteria, MakeOfSumsOfStepsTheirMean) {
+  const Criteria criteria({"output"}, kOutput.with(kSum), {}, {});
+  auto sums_of = [&](const at::Tensor& output) {
+    return criteria.judge({{"output"}, {output}}, {{.target = output}}, {}).sums;
+  };
+  const at::Tensor sums = sums_of(kValues) + sums_of(kValues.narrow(0, 0, 1));  // 21 and 6
+
+  EXPECT_NEAR(criteria.logs({sums.data_ptr<double>(), sums.data_ptr<double>() + sums.numel()})["loss"], 13.5, 1e-6);
+}
+
 TEST(Criteria, AddUpExactlyOverBatchesOfDifferentLengths) {
   const Criteria criteria({"output"}, kOutput, {},
                           {MeanOf("mean", [](const at::Tensor& output, const at::Tensor&) { return output; })});

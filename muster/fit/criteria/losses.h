@@ -23,7 +23,7 @@ enum class Outputs {
 enum class LossReduction {
   kSumOverBatchSize,      // their sum, divided by their number
   kMeanWithSampleWeight,  // their sum, divided by that of their weights
-  kSum,
+  kSum,                   // that of an epoch is the mean of those of its steps, however many examples these have
 };
 
 struct LossOptions {
