@@ -105,12 +105,13 @@ void Ftrl::update(Update step) const {
   const at::Tensor target = linear + (shrunk - (after - before) / step.rate * step.value);
   // l2 + beta / (2 rate), twice.
   const at::Tensor quadratic = after / step.rate + (options_.beta / step.rate + 2 * options_.l2);
-  // At a rate of 0, and of a number that has seen no gradient yet, there is no such minimum: all stays as it is.
-  const at::Tensor moves = step.rate.gt(0).logical_and(quadratic.gt(0));
+  // At a rate of 0, and of a number that has seen no gradient yet, there is no such minimum: all stays as it is. What is
+  // no number is not hidden by that.
+  const at::Tensor stays = step.rate.le(0).logical_or(quadratic.le(0));
   const at::Tensor minimum = (target.clamp(-options_.l1, options_.l1) - target) / quadratic;
-  step.value.copy_(at::where(moves, minimum, step.value));
-  linear.copy_(at::where(moves, target, linear));
-  sums.copy_(at::where(moves, more, sums));
+  step.value.copy_(at::where(stays, step.value, minimum));
+  linear.copy_(at::where(stays, linear, target));
+  sums.copy_(at::where(stays, sums, more));
 }
 
 // ---- LAMB
@@ -140,7 +141,9 @@ Lion::Lion(const LionOptions& options) : RuleWith("lion", {{.name = "mean"}}, op
 void Lion::update(Update step) const {
   at::Tensor& mean = step.slots[0];
   step.decay_value();
-  descend_(step.value, mean.lerp(step.gradient, 1 - options_.beta1).sign_(), step.rate);
+  const at::Tensor blend = mean.lerp(step.gradient, 1 - options_.beta1);
+  // The sign of what is no number is 0, and nobody would see that it has stopped to learn.
+  descend_(step.value, at::where(blend.ne(blend), blend, blend.sign()), step.rate);
   mean.lerp_(step.gradient, 1 - options_.beta2);
 }
 

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <limits>
+
 #include "muster/base/status.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/in_process_cluster.h"
@@ -269,6 +272,24 @@ TEST(Lamb, TakesEachPartOfAVariableForALayer) {
   }
 
   EXPECT_TRUE(torch::allclose(w.value(), torch::cat({upper.value(), lower.value()}), 1e-10, 1e-10));
+}
+
+TEST(AdaptiveOptimizers, HideNoGradientThatIsNoNumber) {
+  const Variable of_ftrl(torch::ones({2}, torch::kDouble)), of_lion(torch::ones({2}, torch::kDouble));
+  const Ftrl ftrl({of_ftrl}, {.learning_rate = 0.1});
+  const Lion lion({of_lion}, {.learning_rate = 0.1});
+  const at::Tensor slopes = torch::tensor({std::numeric_limits<double>::quiet_NaN(), 3.0}, torch::kDouble);
+  auto step = function([&] {
+    ftrl.minimize((of_ftrl.value() * slopes).sum());
+    lion.minimize((of_lion.value() * slopes).sum());
+  });
+
+  step();
+
+  for (const Variable& variable : {of_ftrl, of_lion}) {
+    EXPECT_TRUE(std::isnan(variable.value()[0].item<double>())) << variable.value();
+    EXPECT_LT(variable.value()[1].item<double>(), 1) << variable.value();
+  }
 }
 
 TEST(AdaptiveOptimizers, RefuseOptionsThatAreNone) {
