@@ -89,7 +89,10 @@ at::Tensor smoothed(const at::Tensor& target, double smoothing, int64_t classes)
   return smoothing > 0 ? target * (1 - smoothing) + smoothing / static_cast<double>(classes) : target;
 }
 
-at::Tensor unit(const at::Tensor& x) { return x / x.square().sum(-1, /*keepdim=*/true).clamp_min(1e-12).sqrt(); }
+// What is shorter than kEpsilon has no direction.
+at::Tensor unit(const at::Tensor& x) {
+  return x / x.square().sum(-1, /*keepdim=*/true).clamp_min(kEpsilon * kEpsilon).sqrt();
+}
 
 }  // namespace
 
