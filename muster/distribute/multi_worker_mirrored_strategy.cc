@@ -156,7 +156,7 @@ class SavedByFirst : public SavedVariables {
   Write begin_save(const Only& only) const override { return here_->begin_save(only); }
   void take_part(const Only& only) const override { (void)here_->begin_save(only); }
   void restore(Source source) override {
-    source.silent = !writes();
+    source.silent = source.silent || !writes();
     here_->restore(std::move(source));
   }
   void check_all_used() const override { here_->check_all_used(); }

@@ -27,7 +27,7 @@ class SavedVariables {
     bool allow_missing = false, allow_unused = false;
     Only only{};  // with it, nothing is kept for variables that are made later
     const void* restorer = nullptr;
-    bool silent = false;  // another process says in the log what is restored
+    bool silent = false;  // nobody wants to read in the log what is restored, or another process says it
   };
 
   virtual ~SavedVariables() = default;

@@ -154,7 +154,7 @@ int64_t SidecarEvaluator::run() {
       const CheckpointDirectory directory(options_.directory);
       index = directory.index(*last);
       expect_iterations(index, directory.path_of(*last));
-      checkpoints.restore({.step = *last, .allow_unused = true});
+      checkpoints.restore({.step = *last, .allow_unused = true, .only_to_look = true});
       checkpoints.finish_restore();
     } catch (const Error&) {
       const std::vector<Checkpoint> present = CheckpointDirectory(options_.directory).present();

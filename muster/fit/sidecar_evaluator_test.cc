@@ -251,6 +251,28 @@ TEST(SidecarEvaluator, FollowsATraining) {
   EXPECT_EQ(seen, 3);
 }
 
+TEST(SidecarEvaluator, SaysNothingOfItsOwnInTheLogForEachCheckpoint) {
+  const ScopedDirectory directory;
+  Model model = small_model();
+  auto train_on = [&] {
+    model.fit(some_data(), {.callbacks = {ModelCheckpoint({.directory = directory.path()})}, .verbose = 0});
+  };
+  train_on();
+  SidecarEvaluator evaluator(model, some_data(),
+                             {.directory = directory.path(),
+                              .max_evaluations = 2,
+                              .look_every = std::chrono::milliseconds(1),
+                              .on_evaluation = [&](int64_t, const Logs&) {
+                                train_on();
+                                return true;
+                              }});
+  const LogCapture log;
+
+  EXPECT_EQ(evaluator.run(), 2);
+
+  EXPECT_FALSE(log.contains("restored")) << "on_evaluation tells what there is to tell";
+}
+
 TEST(SidecarEvaluator, EndsWhenNoOtherComes) {
   const ScopedDirectory directory;
   Model model = small_model();

@@ -280,7 +280,8 @@ void Checkpoints::restore_from(const Checkpoint& checkpoint, const RestoreOption
                                   .allow_missing = options.allow_missing,
                                   .allow_unused = options.allow_unused,
                                   .only = std::move(only),
-                                  .restorer = this};
+                                  .restorer = this,
+                                  .silent = options.only_to_look};
   };
   std::map<std::string, std::string> texts;
   std::set<std::string> in_checkpoint, wanted;
@@ -324,7 +325,7 @@ std::vector<Checkpoint> Checkpoints::candidates(const RestoreOptions& options) {
   const int64_t last = found.empty() ? 0 : found.front().step;
   std::erase_if(found, [&](const Checkpoint& checkpoint) { return checkpoint.step != *options.step; });
   if (found.empty()) throw not_found(directory_.path(), " has no checkpoint of step ", *options.step);
-  if (last > *options.step) {
+  if (last > *options.step && !options.only_to_look) {
     MUSTER_LOG(warning) << directory_.path() << " has later checkpoints than that of step " << *options.step
                         << ", up to step " << last << ": restore() without a step takes the last; remove them to go on "
                         << "from here";

@@ -39,6 +39,9 @@ struct RestoreOptions {
   bool allow_unused = false;
   // Where there are checkpoints and all of them are damaged, begin as if there were none. Else that is an error.
   bool begin_anew = false;
+  // Nobody goes on from there, as an evaluator beside a training: the log tells neither what is taken nor that there are
+  // later ones, which may come at any time.
+  bool only_to_look = false;
 };
 
 // The checkpoints of a training job: all variables that were made in the strategy's scope and still are, with what

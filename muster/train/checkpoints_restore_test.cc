@@ -126,6 +126,17 @@ TEST_F(RestoreTest, TakesTheStepThatIsAskedForAndNoOther) {
   EXPECT_EQ(restore({.step = 3}).code(), StatusCode::kNotFound);
 }
 
+TEST_F(RestoreTest, SaysNothingToWhoeverOnlyLooks) {
+  save_twice();
+  const LogCapture log;
+
+  EXPECT_EQ(checkpoints_.restore({.step = 1, .only_to_look = true}), 1);
+
+  expect_all(1);
+  EXPECT_FALSE(log.contains("later checkpoints"));
+  EXPECT_FALSE(log.contains("restored"));
+}
+
 TEST_F(RestoreTest, LooksAgainWhenSomebodyElseHasRemovedWhatItFound) {
   save_twice();
   Checkpoints others(strategy_, {.directory = directory_, .keep = 1});

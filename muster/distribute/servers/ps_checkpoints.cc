@@ -149,7 +149,7 @@ void PsCheckpoints::restore(Source source) {
   restore(source.checkpoint, by_task, RestoreStage::kCheck);
   incarnations_.take(std::move(now));
   restore(source.checkpoint, by_task, RestoreStage::kApply);
-  MUSTER_LOG(info) << "restored " << count << " variables from " << source.checkpoint;
+  if (!source.silent) MUSTER_LOG(info) << "restored " << count << " variables from " << source.checkpoint;
   if (!source.only) later_.begin(std::move(source), std::move(unused));
 }
 
