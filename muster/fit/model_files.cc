@@ -30,7 +30,7 @@ void Model::save(const std::string& directory) const {
 
 void Model::load(const std::string& directory) {
   Checkpoints files(strategy(), files_of(*this, directory));
-  if (!files.restore()) {
+  if (!files.restore({.may_be_none = true})) {
     throw not_found("Model::load: there is no model in \"", directory,
                     "\"; expected a directory that save() has written; what a callback has saved is restored by "
                     "Checkpoints(model.strategy(), {.directory = …}).restore(), of the directory above ckpt-N");

@@ -372,8 +372,10 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
       throw failed_precondition("there is no checkpoint in ", directory_.path(), ", and ", error.status().message(),
                                 "; start the job anew, and save one before the first step");
     }
-    if (strategy_.is_chief()) {
-      MUSTER_LOG(debug) << "there is no checkpoint in " << directory_.path() << ": nothing is restored";
+    if (strategy_.is_chief() && !options.may_be_none) {
+      MUSTER_LOG(warning) << "there is no checkpoint in " << directory_.path()
+                          << (std::filesystem::exists(directory_.path()) ? "" : ", which does not exist")
+                          << ": nothing is restored, variables have the values that they had";
     }
     return std::nullopt;
   }

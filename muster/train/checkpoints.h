@@ -42,6 +42,8 @@ struct RestoreOptions {
   // Nobody goes on from there, as an evaluator beside a training: the log tells neither what is taken nor that there are
   // later ones, which may come at any time.
   bool only_to_look = false;
+  // At the start of a job that may be its first: the log does not warn that there is no checkpoint.
+  bool may_be_none = false;
 };
 
 // The checkpoints of a training job: all variables that were made in the strategy's scope and still are, with what
@@ -85,8 +87,8 @@ class Checkpoints {
   void wait_until_written() ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
-  // if there is no checkpoint. What is taken, and what is passed over and why, is logged. Waits for parameter servers
-  // that are being restarted, as long as the strategy's connect_timeout. Variables that are made later, until the next
+  // if there is no checkpoint, of which there is a warning: the directory may be another one. What is taken, and what is
+  // passed over and why, is logged. Waits for parameter servers that are being restarted, as long as the strategy's connect_timeout. Variables that are made later, until the next
   // save() or finish_restore(), begin with the values that this checkpoint has for their names; without parameter
   // servers only while this object is there.
   // Throws Error{kDataLoss} if all are damaged, Error{kNotFound} for variables that the checkpoint has not,

@@ -80,7 +80,18 @@ TEST_F(RestoreTest, SaysThatThereIsNothingToRestore) {
 
   EXPECT_EQ(checkpoints_.restore(), std::nullopt);
 
-  EXPECT_TRUE(log.contains("there is no checkpoint in " + directory_));
+  const LogLine warning{LogLevel::kWarning, "there is no checkpoint in " + directory_ +
+                                                ", which does not exist: nothing is restored, variables have the "
+                                                "values that they had"};
+  EXPECT_THAT(log.lines(), ::testing::Contains(warning)) << "it may be a directory that was mistyped";
+}
+
+TEST_F(RestoreTest, SaysNothingWhereThereMayBeNothing) {
+  const LogCapture log;
+
+  EXPECT_EQ(checkpoints_.restore({.may_be_none = true}), std::nullopt);
+
+  EXPECT_FALSE(log.contains("there is no checkpoint"));
 }
 
 TEST_F(RestoreTest, TakesTheOneBeforeWhenTheNewestIsDamagedAndSaysSo) {

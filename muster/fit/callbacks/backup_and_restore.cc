@@ -98,7 +98,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   checkpoints_->check_directory();
   refuse_others(options_.directory);
   if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
-  if (!checkpoints_->restore()) return;
+  if (!checkpoints_->restore({.may_be_none = true})) return;
   checkpoints_->finish_restore();
   std::map<std::string, std::string> saved = checkpoints_->metadata();
   const std::optional<int> epochs = epochs_in(saved[kEpochs]);
