@@ -202,6 +202,7 @@ void Audience::epoch_end(const Logs& logs) {
 void Audience::train_end(const Logs& logs) {
   if (watchers_) watchers_->wait();
   for (const Listener& listener : listeners_) listener.callback->on_train_end(training_, logs);
+  for (const Listener& listener : listeners_) listener.callback->on_train_over(training_);
 }
 
 }  // namespace muster

@@ -101,4 +101,15 @@ void SwapAverages::on_validation_begin(Training& training) { training.model.opti
 
 void SwapAverages::on_validation_end(Training& training) { training.model.optimizer().swap_averages(); }
 
+// When all have saved and restored what they save and restore: values, with the averages beside them.
+void SwapAverages::on_train_over(Training& training) {
+  const bool goes_on = training.preempted;  // in another process, with the values
+  if (!options_.take_at_end || goes_on || training.steps == 0) return;
+  training.before_change();
+  training.model.optimizer().take_averages();
+  if (training.model.strategy().is_chief()) {
+    MUSTER_LOG(info) << "SwapAverages: the model has the averages of its variables now, as its validation had them";
+  }
+}
+
 }  // namespace muster

@@ -53,14 +53,25 @@ class ReduceLrOnPlateau : public Callback {
   int waited_ = 0, cooling_ = 0;
 };
 
+struct SwapAveragesOptions {
+  bool take_at_end = true;  // false: the model has the values after fit(), and another fit() goes on with them
+};
 // Keras' SwapEMAWeights: validation data is evaluated with the averages of the variables (UpdateOptions::average), and
-// training goes on with the values. What is kept after the training are these, too, unless take_averages() is called.
+// training goes on with the values. After the last epoch the model has the averages for good, as Keras leaves them:
+// those of the best epoch if EarlyStopping brings that back. So what was measured is what predict(), evaluate() and
+// exports of the model use. Checkpoints have the values, and the averages beside them: after Checkpoints::restore()
+// Optimizer::take_averages() takes these.
 class SwapAverages : public Callback {
  public:
+  explicit SwapAverages(SwapAveragesOptions options = {}) : options_(options) {}
   // Throws Error{kInvalidArgument} if the optimizer keeps no averages.
   void on_train_begin(Training& training) override;
   void on_validation_begin(Training& training) override;
   void on_validation_end(Training& training) override;
+  void on_train_over(Training& training) override;
+
+ private:
+  SwapAveragesOptions options_;
 };
 
 }  // namespace muster

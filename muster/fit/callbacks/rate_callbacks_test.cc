@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "muster/base/status.h"
@@ -153,6 +154,46 @@ TEST(SwapAverages, EvaluatesValidationDataWithTheAverages) {
   EXPECT_GT(history["val_loss"].back(), values["val_loss"].back()) << "averages come later";
   EXPECT_THAT(history["loss"], ::testing::Pointwise(::testing::DoubleNear(1e-6), values["loss"]))
       << "training goes on with the values";
+}
+
+TEST(SwapAverages, LeavesInTheModelWhatValidationHasMeasured) {
+  Model model = small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}}));
+
+  const History history = model.fit(
+      some_data(), {.epochs = 4, .validation_data = some_data(), .callbacks = {SwapAverages()}, .verbose = 0});
+
+  EXPECT_NEAR(model.evaluate(some_data())["loss"], history["val_loss"].back(), 1e-5);
+}
+
+TEST(SwapAverages, LeavesTheAveragesOfTheBestEpochWhereverItStands) {
+  for (const bool first : {true, false}) {
+    Model model = small_model(Sgd({.learning_rate = 0.3, .all = {.average = 0.5}}));  // to and fro: the third epoch is worse
+    const EarlyStopping stopping({.patience = 1, .restore_best_weights = true});
+    Callbacks callbacks;
+    if (first) callbacks.add(SwapAverages());
+    callbacks.add(stopping);
+    if (!first) callbacks.add(SwapAverages());
+
+    const History history = model.fit(
+        some_data(), {.epochs = 5, .validation_data = some_data(), .callbacks = callbacks, .verbose = 0});
+
+    const double best = std::ranges::min(history["val_loss"]);
+    EXPECT_GT(history["val_loss"].back(), best) << "else nothing is brought back";
+    EXPECT_NEAR(model.evaluate(some_data())["loss"], best, 1e-5);
+  }
+}
+
+TEST(SwapAverages, LeavesTheValuesIfItIsToldTo) {
+  auto compiled = [&] { return small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}})); };
+  Model swapping = compiled(), other = compiled();
+
+  swapping.fit(some_data(), {.epochs = 3,
+                             .validation_data = some_data(),
+                             .callbacks = {SwapAverages({.take_at_end = false})},
+                             .verbose = 0});
+  other.fit(some_data(), {.epochs = 3, .verbose = 0});
+
+  EXPECT_NEAR(swapping.evaluate(some_data())["loss"], other.evaluate(some_data())["loss"], 1e-6);
 }
 
 TEST(SwapAverages, GivesTheValuesBackIfAnEvaluationFails) {
