@@ -107,6 +107,8 @@ void EarlyStopping::on_epoch_end(Training& training, const Logs& logs) {
 void EarlyStopping::on_train_end(Training& training, const Logs&) {
   if (best_weights_.empty()) return;
   const std::vector<at::Tensor> best = std::exchange(best_weights_, {});
+  // The last epoch was the best, or the next job goes on from a backup of the last one.
+  if (best_epoch_ == training.epoch || training.preempted) return;
   std::exception_ptr not_saved;
   try {
     training.before_change();  // the last epoch may still be being saved, and is to be saved as it was
@@ -129,8 +131,8 @@ void EarlyStopping::remember(const std::string& memory) {
   if (!options_.restore_best_weights || !best_.best()) return;
   MUSTER_LOG(warning)
       << "EarlyStopping: the weights of the best " << best_.monitor() << " so far, " << *best_.best()
-      << ", went with the job that was lost; the best of the epochs from here on counts. ModelCheckpoint "
-         "keeps the best of all";
+      << ", went with the job that was lost; the best of the epochs from here on counts. A ModelCheckpoint with "
+      << ".monitor = \"" << best_.monitor() << "\" keeps the best of all";
   best_ = BestSoFar(options_.monitor, options_.better, options_.min_delta);
 }
 

@@ -395,6 +395,38 @@ TEST_F(FitCallbacks, EarlyStoppingBringsTheBestWeightsBack) {
   EXPECT_EQ(weight_of(trained), weights[1]);
 }
 
+TEST_F(FitCallbacks, EarlyStoppingSaysThatWeightsAreBackOnlyIfTheyAre) {
+  // A rising number is worse: the first epoch is the best.
+  const LambdaCallback score({.add_logs = [](Training& training, Logs& logs) { logs.set("score", training.epoch); }});
+  const auto says_so = [&](int epochs, const Callbacks& more) {
+    Callbacks callbacks{score, EarlyStopping({.monitor = "score", .patience = 9, .restore_best_weights = true})};
+    for (const Callbacks::Any& each : more) callbacks.add(each);
+    const LogCapture log;
+    model().fit(data_, {.epochs = epochs, .callbacks = callbacks, .verbose = 0});
+    return log.contains("are back");
+  };
+  const LambdaCallback preempts({.on_epoch_over = [](Training& training) {
+    training.preempted = training.stop = training.epoch == 1;
+  }});
+
+  EXPECT_TRUE(says_so(2, {}));
+  EXPECT_FALSE(says_so(1, {})) << "the last epoch was the best";
+  EXPECT_FALSE(says_so(3, {preempts})) << "the next job goes on from its backup";
+}
+
+TEST_F(FitCallbacks, EarlyStoppingSaysWhoKeepsTheBestOfALostJob) {
+  EarlyStopping lost({.monitor = "score", .restore_best_weights = true});
+  Model trained = model();
+  Training training{.model = trained, .epochs = 2};
+  lost.on_epoch_end(training, {{"score", 1}});
+  EarlyStopping next({.monitor = "score", .restore_best_weights = true});
+  const LogCapture log;
+
+  next.remember(lost.memory());
+
+  EXPECT_TRUE(log.contains("A ModelCheckpoint with .monitor = \"score\" keeps the best of all"));
+}
+
 TEST_F(FitCallbacks, NameTheNumberThatIsProbablyMeant) {
   Model trained = model();
   auto said = [&](Callbacks callbacks, std::optional<ModelInput> validation_data = {}) -> std::string {
