@@ -120,6 +120,24 @@ class Command(unittest.TestCase):
         self.assertIn(target + " is down\n", done.stdout)
         self.assertEqual((done.stdout + done.stderr).count("UNAVAILABLE"), 1, done.stdout + done.stderr)
 
+    def test_status_of_a_job_is_no_error_though_its_chief_has_no_server(self):
+        cluster = self.folder / "cluster.json"
+        until_up = 'for i in $(seq 300); do "$0" status --cluster "$1" && exit 0; sleep 0.1; done; exit 1'
+
+        done = muster("run", "--workers", "1", "--ps", "1", "--write-cluster", cluster, "sh", "-c", until_up, MUSTER, cluster)
+
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(sorted(json.loads(cluster.read_text())), ["chief", "ps", "worker"])
+        self.assertRegex(done.stdout, r"/job:chief/replica:0/task:0 +127\.0\.0\.1:\d+ +no server")
+        self.assertIn("/job:chief/replica:0/task:0 has no server: the chief of parameter servers needs none\n", done.stdout)
+
+    def test_run_names_the_flag_that_there_is_not_before_one_that_is_missing(self):
+        done = muster("run", "--worker", "2", "true")
+
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("run: there is no flag --worker;", done.stderr)
+        self.assertIn("--workers is required", muster("run", "true").stderr)
+
     def test_server_says_what_is_wrong_with_the_memory_of_a_run(self):
         for wrong in ("lots", "0", "-1GB"):
             done = muster("server", f"--memory={wrong}")

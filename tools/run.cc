@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,7 @@ struct RunFlags {
   int ps = 0;
   double grace = 10, notice = 30;
   std::vector<std::string> storage{}, data{};
+  std::string write_cluster{};
   std::vector<std::string> command;
 };
 
@@ -85,6 +87,13 @@ void make_directories(const std::vector<std::string>& paths) {
     std::filesystem::create_directories(path, error);
     if (error) throw unavailable("run: --storage \"", path, "\" cannot be made: ", error.message());
   }
+}
+
+// For who wants to know the addresses, as `muster status --cluster` does.
+void write_cluster(const std::string& path, const nlohmann::json& cluster) {
+  std::ofstream out(path, std::ios::trunc);
+  out << cluster.dump() << "\n" << std::flush;
+  if (!out) throw unavailable("run: --write-cluster \"", path, "\" cannot be written: ", std::strerror(errno));
 }
 
 // Ends what a command leaves that was killed: who is deaf to the SIGTERM that its children get then, and what those
@@ -256,6 +265,7 @@ class Job {
     for (const auto& [type, count] : jobs) {
       for (int i = 0; i < count; ++i, ports.pop_back()) cluster[type].push_back(str_cat("127.0.0.1:", ports.back()));
     }
+    if (!flags.write_cluster.empty()) write_cluster(flags.write_cluster, cluster);
     for (const auto& [type, count] : jobs) {
       for (int i = 0; i < count; ++i) {
         const bool serves = flags.ps > 0 && type != "chief";
@@ -444,7 +454,8 @@ void add_run(CLI::App& muster) {
       "run",
       "Start a program several times on this machine, as the workers of a cluster, each with its TF_CONFIG; or, with\n"
       "--ps, once, as the chief of a cluster of servers");
-  command->add_option("--workers", flags->workers, "How many")->required()->check(CLI::Range(1, 1000));
+  // Not required() of CLI11, which says so before anybody looks whether it was mistyped.
+  command->add_option("--workers", flags->workers, "How many; required")->check(CLI::Range(1, 1000));
   command->add_option("--ps", flags->ps, "How many parameter servers; these and the workers are `muster server`s then")
       ->check(CLI::Range(1, 1000));
   command->add_option("--data", flags->data, "A directory below which the servers may read files of datasets")
@@ -456,6 +467,10 @@ void add_run(CLI::App& muster) {
                    "made if it is not there")
       ->needs("--ps")
       ->allow_extra_args(false);
+  command
+      ->add_option("--write-cluster", flags->write_cluster,
+                   "A file for the addresses of the tasks, which `muster status --cluster` takes")
+      ->type_name("FILE");
   command
       ->add_option(
           "--grace", flags->grace,
@@ -477,11 +492,12 @@ void add_run(CLI::App& muster) {
       "again.\nA second SIGTERM or SIGINT kills all at once.");
   command->callback([flags, command] {
     flags->command = command->remaining();
-    if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
-    if (flags->command[0].starts_with("--")) {
+    if (!flags->command.empty() && flags->command[0].starts_with("-")) {
       throw CLI::ParseError(str_cat("run: there is no flag ", flags->command[0], "; see muster run --help"),
                             CLI::ExitCodes::ExtrasError);
     }
+    if (flags->workers == 0) throw CLI::RequiredError("--workers");
+    if (flags->command.empty()) throw CLI::ParseError("run: which program?", CLI::ExitCodes::RequiredError);
     make_directories(flags->storage);
     for (const int number : kStops) ::signal(number, on_stop);
     ::signal(SIGPIPE, SIG_IGN);  // a job whose output nobody reads any more goes on, and can save

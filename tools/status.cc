@@ -30,6 +30,7 @@ struct TaskRow {
   std::string task, address;
   std::optional<WorkerStatus> up{};
   Status down{};
+  bool needs_no_server = false;  // the chief of parameter servers
   std::vector<VariableInfo> variables{};
   double rate = 0;  // requests per second, since the look before
 };
@@ -81,9 +82,15 @@ TaskRow look(const std::string& task, const std::string& address, Known& known, 
   return row;
 }
 
+// Nobody listens there, and nobody need do so.
+bool has_no_server(const TaskRow& row) {
+  return row.needs_no_server && !row.up && row.down.code() == StatusCode::kUnavailable;
+}
+
 // A task that refuses this client, or that this client refuses, is there.
 std::string state_of(const TaskRow& row) {
   if (row.up) return row.up->lost.empty() ? "up" : "lost";
+  if (has_no_server(row)) return "no server";
   return row.down.code() == StatusCode::kUnauthenticated ? "refused" : "down";
 }
 
@@ -126,13 +133,17 @@ std::string table(const std::vector<TaskRow>& rows, bool colour, const TaskRow* 
     for (size_t i = 0; i < cells[r].size(); ++i) {
       std::string cell = cells[r][i];
       const std::string space = i + 1 < cells[r].size() ? std::string(widths[i] - cell.size() + 2, ' ') : "";
-      if (colour && r > 0 && i == 2) cell = (cell == "up" ? "\033[32m" : "\033[31m") + cell + "\033[0m";
+      if (colour && r > 0 && i == 2 && cell != "no server") {
+        cell = (cell == "up" ? "\033[32m" : "\033[31m") + cell + "\033[0m";
+      }
       str_append(text, cell, space);
     }
     text += "\n";
   }
   for (const TaskRow& row : rows) {
-    if (!row.up) {
+    if (has_no_server(row)) {
+      str_append(text, row.task, " has no server: the chief of parameter servers needs none\n");
+    } else if (!row.up) {
       str_append(text, row.task.empty() ? row.address : row.task, " is ", state_of(row),
                  &row == told ? "" : str_cat(": ", name_of(row.down.code()), ": ", row.down.message()), "\n");
     }
@@ -163,7 +174,9 @@ std::string json_text(const std::vector<TaskRow>& rows) {
                   {"incarnation", row.up->incarnation}});
       if (!row.up->lost.empty()) one["lost"] = row.up->lost;
     } else {
-      one.update({{"code", std::string(name_of(row.down.code()))}, {"why", row.down.message()}});
+      one.update({{"code", std::string(name_of(row.down.code()))},
+                  {"why", row.down.message()},
+                  {"needs_no_server", row.needs_no_server}});
     }
     all.push_back(std::move(one));
   }
@@ -174,6 +187,7 @@ int show(const StatusFlags& flags) {
   ChannelOptions options;
   if (!flags.credentials.empty()) options.credentials = read_credentials(flags.credentials, flags.name);
   const auto tasks = addresses(flags);
+  const bool has_ps = std::ranges::any_of(tasks, [](const auto& task) { return task.first.starts_with("/job:ps/"); });
   std::vector<Known> known;
   for (const auto& [task, address] : tasks) known.push_back({std::make_shared<RpcChannel>(address, task, options)});
   const bool terminal = isatty(STDOUT_FILENO) != 0;
@@ -184,9 +198,12 @@ int show(const StatusFlags& flags) {
                                  [&, i] { return look(tasks[i].first, tasks[i].second, known[i], flags.variables); }));
     }
     std::vector<TaskRow> rows;
-    for (auto& answer : looks) rows.push_back(answer.get());
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      rows.push_back(looks[i].get());
+      rows[i].needs_no_server = has_ps && tasks[i].first.starts_with("/job:chief/");
+    }
     if (flags.watch && terminal) std::cout << "\033[H\033[2J";
-    const auto down = std::find_if(rows.begin(), rows.end(), [](const TaskRow& row) { return !row.up; });
+    const auto down = std::ranges::find_if(rows, [](const TaskRow& row) { return !row.up && !has_no_server(row); });
     const TaskRow* const error = flags.watch || down == rows.end() ? nullptr : &*down;
     std::cout << (flags.json ? json_text(rows) : table(rows, terminal, error)) << std::flush;
     if (!flags.watch) {
@@ -204,6 +221,8 @@ void add_status(CLI::App& muster) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* command =
       muster.add_subcommand("status", "Show the tasks of a cluster: up or down, devices, variables, load");
+  command->footer("It ends with 1 if a task is down. The chief of parameter servers has no server, which is no error.\n"
+                  "Example: muster status --cluster cluster.json, which `muster run --write-cluster cluster.json` writes");
   command->add_option("--target", flags->target, "One task: grpc://host:port");
   command->add_option("--cluster", flags->cluster, "All tasks of a cluster: a file with JSON, or the JSON itself");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");
