@@ -55,6 +55,8 @@ class TfRecordReader final : public RecordReader {
     }
     const auto length = number_at<uint64_t>(bytes.data());
     if (number_at<uint32_t>(bytes.data() + sizeof(length)) != tfrecord_sum(bytes.substr(0, sizeof(length)))) {
+      const bool plain = bytes_.left().has_value();
+      if (plain && upcoming_ == 0 && bytes.starts_with(kGzipBegins)) throw begins_as_gzip();
       throw last_error("its length does not have the CRC that stands behind it");
     }
     constexpr uint64_t kAround = kTfRecordHeadBytes + kTfRecordTailBytes;
@@ -105,7 +107,9 @@ class LineReader final : public RecordReader {
   std::optional<std::string_view> next() override {
     if (ended_) return std::nullopt;
     if (!begun_) {
-      if (peek(kByteOrderMark.size()).starts_with(kByteOrderMark)) bytes_.take(kByteOrderMark.size());
+      const std::string_view begin = peek(kByteOrderMark.size());
+      if (bytes_.left() && begin.starts_with(kGzipBegins)) throw begins_as_gzip();
+      if (begin.starts_with(kByteOrderMark)) bytes_.take(kByteOrderMark.size());
       begun_ = true;
     }
     for (; skip_ > 0; --skip_) {

@@ -52,6 +52,13 @@ class RecordReader {
     return data_loss(where(), ": ", parts...);
   }
 
+  // Of a file that nobody has said is compressed: text never begins so.
+  static constexpr std::string_view kGzipBegins = "\x1F\x8B";
+  [[nodiscard]] Error begins_as_gzip() {
+    return last_error("the file begins as one does that gzip has compressed, expected ", unit_,
+                      "s; FileOptions::compression says that it is Compression::kGzip");
+  }
+
   ByteStream bytes_;
   const std::string_view unit_;  // "record", "line", "row"
   int64_t number_;

@@ -246,6 +246,17 @@ TEST(RecordReader, SkipsAByteOrderMarkAtTheBeginningOnly) {
   EXPECT_THAT(lines_of("\xEF\xBB"), ElementsAre("\xEF\xBB"));
 }
 
+TEST(RecordReader, SaysThatAFileLooksAsIfItWereCompressed) {
+  const RecordFile file("\x1F\x8B\x08 and so on, long enough for the head of a record\n");
+  const auto said = [&](Kind kind) { return caught([&] { file.open({.kind = kind})->next(); }).message(); };
+
+  EXPECT_EQ(said(Kind::kLines), "file \"" + file.path() +
+                                    "\": line 1: the file begins as one does that gzip has compressed, expected lines; "
+                                    "FileOptions::compression says that it is Compression::kGzip");
+  EXPECT_THAT(said(Kind::kTfRecord), HasSubstr("record 0: the file begins as one does that gzip has compressed"));
+  EXPECT_THAT(lines_of("one\n\x1F\x8B"), ElementsAre("one", "\x1F\x8B"));
+}
+
 TEST(RecordReader, CountsLinesThatItSkips) {
   const RecordFile file("name\nunit\none\ntwo\n");
   const auto reader = file.open({.kind = Kind::kLines, .skip_lines = 2});
