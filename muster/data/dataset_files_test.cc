@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "muster/data/files/example_builder.h"
@@ -388,6 +389,40 @@ TEST_F(DatasetFiles, ReadNothingOfColumnsThatAreNotSelected) {
   const auto refused = normalization_adapter({.axis = {-1}});
   EXPECT_THAT(error_of([&] { rows.adapt(*refused, "id"); }),
               AllOf(HasSubstr("column \"id\": normalization"), HasSubstr("{.axis = {}}")));
+}
+
+TEST_F(DatasetFiles, LearnFromTheNumbersThatAreNotMissing) {
+  const std::string path = file("a.csv", "age,id\n1,1\n,2\n3,3\n");
+  const Dataset rows = Dataset::csv(
+      path, {.columns = {{.name = "age", .type = CsvColumn::Type::kFloat, .otherwise = std::nan("")},
+                         {.name = "id", .type = CsvColumn::Type::kInt64}}});
+  const auto all = normalization_adapter({.axis = {}}), known = normalization_adapter({.axis = {}});
+
+  EXPECT_THAT(error_of([&] { rows.batch(2).adapt(*all, "age"); }),
+              HasSubstr("column \"age\": normalization: got nan to learn from, in row 1 "));
+  rows.select({"age"}).filter([](const torch::Tensor& age) { return age.isnan().logical_not(); }).adapt(*known, "age");
+
+  const Dataset ages = rows.batch(3).preprocess("age", known->finish()).select({"age"});
+  EXPECT_TRUE(torch::equal(elements_of(ages)[0][0].nan_to_num(0), torch::tensor({-1.F, 0.F, 1.F})));
+}
+
+// Keeps the texts of a column, for who writes them beside predictions.
+struct KeyCollector : Adapter {
+  void see(const Column& in) override {
+    for (size_t i = 0; i < in.strings().count(); ++i) keys.emplace_back(in.strings()[i]);
+  }
+  std::shared_ptr<const Preprocessing> finish() override { return nullptr; }
+
+  std::vector<std::string> keys;
+};
+
+TEST_F(DatasetFiles, ShowEachTextOfAColumnOnceAndInOrderToAnAdapterOfOnesOwn) {
+  const Dataset rows = Dataset::csv(file("a.csv", "id,x\nb,1\na,2\nb,3\n")).batch(2);
+  KeyCollector collector;
+
+  rows.adapt(collector, "id");
+
+  EXPECT_THAT(collector.keys, ElementsAre("b", "a", "b"));
 }
 
 TEST_F(DatasetFiles, SayWhichFileAndColumnIsWrong) {

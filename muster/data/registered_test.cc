@@ -57,6 +57,23 @@ TEST(NativeMap, CallsAFunctionOfColumnsInOrderWhateverTheThreads) {
   }
 }
 
+TEST(NativeMap, IsCalledOnceMoreForTheFirstElementWhereItsShapeIsNeeded) {
+  std::vector<int64_t> seen;
+  const Dataset mapped = Dataset::range(3).map_native([&](const Columns& element) {
+    seen.push_back(element[0].tensor().item<int64_t>());
+    return element;
+  });
+
+  elements_of(mapped);
+  EXPECT_THAT(seen, ElementsAre(0, 1, 2));
+  seen.clear();
+  (void)mapped.element_spec();
+  (void)mapped.element_spec();
+  elements_of(mapped);
+
+  EXPECT_THAT(seen, ElementsAre(0, 0, 1, 2)) << "docs/data.md says so";
+}
+
 TEST(NativeMap, MayDependOnValues) {
   const Dataset rows = Dataset::range(1, 4).map_native(
       [](const Columns& element) { return Columns{torch::arange(element[0].tensor().item<int64_t>())}; });

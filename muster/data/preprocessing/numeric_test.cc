@@ -214,6 +214,16 @@ TEST(NormalizationAdapter, RefusesAnotherShapeThanBefore) {
               HasSubstr("expected [2] along the axes [-1]"));
 }
 
+TEST(NormalizationAdapter, SaysInWhichRowANumberIsMissing) {
+  const auto adapter = normalization_adapter();
+  adapter->see(float_tensor({1, 2, 3, 4}).reshape({2, 2}));
+
+  EXPECT_THAT(numeric_error([&] { adapter->see(float_tensor({5, 6, 7, NAN}).reshape({2, 2})); }),
+              HasSubstr("normalization: got nan to learn from, in row 3 of what was seen (the first is 0), expected "
+                        "finite numbers"));
+  EXPECT_EQ(content(adapter->finish()->state().values.at("mean")), "float32[2] 2 3") << "as if it had not come";
+}
+
 TEST(NormalizationAdapter, RefusesToFinishWithoutNumbers) {
   const auto adapter = normalization_adapter();
   adapter->see(float_tensor({}).reshape({0, 2}));
