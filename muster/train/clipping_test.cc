@@ -54,6 +54,16 @@ TEST(Clipping, ShortensEachGradientByItself) {
   });
 }
 
+TEST(Clipping, CutsElementsThenEachGradientThenAllTogether) {
+  expect_as_libtorch({.clipping = {.value = 0.5, .norm = 1.0, .global_norm = 1.2}}, [](const auto& parameters) {
+    torch::nn::utils::clip_grad_value_(parameters, 0.5);
+    for (const at::Tensor& parameter : parameters) {
+      torch::nn::utils::clip_grad_norm_(std::vector<at::Tensor>{parameter}, 1.0);
+    }
+    torch::nn::utils::clip_grad_norm_(parameters, 1.2);
+  });
+}
+
 TEST(Clipping, LeavesShortGradientsAsTheyAre) {
   expect_as_libtorch({.clipping = {.value = 1e6, .norm = 1e6, .global_norm = 1e6}}, [](const auto&) {});
 }

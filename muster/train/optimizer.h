@@ -51,7 +51,7 @@ struct ParameterGroup {
   std::optional<Schedule> learning_rate{};
 };
 
-// The most that gradients may be, of all replicas together: elements, each gradient, all of them as one vector.
+// The most that gradients may be, of all replicas together: elements, then each gradient, then all as one vector.
 struct Clipping {
   std::optional<double> value{}, norm{}, global_norm{};
 };
