@@ -130,8 +130,7 @@ void WorkerSlot::create(const std::shared_ptr<Worker>& worker, const std::shared
   } catch (const Error& error) {
     if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) throw;
     throw Error(Status(error.code(),
-                       str_cat("an input of the function could not be made (ClosureInputError), error message is ",
-                               resource->name(), ": ", error.status().message()),
+                       str_cat(resource->name(), " cannot be opened at a worker: ", error.status().message()),
                        error.status().task()));
   }
   absl::MutexLock lock(&mu_);
