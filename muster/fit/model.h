@@ -32,7 +32,7 @@ struct CompileOptions {
   // Those at the end of the data that make no whole step are left out.
   int64_t accumulate = 1;
   // Matrix products and convolutions of the forward pass are in bfloat16, as torch.autocast has them; variables stay as
-  // they are, and the loss is computed in float32.
+  // they are, and the loss is computed in float32. Of evaluate() and predict(), too, but not of an exported model.
   bool mixed_precision = false;
   // So many steps are one program, for steps that are short. Callbacks see them together.
   int64_t steps_per_execution = 1;

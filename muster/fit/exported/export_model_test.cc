@@ -268,5 +268,16 @@ TEST_F(ExportModel, WritesACompiledModelUnderAnyStrategy) {
   }
 }
 
+TEST_F(ExportModel, ComputesInFloat32ThoughTheModelDoesInBfloat16) {
+  torch::nn::Linear net(64, 8);
+  const at::Tensor x = torch::randn({4, 64}), exact = net->forward(x).detach();
+  Model model = compile(net, {.loss = mean_squared_error, .mixed_precision = true});
+
+  export_model(model, file_, {x});
+
+  EXPECT_TRUE(torch::allclose(LoadedModel::load(file_)(x), exact, 1e-5, 1e-5));
+  EXPECT_FALSE(torch::allclose(model.predict(Dataset::from_tensors({x})), exact, 1e-5, 1e-5));
+}
+
 }  // namespace
 }  // namespace muster::export_model_test
