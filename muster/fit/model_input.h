@@ -61,4 +61,13 @@ class ModelInput {
   std::variant<Dataset, Make, Tensors> what_;
 };
 
+// One or none, as an option of fit(): tensors in braces will do, {x, y}, which std::optional alone does not take.
+class OptionalInput : public std::optional<ModelInput> {
+ public:
+  using std::optional<ModelInput>::optional;
+  OptionalInput() = default;
+  OptionalInput(std::optional<ModelInput> input) : std::optional<ModelInput>(std::move(input)) {}  // NOLINT
+  OptionalInput(std::initializer_list<at::Tensor> tensors) : std::optional<ModelInput>(std::in_place, tensors) {}
+};
+
 }  // namespace muster

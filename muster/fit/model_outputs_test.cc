@@ -439,5 +439,20 @@ TEST(FitSeveralOutputs, SeesEveryExampleOnceOnParameterServers) {
   EXPECT_NEAR(torch::mse_loss(said["box"], things.box).item<double>(), expected.at("box_loss"), 1e-5);
 }
 
+struct SumOfTwo : torch::nn::Module {
+  SumOfTwo() { register_module("top", top); }
+  at::Tensor forward(const at::Tensor& a, const at::Tensor& b) { return top->forward(a + b); }
+  torch::nn::Linear top{2, 1};
+};
+
+TEST(FitOfTwoInputs, TakesValidationDataInBraces) {
+  Model model = compile(std::make_shared<SumOfTwo>(), {.loss = mean_squared_error});
+  const at::Tensor x = torch::ones({8, 2}), y = torch::ones({8, 1});
+
+  const History history = model.fit({x, x, y}, {.validation_data = {x, x, y}, .verbose = 0});
+
+  EXPECT_NEAR(history["val_loss"].back(), model.evaluate({x, x, y})["loss"], 1e-6);
+}
+
 }  // namespace
 }  // namespace muster::model_outputs_test
