@@ -170,7 +170,7 @@ struct Model::State {
     c10::AutoGradMode gradients(trains);
     const ModelBatch batch(it, it.next_tensors(element_from(it.specs).size()), /*labelled=*/true, parts.inputs);
     try {
-      const Features outputs = forward(batch.inputs);
+      const Features outputs = outputs_of(batch);
       if (trains) note_layers(batch.inputs, outputs);
       return judge(batch, outputs, by_class, trains);
     } catch (const c10::Error& error) {
@@ -179,6 +179,18 @@ struct Model::State {
       throw Error(
           Status(why.code(), str_cat("a batch of ", batch.described(), ": ", why.message(),
                                      caller.empty() ? "" : str_cat(" (in ", caller, ")"), batch.why_this_target())));
+    }
+  }
+
+  // Of other inputs than forward() takes: one of them may have been taken as the target.
+  Features outputs_of(const ModelBatch& batch) const {
+    const std::string why = batch.why_this_target();
+    try {
+      return forward(batch.inputs);
+    } catch (const Error& error) {
+      const Status& status = error.status();
+      if (why.empty() || status.code() != StatusCode::kInvalidArgument) throw;
+      throw Error(Status(status.code(), status.message() + why, status.task(), status.detail()));
     }
   }
 

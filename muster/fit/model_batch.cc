@@ -69,6 +69,11 @@ ModelBatch::ModelBatch(const Iterator& it, const std::vector<at::Tensor>& tensor
                              ", so nobody knows which of them are inputs; give them names, by Dataset::named and "
                              "label(), or as Features");
     }
+    if (labelled && !taken.by_name && tensors.size() <= taken.count) {  // else forward() would take the target
+      throw invalid_argument("a model is trained with its inputs and a target, but an element has ", tensors.size(),
+                             tensors.size() == 1 ? " tensor" : " tensors", " without names, and forward() takes ",
+                             taken.count, ": none is left for the target; expected fit({input, …, target})");
+    }
     const auto end = tensors.begin() + static_cast<ptrdiff_t>(std::min(taken.count, tensors.size()));
     inputs = Features(std::vector<std::string>(static_cast<size_t>(end - tensors.begin())), {tensors.begin(), end});
     targets = Features({}, {end, tensors.end()});

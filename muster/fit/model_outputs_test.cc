@@ -445,6 +445,17 @@ struct SumOfTwo : torch::nn::Module {
   torch::nn::Linear top{2, 1};
 };
 
+TEST(FitOfTwoInputs, SaysThatOneOfThemWasTakenAsTheTarget) {
+  Model model = compile(std::make_shared<SumOfTwo>(), {.loss = mean_squared_error});
+  const at::Tensor x = torch::ones({8, 2}), y = torch::ones({8, 1});
+
+  EXPECT_THAT(message_of([&] { model.fit({x, y}, {.verbose = 0}); }),
+              HasSubstr("an element has 2 tensors without names, and forward() takes 2: none is left for the target"));
+  EXPECT_THAT(message_of([&] { model.fit(Dataset::tensors({x, y}).batch(4).named({"x", "y"}), {.verbose = 0}); }),
+              AllOf(HasSubstr("forward() of the model takes 2 tensors, but an example has 1 inputs"),
+                    HasSubstr("the last column \"y\" was taken as the target")));
+}
+
 TEST(FitOfTwoInputs, TakesValidationDataInBraces) {
   Model model = compile(std::make_shared<SumOfTwo>(), {.loss = mean_squared_error});
   const at::Tensor x = torch::ones({8, 2}), y = torch::ones({8, 1});
