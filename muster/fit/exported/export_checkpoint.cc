@@ -1,10 +1,13 @@
 #include "muster/fit/exported/export_checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "muster/base/status.h"
 #include "muster/fit/exported/exported_model.h"
@@ -16,6 +19,8 @@
 
 namespace muster {
 namespace {
+
+constexpr std::string_view kLag = "/average_less_value";  // the slot of an optimizer
 
 // Where weights come from.
 struct WeightSource {
@@ -37,7 +42,17 @@ WeightSource weights_of_file(const std::string& path) {
           [file](const ExportedWeight& weight) { return read_weight(*file, weight.name); }, file->metadata()};
 }
 
-WeightSource weights_of_checkpoint(const std::string& path) {
+// What an optimizer keeps beside a variable, and what is added to that for its average; empty if there is none.
+std::string lag_of(const std::string& variable, const std::set<std::string>& variables) {
+  const std::string begin = variable + "/";
+  for (auto name = variables.lower_bound(begin); name != variables.end() && name->starts_with(begin); ++name) {
+    const std::string_view slot = std::string_view(*name).substr(begin.size());  // "sgd/average_less_value"
+    if (slot.ends_with(kLag) && slot.find('/') == slot.size() - kLag.size()) return *name;
+  }
+  return {};
+}
+
+WeightSource weights_of_checkpoint(const std::string& path, bool averages) {
   std::string newest = path;
   if (!std::filesystem::exists(path + "/" + kIndexFile)) {
     const std::optional<Checkpoint> latest = CheckpointDirectory(path).latest();
@@ -50,26 +65,41 @@ WeightSource weights_of_checkpoint(const std::string& path) {
     if (!has_variable(*reader, weight.variable)) return std::nullopt;
     return TensorSpec{weight.spec.dtype, weight.variable_sizes};  // rows on demand, which say so when they are read
   };
-  auto read = [reader, newest](const ExportedWeight& weight) {
-    return value_in(*reader, newest,
-                    {.name = weight.name,
-                     .spec = weight.spec,
-                     .whole = weight.variable,
-                     .whole_sizes = weight.variable_sizes,
-                     .first_row = weight.first_row});
+  const std::set<std::string> variables = variables_in(reader->index());
+  if (averages && std::ranges::none_of(variables, [](const std::string& name) { return name.ends_with(kLag); })) {
+    throw invalid_argument("checkpoint \"", newest, "\" has no averages; UpdateOptions::average makes an optimizer keep "
+                           "some");
+  }
+  auto read = [reader, newest, variables, averages](const ExportedWeight& weight) {
+    const auto read_as = [&](const std::string& variable, const TensorSpec& spec) {
+      return value_in(*reader, newest,
+                      {.name = weight.name,
+                       .spec = spec,
+                       .whole = variable,
+                       .whole_sizes = weight.variable_sizes,
+                       .first_row = weight.first_row});
+    };
+    const at::Tensor value = read_as(weight.variable, weight.spec);
+    const std::string lag = averages ? lag_of(weight.variable, variables) : "";
+    if (lag.empty()) return value;
+    TensorSpec exact = weight.spec;
+    if (exact.dtype != DType::kDouble) exact.dtype = DType::kFloat;
+    return read_as(lag, exact).add(value).to(value.scalar_type());
   };
   return {str_cat("checkpoint \"", newest, "\""), /*has_variables=*/true, spec, read, reader->index().metadata};
 }
 
-WeightSource open_weights(const std::string& path) {
+WeightSource open_weights(const std::string& path, bool averages) {
   if (!std::filesystem::exists(path)) throw not_found("\"", path, "\": there is no such checkpoint or file");
-  return std::filesystem::is_directory(path) ? weights_of_checkpoint(path) : weights_of_file(path);
+  if (std::filesystem::is_directory(path)) return weights_of_checkpoint(path, averages);
+  if (averages) throw invalid_argument("file \"", path, "\" has no averages beside its weights; expected a checkpoint");
+  return weights_of_file(path);
 }
 
 }  // namespace
 
 void export_checkpoint(const ExportCheckpointOptions& options) {
-  const WeightSource source = open_weights(options.weights);
+  const WeightSource source = open_weights(options.weights, options.averages);
   std::optional<SafetensorsFile> file;
   if (!options.model.empty()) file.emplace(options.model);
   const std::map<std::string, std::string>& metadata = file ? file->metadata() : source.metadata;

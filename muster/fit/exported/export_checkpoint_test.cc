@@ -45,6 +45,35 @@ TEST_F(ExportCheckpoint, MakesAModelOfTheNewestCheckpointThatHasTheProgram) {
       torch::allclose(LoadedModel::load(path("model"))(x_), model.predict(Dataset::from_tensors({x_})), 1e-5, 1e-6));
 }
 
+TEST_F(ExportCheckpoint, TakesTheAveragesOfTheWeightsIfItIsToldTo) {
+  Model model = compile(torch::nn::Linear(3, 2), {.optimizer = Sgd({.learning_rate = 0.1, .all = {.average = 0.5}}),
+                                                  .loss = mean_squared_error});
+  const ModelCheckpoint checkpoints({.directory = path("checkpoints"), .example_inputs = {x_}});
+  model.fit({x_, y_}, {.epochs = 3, .callbacks = {checkpoints}, .verbose = 0});
+  const at::Tensor of_values = model.predict(Dataset::from_tensors({x_}));
+
+  export_checkpoint({.weights = path("checkpoints"), .out = path("values")});
+  export_checkpoint({.weights = path("checkpoints"), .out = path("averages"), .averages = true});
+
+  EXPECT_TRUE(torch::allclose(LoadedModel::load(path("values"))(x_), of_values, 1e-5, 1e-6));
+  model.optimizer().take_averages();
+  const at::Tensor of_averages = model.predict(Dataset::from_tensors({x_}));
+  EXPECT_FALSE(torch::allclose(of_averages, of_values, 1e-3, 1e-3));
+  EXPECT_TRUE(torch::allclose(LoadedModel::load(path("averages"))(x_), of_averages, 1e-5, 1e-6));
+}
+
+TEST_F(ExportCheckpoint, SaysThatThereAreNoAverages) {
+  torch::nn::Linear net(3, 2);
+  Model model = compile(net, {.loss = mean_squared_error});
+  const std::string checkpoint = Checkpoints(model.strategy(), {.directory = path("checkpoints")}).save(7);
+  save_safetensors(net, path("weights"));
+
+  EXPECT_THAT(message_of([&] { export_checkpoint({.weights = checkpoint, .out = path("out"), .averages = true}); }),
+              HasSubstr("has no averages; UpdateOptions::average makes an optimizer keep some"));
+  EXPECT_THAT(message_of([&] { export_checkpoint({.weights = path("weights"), .out = path("out"), .averages = true}); }),
+              HasSubstr("has no averages beside its weights; expected a checkpoint"));
+}
+
 TEST_F(ExportCheckpoint, MakesAModelThatTakesItsInputsByName) {
   struct ByNameImpl : torch::nn::Module {
     at::Tensor forward(const Features& given) { return net->forward(torch::cat({given["a"], given["b"]}, 1)); }
