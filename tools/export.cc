@@ -18,9 +18,9 @@ void add_export(CLI::App& muster) {
   command->add_option("--model", options->model,
                       "An exported model, whose program is taken; else the checkpoint has it, if it was saved with "
                       "example_inputs");
-  command->add_flag("--averages", options->averages,
-                    "Of a checkpoint: the averages of weights in the place of their values, where the optimizer has kept "
-                    "some");
+  command->add_flag(
+      "--averages", options->averages,
+      "Of a checkpoint: the averages of weights in the place of their values, where the optimizer has kept some");
   command->footer(
       "Examples:\n"
       "  muster export checkpoints digits.safetensors\n"

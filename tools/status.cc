@@ -221,8 +221,9 @@ void add_status(CLI::App& muster) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* command =
       muster.add_subcommand("status", "Show the tasks of a cluster: up or down, devices, variables, load");
-  command->footer("It ends with 1 if a task is down. The chief of parameter servers has no server, which is no error.\n"
-                  "Example: muster status --cluster cluster.json, which `muster run --write-cluster cluster.json` writes");
+  command->footer(
+      "It ends with 1 if a task is down. The chief of parameter servers has no server, which is no error.\n"
+      "Example: muster status --cluster cluster.json, which `muster run --write-cluster cluster.json` writes");
   command->add_option("--target", flags->target, "One task: grpc://host:port");
   command->add_option("--cluster", flags->cluster, "All tasks of a cluster: a file with JSON, or the JSON itself");
   command->add_option("--credentials", flags->credentials, "A directory that `muster certs` has made");

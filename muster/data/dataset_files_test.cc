@@ -393,9 +393,9 @@ TEST_F(DatasetFiles, ReadNothingOfColumnsThatAreNotSelected) {
 
 TEST_F(DatasetFiles, LearnFromTheNumbersThatAreNotMissing) {
   const std::string path = file("a.csv", "age,id\n1,1\n,2\n3,3\n");
-  const Dataset rows = Dataset::csv(
-      path, {.columns = {{.name = "age", .type = CsvColumn::Type::kFloat, .otherwise = std::nan("")},
-                         {.name = "id", .type = CsvColumn::Type::kInt64}}});
+  const Dataset rows =
+      Dataset::csv(path, {.columns = {{.name = "age", .type = CsvColumn::Type::kFloat, .otherwise = std::nan("")},
+                                      {.name = "id", .type = CsvColumn::Type::kInt64}}});
   const auto all = normalization_adapter({.axis = {}}), known = normalization_adapter({.axis = {}});
 
   EXPECT_THAT(error_of([&] { rows.batch(2).adapt(*all, "age"); }),

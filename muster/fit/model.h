@@ -46,7 +46,7 @@ struct FitOptions {
   // Without it an epoch is all of the data. With it epochs go on where those before have ended; needed for data that
   // has no end.
   std::optional<int64_t> steps_per_epoch{};
-  OptionalInput validation_data{};  // as what it trains on: a dataset, or tensors in braces
+  OptionalInput validation_data{};            // as what it trains on: a dataset, or tensors in braces
   std::optional<int64_t> validation_steps{};  // the first ones; all without
   // Of examples whose target is that number; 1 for others. Of a model that is trained for one output.
   std::map<int64_t, double> class_weight{};

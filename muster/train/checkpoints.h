@@ -39,8 +39,8 @@ struct RestoreOptions {
   bool allow_unused = false;
   // Where there are checkpoints and all of them are damaged, begin as if there were none. Else that is an error.
   bool begin_anew = false;
-  // Nobody goes on from there, as an evaluator beside a training: the log tells neither what is taken nor that there are
-  // later ones, which may come at any time.
+  // Nobody goes on from there, as an evaluator beside a training: the log tells neither what is taken nor that there
+  // are later ones, which may come at any time.
   bool only_to_look = false;
   // At the start of a job that may be its first: the log does not warn that there is no checkpoint.
   bool may_be_none = false;
@@ -87,10 +87,10 @@ class Checkpoints {
   void wait_until_written() ABSL_LOCKS_EXCLUDED(one_mu_);
 
   // Gives the variables the values of the newest sound checkpoint, all of them or none, and returns its step; nothing
-  // if there is no checkpoint, of which there is a warning: the directory may be another one. What is taken, and what is
-  // passed over and why, is logged. Waits for parameter servers that are being restarted, as long as the strategy's connect_timeout. Variables that are made later, until the next
-  // save() or finish_restore(), begin with the values that this checkpoint has for their names; without parameter
-  // servers only while this object is there.
+  // if there is no checkpoint, of which there is a warning: the directory may be another one. What is taken, and what
+  // is passed over and why, is logged. Waits for parameter servers that are being restarted, as long as the strategy's
+  // connect_timeout. Variables that are made later, until the next save() or finish_restore(), begin with the values
+  // that this checkpoint has for their names; without parameter servers only while this object is there.
   // Throws Error{kDataLoss} if all are damaged, Error{kNotFound} for variables that the checkpoint has not,
   // Error{kUnavailable} for a disk or a server that does not answer: a checkpoint that cannot be read now is never
   // passed over. Limit: a disk or server that fails after all have looked and while they change their variables leaves

@@ -327,8 +327,8 @@ class NormalizationAdapter final : public Adapter {
     if (odd == end) return;
     throw invalid_argument(kNormalization, ": got ", *odd, " to learn from, in row ",
                            rows_ + (odd - begin) / mean_.numel(),
-                           " of what was seen (the first is 0), expected finite numbers; those that are missing have to "
-                           "be left out or replaced");
+                           " of what was seen (the first is 0), expected finite numbers; those that are missing have "
+                           "to be left out or replaced");
   }
 
   const NormalizationOptions options_;

@@ -79,10 +79,9 @@ TEST_F(TheAudience, IsToldInOrderAndHasWhatAnEarlierTrainingRemembers) {
     audience.train_end({});
   }
 
-  EXPECT_THAT(heard_,
-              ElementsAre("a begins", "b begins", "a remembers one", "b remembers two", "a sees epoch 0, steps 0",
-                          "b sees epoch 0, steps 0", "a ends", "b ends", "a is over", "b is over", "a is left",
-                          "b is left"));
+  EXPECT_THAT(heard_, ElementsAre("a begins", "b begins", "a remembers one", "b remembers two",
+                                  "a sees epoch 0, steps 0", "b sees epoch 0, steps 0", "a ends", "b ends", "a is over",
+                                  "b is over", "a is left", "b is left"));
 }
 
 TEST_F(TheAudience, WatchesOnServersWhatThereWasWhileTheTrainingGoesOn) {

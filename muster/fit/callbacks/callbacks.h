@@ -31,8 +31,8 @@ struct EarlyStoppingOptions {
   int patience = 0;                  // epochs that may be no better before the last one
   int start_from_epoch = 0;          // those before it may be as they like
   std::optional<double> baseline{};  // what is better, but not than this, counts as no better, and is never the last
-  // When the training ends, unless it was preempted. They are kept in this process meanwhile, which needs as much memory
-  // as the model: a job that is lost loses them, so the best begins anew where BackupAndRestore goes on.
+  // When the training ends, unless it was preempted. They are kept in this process meanwhile, which needs as much
+  // memory as the model: a job that is lost loses them, so the best begins anew where BackupAndRestore goes on.
   // Error{kInvalidArgument} of fit() where a table makes its rows on demand.
   bool restore_best_weights = false;
 };

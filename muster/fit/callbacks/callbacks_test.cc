@@ -405,9 +405,8 @@ TEST_F(FitCallbacks, EarlyStoppingSaysThatWeightsAreBackOnlyIfTheyAre) {
     model().fit(data_, {.epochs = epochs, .callbacks = callbacks, .verbose = 0});
     return log.contains("are back");
   };
-  const LambdaCallback preempts({.on_epoch_over = [](Training& training) {
-    training.preempted = training.stop = training.epoch == 1;
-  }});
+  const LambdaCallback preempts(
+      {.on_epoch_over = [](Training& training) { training.preempted = training.stop = training.epoch == 1; }});
 
   EXPECT_TRUE(says_so(2, {}));
   EXPECT_FALSE(says_so(1, {})) << "the last epoch was the best";

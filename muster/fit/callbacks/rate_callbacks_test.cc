@@ -167,15 +167,16 @@ TEST(SwapAverages, LeavesInTheModelWhatValidationHasMeasured) {
 
 TEST(SwapAverages, LeavesTheAveragesOfTheBestEpochWhereverItStands) {
   for (const bool first : {true, false}) {
-    Model model = small_model(Sgd({.learning_rate = 0.3, .all = {.average = 0.5}}));  // to and fro: the third epoch is worse
+    // To and fro, so that the third epoch is worse.
+    Model model = small_model(Sgd({.learning_rate = 0.3, .all = {.average = 0.5}}));
     const EarlyStopping stopping({.patience = 1, .restore_best_weights = true});
     Callbacks callbacks;
     if (first) callbacks.add(SwapAverages());
     callbacks.add(stopping);
     if (!first) callbacks.add(SwapAverages());
 
-    const History history = model.fit(
-        some_data(), {.epochs = 5, .validation_data = some_data(), .callbacks = callbacks, .verbose = 0});
+    const History history =
+        model.fit(some_data(), {.epochs = 5, .validation_data = some_data(), .callbacks = callbacks, .verbose = 0});
 
     const double best = std::ranges::min(history["val_loss"]);
     EXPECT_GT(history["val_loss"].back(), best) << "else nothing is brought back";
@@ -187,10 +188,9 @@ TEST(SwapAverages, LeavesTheValuesIfItIsToldTo) {
   auto compiled = [&] { return small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}})); };
   Model swapping = compiled(), other = compiled();
 
-  swapping.fit(some_data(), {.epochs = 3,
-                             .validation_data = some_data(),
-                             .callbacks = {SwapAverages({.take_at_end = false})},
-                             .verbose = 0});
+  swapping.fit(
+      some_data(),
+      {.epochs = 3, .validation_data = some_data(), .callbacks = {SwapAverages({.take_at_end = false})}, .verbose = 0});
   other.fit(some_data(), {.epochs = 3, .verbose = 0});
 
   EXPECT_NEAR(swapping.evaluate(some_data())["loss"], other.evaluate(some_data())["loss"], 1e-6);

@@ -67,8 +67,8 @@ WeightSource weights_of_checkpoint(const std::string& path, bool averages) {
   };
   const std::set<std::string> variables = variables_in(reader->index());
   if (averages && std::ranges::none_of(variables, [](const std::string& name) { return name.ends_with(kLag); })) {
-    throw invalid_argument("checkpoint \"", newest, "\" has no averages; UpdateOptions::average makes an optimizer keep "
-                           "some");
+    throw invalid_argument("checkpoint \"", newest,
+                           "\" has no averages; UpdateOptions::average makes an optimizer keep some");
   }
   auto read = [reader, newest, variables, averages](const ExportedWeight& weight) {
     const auto read_as = [&](const std::string& variable, const TensorSpec& spec) {

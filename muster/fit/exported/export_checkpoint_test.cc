@@ -70,8 +70,9 @@ TEST_F(ExportCheckpoint, SaysThatThereAreNoAverages) {
 
   EXPECT_THAT(message_of([&] { export_checkpoint({.weights = checkpoint, .out = path("out"), .averages = true}); }),
               HasSubstr("has no averages; UpdateOptions::average makes an optimizer keep some"));
-  EXPECT_THAT(message_of([&] { export_checkpoint({.weights = path("weights"), .out = path("out"), .averages = true}); }),
-              HasSubstr("has no averages beside its weights; expected a checkpoint"));
+  EXPECT_THAT(
+      message_of([&] { export_checkpoint({.weights = path("weights"), .out = path("out"), .averages = true}); }),
+      HasSubstr("has no averages beside its weights; expected a checkpoint"));
 }
 
 TEST_F(ExportCheckpoint, MakesAModelThatTakesItsInputsByName) {

@@ -121,8 +121,8 @@ ExportReport export_model(Forward forward, const std::string& file, const at::Te
   }
 }
 
-// The same for a model of compile(), whose forward() takes as many tensors, or Features of the names of the inputs. With
-// CompileOptions::mixed_precision, too, it is exported as it is, without bfloat16.
+// The same for a model of compile(), whose forward() takes as many tensors, or Features of the names of the inputs.
+// With CompileOptions::mixed_precision, too, it is exported as it is, without bfloat16.
 ExportReport export_model(const Model& model, const std::string& file, const std::vector<at::Tensor>& examples,
                           const ExportOptions& options = {});
 
