@@ -62,7 +62,7 @@ void run(const std::string& name, int epochs, const std::string& directory) {
 
   muster::Callbacks callbacks;
   if (!directory.empty()) {
-    if (muster::Checkpoints(strategy, {.directory = directory}).restore()) tell(" found");
+    if (muster::Checkpoints(strategy, {.directory = directory}).restore({.may_be_none = true})) tell(" found");
     callbacks.add(muster::ModelCheckpoint({.directory = directory}));
   }
   model.fit(training, {.epochs = epochs, .callbacks = callbacks, .verbose = 0});
