@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -35,6 +36,23 @@ SavedVariables::Only names_of(const std::map<std::string, CheckpointObject>& obj
     }
   }
   return names;
+}
+
+std::shared_future<Status> ended_with(Status status) {
+  std::promise<Status> ended;
+  ended.set_value(std::move(status));
+  return ended.get_future().share();
+}
+
+// Of what `write` throws.
+template <class Write>
+Status status_of_writing(const Write& write) {
+  try {
+    write();
+    return Status();
+  } catch (...) {
+    return status_of(std::current_exception());
+  }
 }
 
 // What to do with a checkpoint of another kind than is asked for; nothing if it is of this kind, or if nobody knows.
@@ -80,7 +98,7 @@ Checkpoints::Checkpoints(const Strategy& strategy, CheckpointsOptions options)
 Checkpoints::~Checkpoints() {
   {
     absl::MutexLock lock(&one_mu_);
-    if (saving_) log_failure(saving_->end());  // the other processes may be anywhere
+    if (saving_) log_failure(saving_->written.get());  // the other processes may be anywhere
   }
   strategy_.saved()->restorer_is_gone(this);
 }
@@ -95,7 +113,7 @@ std::string Checkpoints::save(int64_t step, const Metadata& metadata) {
   Status written;
   try {
     if (variables.writes()) {
-      path = write(variables.begin_save(only_), SavePace::kFull, step, all);
+      path = publish(store_all(variables.begin_save(only_), SavePace::kFull, step, all), {});
     } else {
       variables.take_part(only_);
     }
@@ -119,6 +137,10 @@ Checkpoints::Metadata Checkpoints::with_texts(const Metadata& metadata) const {
 
 void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
   absl::MutexLock lock(&one_mu_);
+  begin_saving(step, metadata, Store::kMeanwhile, {});
+}
+
+void Checkpoints::begin_saving(int64_t step, const Metadata& metadata, Store when, const Endings& earlier) {
   wait_until_saved();
   SavedVariables& variables = *strategy_.saved();
   if (!only_) {
@@ -126,43 +148,52 @@ void Checkpoints::save_async(int64_t step, const Metadata& metadata) {
     variables.end_filling();  // now: what is made from here on is not in this checkpoint either
   }
   const Metadata all = with_texts(metadata);
-  Saving saving{.step = step};
+  std::shared_future<Status> written;
   try {
-    if (variables.writes()) {
-      saving.under_way =
-          std::async(std::launch::async, [this, step, chosen = variables.begin_save(only_), all]() mutable {
-            const SavedVariables::Write once = std::move(chosen);  // nobody waits until it lets go of the variables
-            try {
-              write(once, SavePace::kBeside, step, all);
-              return Status();
-            } catch (...) {
-              return status_of(std::current_exception());
-            }
+    if (!variables.writes()) {
+      variables.take_part(only_);
+      written = ended_with(Status());
+    } else if (when == Store::kNow) {
+      written = std::async(
+          std::launch::async,
+          [this, earlier, stored = store_all(variables.begin_save(only_), SavePace::kFull, step, all)]() mutable {
+            return status_of_writing([&] { publish(std::move(stored), earlier); });
           });
     } else {
-      variables.take_part(only_);
+      written =
+          std::async(std::launch::async, [this, step, all, earlier, chosen = variables.begin_save(only_)]() mutable {
+            return status_of_writing([&] {
+              // A statement of its own: nobody waits until it lets go of the variables.
+              Stored stored = store_all(std::move(chosen), SavePace::kBeside, step, all);
+              publish(std::move(stored), earlier);
+            });
+          });
     }
   } catch (...) {
-    saving.written = status_of(std::current_exception());
+    written = ended_with(status_of(std::current_exception()));
   }
-  saving_ = std::move(saving);
+  saving_ = Saving{step, std::move(written)};
 }
 
-void Checkpoints::save_between_steps(int64_t step, const Metadata& metadata) {
-  if (strategy_.saved()->in_step()) {
+void Checkpoints::save_between_steps(int64_t step, const Metadata& metadata, const Endings& earlier) {
+  const bool in_step = strategy_.saved()->in_step();
+  if (in_step && earlier.empty()) {
     save(step, metadata);
-  } else {
-    save_async(step, metadata);
+    return;
   }
+  absl::MutexLock lock(&one_mu_);
+  begin_saving(step, metadata, in_step ? Store::kNow : Store::kMeanwhile, earlier);
 }
 
 bool Checkpoints::save_is_under_way() {
   absl::MutexLock lock(&one_mu_);
-  return saving_ && saving_->under_way.valid() &&
-         saving_->under_way.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  return saving_ && saving_->written.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-Status Checkpoints::Saving::end() { return under_way.valid() ? under_way.get() : written; }
+std::shared_future<Status> Checkpoints::being_saved() {
+  absl::MutexLock lock(&one_mu_);
+  return saving_ ? saving_->written : std::shared_future<Status>();
+}
 
 void Checkpoints::wait() {
   wait_until_written();
@@ -176,8 +207,8 @@ void Checkpoints::wait_until_written() {
 
 void Checkpoints::wait_until_saved() {
   if (!saving_) return;
-  Saving saving = *std::exchange(saving_, std::nullopt);
-  agree(saving.step, saving.end());
+  const Saving saving = *std::exchange(saving_, std::nullopt);
+  agree(saving.step, saving.written.get());
 }
 
 void Checkpoints::log_failure(const Status& written) const {
@@ -203,25 +234,38 @@ std::string Checkpoints::metadata(const std::string& name) const {
   return found == all.end() ? "" : found->second;
 }
 
-std::string Checkpoints::write(const SavedVariables::Write& variables, SavePace pace, int64_t step,
-                               const Metadata& metadata) {
-  const uint64_t mark = random_id();
+Checkpoints::Stored Checkpoints::store_all(SavedVariables::Write variables, SavePace pace, int64_t step,
+                                           const Metadata& metadata) {
   {
     absl::MutexLock lock(&mu_);
     if (known_) known_->insert(step);  // though this save may fail and leave it there
   }
-  const std::string temporary = directory_.begin(step);
-  CheckpointIndex index{.step = step, .metadata = metadata};
+  Stored stored{
+      .temporary = directory_.begin(step), .index = {.step = step, .metadata = metadata}, .mark = random_id()};
+  try {
+    stored.index.entries = store(variables, pace, stored.temporary, stored.mark);
+  } catch (...) {
+    directory_.abandon(stored.temporary);
+    throw;
+  }
+  return stored;
+}
+
+std::string Checkpoints::publish(Stored stored, const Endings& earlier) {
+  const int64_t step = stored.index.step;
   std::string path;
   try {
-    index.entries = store(variables, pace, temporary, mark);
-    path = directory_.commit(temporary, index);
+    for (const std::shared_future<Status>& each : earlier) {
+      if (const Status& ended = each.get(); !ended.ok()) throw Error(ended);
+    }
+    path = directory_.commit(stored.temporary, stored.index);
   } catch (...) {
-    directory_.abandon(temporary);
+    directory_.abandon(stored.temporary);
     throw;
   }
   {
-    auto base = options_.incremental ? std::make_shared<const Base>(Base{mark, std::move(index)}) : nullptr;
+    auto base =
+        options_.incremental ? std::make_shared<const Base>(Base{stored.mark, std::move(stored.index)}) : nullptr;
     absl::MutexLock lock(&mu_);
     newest_ = step;
     base_ = std::move(base);

@@ -75,10 +75,18 @@ class Checkpoints {
   // save_async() on parameter servers, where there is no moment between two steps of all workers. Under any other
   // strategy, whose steps change all variables together, save(): what is saved belongs together. For who saves between
   // two steps and will go on from there.
-  void save_between_steps(int64_t step, const std::map<std::string, std::string>& metadata = {})
-      ABSL_LOCKS_EXCLUDED(one_mu_);
-  // Whether the next save would wait for one that save_async() has begun, in the process that writes it.
+  // `earlier`, of as many saves at all processes: what the metadata says is on the disk. The checkpoint appears when
+  // all of them have ended, though this returns before, as save_async() does; if one has failed it never appears, and
+  // the error is that one's.
+  using Endings = std::vector<std::shared_future<Status>>;
+  void save_between_steps(int64_t step, const std::map<std::string, std::string>& metadata = {},
+                          const Endings& earlier = {}) ABSL_LOCKS_EXCLUDED(one_mu_);
+  // Whether the next save would wait for one that has begun and goes on, in the process that writes it.
   bool save_is_under_way() ABSL_LOCKS_EXCLUDED(one_mu_);
+  // How that one ends, or has ended if nobody has waited for it yet; not valid: there is none, and what was saved
+  // before is on the disk, or its error was thrown. Processes that do not write do not know: they have one that has
+  // ended well.
+  std::shared_future<Status> being_saved() ABSL_LOCKS_EXCLUDED(one_mu_);
   // Until the last save_async() has ended and older ones are removed; throws what the save throws. A restore waits for
   // the save, too, as a save of another thread does for a restore: else it would have values of before and after. Who
   // destroys this waits for all, and the log has the error.
@@ -117,23 +125,31 @@ class Checkpoints {
     CheckpointIndex index;
   };
 
-  // What save_async() has begun. Of several processes with the same variables those that do not write have only begun
-  // to wait for the one that does.
-  struct Saving {
-    int64_t step = 0;
-    Status written{};
-    std::future<Status> under_way{};  // then this says how it went
-
-    Status end();
+  // All of a checkpoint but its name and its index is on the disk.
+  struct Stored {
+    std::string temporary;
+    CheckpointIndex index;
+    uint64_t mark;
   };
 
+  // What goes on when a save has returned. Of several processes with the same variables those that do not write have
+  // only begun to wait for the one that does.
+  struct Saving {
+    int64_t step;
+    std::shared_future<Status> written;
+  };
+  enum class Store { kNow, kMeanwhile };
+
+  void begin_saving(int64_t step, const Metadata& metadata, Store when, const Endings& earlier)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);
   void wait_until_saved() ABSL_EXCLUSIVE_LOCKS_REQUIRED(one_mu_);  // throws what the save throws
   void log_failure(const Status& written) const;                   // where it is nobody's
   // What has become of a save, for all processes that have called it. Throws it, too.
   void agree(int64_t step, const Status& written);
   // `step` was just saved; it is among `steps`, which were there then.
   void look_for_others(int64_t step, const std::vector<int64_t>& steps) ABSL_LOCKS_EXCLUDED(mu_);
-  std::string write(const SavedVariables::Write& variables, SavePace pace, int64_t step, const Metadata& metadata);
+  Stored store_all(SavedVariables::Write variables, SavePace pace, int64_t step, const Metadata& metadata);
+  std::string publish(Stored stored, const Endings& earlier);  // gives the path
   std::vector<ShardEntry> store(const SavedVariables::Write& variables, SavePace pace, const std::string& temporary,
                                 uint64_t mark);
   std::optional<int64_t> restore_here(const RestoreOptions& options);

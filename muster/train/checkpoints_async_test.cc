@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <span>
 #include <thread>
@@ -321,6 +322,40 @@ TEST_F(SaveAsyncHere, IsNotWhatASaveBetweenStepsIs) {
   checkpoints.save_between_steps(1);
 
   EXPECT_TRUE(std::filesystem::exists(directory_ + "/ckpt-1"));
+}
+
+TEST_F(SaveAsyncHere, BetweenStepsIsOfThatMomentThoughItAppearsAfterSavesOfOthers) {
+  Variable v = made(Strategy(), torch::ones({2}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+  std::promise<Status> another;
+
+  checkpoints.save_between_steps(1, {}, {another.get_future().share()});
+  v.assign(torch::zeros({2}));
+  const bool shown_before = std::filesystem::exists(directory_ + "/ckpt-1");
+  const bool under_way = checkpoints.save_is_under_way();
+  another.set_value(Status());
+  checkpoints.wait();
+
+  EXPECT_FALSE(shown_before);
+  EXPECT_TRUE(under_way);
+  EXPECT_FALSE(checkpoints.being_saved().valid());
+  EXPECT_EQ(checkpoints.restore(), 1);
+  EXPECT_TRUE(v.value().equal(torch::ones({2})));
+}
+
+TEST_F(SaveAsyncHere, BetweenStepsFailsWithASaveOfAnotherAndLeavesNothing) {
+  const Variable v = made(Strategy(), torch::ones({2}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+  std::promise<Status> another;
+
+  checkpoints.save_between_steps(1, {}, {another.get_future().share()});
+  another.set_value(Status(StatusCode::kResourceExhausted, "the disk of another is full"));
+  const Status own = checkpoints.being_saved().get();
+  const Status thrown = caught([&] { checkpoints.wait(); });
+
+  EXPECT_EQ(own.code(), StatusCode::kResourceExhausted) << own;
+  EXPECT_EQ(thrown.message(), "the disk of another is full");
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
 TEST_F(SaveAsyncHere, HoldsAFewPiecesOfALargeVariableAndNoCopyOfIt) {

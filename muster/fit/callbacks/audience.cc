@@ -75,6 +75,7 @@ Audience::Audience(const Callbacks& callbacks, const Strategy& strategy, Trainin
   refuse_shared_directories(callbacks);
   if (on_servers) watchers_.emplace();
   training_.memories = [this] { return memories(); };
+  training_.being_written = [this] { return being_written(); };
   training_.before_change = [this] { before_change(); };
 }
 
@@ -105,6 +106,16 @@ std::vector<std::string> Audience::memories() const {
   return memories;
 }
 
+std::vector<std::shared_future<Status>> Audience::being_written() const {
+  std::vector<std::shared_future<Status>> all;
+  for (const Listener& listener : listeners_) {
+    if (listener.beside) continue;
+    std::shared_future<Status> one = listener.callback->being_written();
+    if (one.valid()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
 void Audience::tell_here(const Told& what) {
   for (const Listener& listener : listeners_) {
     if (!listener.beside) what(*listener.callback, training_);
@@ -119,6 +130,7 @@ void Audience::tell(const Told& what) {
     }
     Training now = training_;
     now.memories = [] { return std::vector<std::string>(); };  // of callbacks that are at work meanwhile
+    now.being_written = [] { return std::vector<std::shared_future<Status>>(); };
     now.before_change = [] {};
     watchers_->add([what, callback = listener.callback, now = std::move(now)]() mutable { what(*callback, now); });
   }

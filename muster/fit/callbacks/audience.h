@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <optional>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/distribute/strategy.h"
 #include "muster/fit/callbacks/callback.h"
 #include "muster/fit/callbacks/watchers.h"
@@ -52,6 +54,7 @@ class Audience {
   void tell(const Told& what);
   void tell_here(const Told& what);
   std::vector<std::string> memories() const;
+  std::vector<std::shared_future<Status>> being_written() const;
 
   Training& training_;
   bool wants_steps_ = false, begun_ = false;

@@ -1,7 +1,10 @@
 #include "muster/fit/callbacks/backup_and_restore.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <absl/strings/numbers.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -97,6 +100,7 @@ void BackupAndRestore::on_train_begin(Training& training) {
   make_directory("BackupAndRestore", options_.directory, training.model.strategy());
   checkpoints_->check_directory();
   refuse_others(options_.directory);
+  waited_for_.clear();
   if (options_.preemption) preemption_ = std::make_shared<Preemption>(training.model.strategy(), *checkpoints_);
   if (!checkpoints_->restore({.may_be_none = true})) return;
   checkpoints_->finish_restore();
@@ -123,11 +127,24 @@ void BackupAndRestore::before_change(Training&) {
   if (checkpoints_) checkpoints_->wait_until_written();
 }
 
+bool BackupAndRestore::next_would_wait(const Training& training) const {
+  const Strategy& strategy = training.model.strategy();
+  // Where it is stored between two steps, only for what others save: to show it then takes a moment.
+  const auto goes_on = [](const std::shared_future<Status>& each) {
+    return each.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  };
+  const bool here =
+      strategy.saved()->in_step() ? std::ranges::any_of(waited_for_, goes_on) : checkpoints_->save_is_under_way();
+  if (waited_for_.empty()) return here;  // as at all others
+  const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "BackupAndRestore"};
+  return strategy.across().make_one(as_chief, {at::scalar_tensor(here ? 1 : 0, at::kLong)})[0].item<int64_t>() != 0;
+}
+
 void BackupAndRestore::on_epoch_over(Training& training) {
   const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
   const bool last = told_to_end || training.stop || training.epoch + 1 >= training.epochs;
   // The workers do not wait for a disk that is slower than they are: the next one takes the place of this.
-  if (!last && checkpoints_->save_is_under_way()) return;
+  if (!last && next_would_wait(training)) return;
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
   if (training.stop) metadata[kStopped] = "yes";
@@ -137,7 +154,8 @@ void BackupAndRestore::on_epoch_over(Training& training) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
   if (told_to_end) wait_for_earlier_ones(*checkpoints_);
-  checkpoints_->save_between_steps(training.epoch + 1, metadata);
+  waited_for_ = training.being_written();
+  checkpoints_->save_between_steps(training.epoch + 1, metadata, waited_for_);
   if (!told_to_end) return;
   training.preempted = training.epoch + 1 < training.epochs;
   training.stop = true;

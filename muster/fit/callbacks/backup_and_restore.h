@@ -1,9 +1,11 @@
 // A job that was lost goes on where it was.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "muster/fit/callbacks/callback.h"
 #include "muster/train/incremental_options.h"
@@ -22,9 +24,12 @@ struct BackupAndRestoreOptions {
 };
 // Saves after each epoch, as ModelCheckpoint does, and goes on after the last one saved when a job is started again:
 // callbacks know what they knew then, if they are the same in the same order. On parameter servers nobody waits for a
-// slow disk: epochs that end while one is being saved, except the last, are left out. A job that ends takes its backup
-// away, and the directory if nothing else is in it. With steps_per_epoch one process goes on in the data, too. Limit:
-// several, parameter servers, and what a function makes, a generator too, begin with the first element again.
+// slow disk: epochs that end while one is being saved, except the last, are left out. What callbacks know in a backup
+// is true: it appears when their checkpoints, which ModelCheckpoint may save beside the training, are on the disk, and
+// under every strategy epochs that end before that are left out. If one of these fails its error ends the training, and
+// the backup before stays. A job that ends takes its backup away, and the directory if nothing else is in it. With
+// steps_per_epoch one process goes on in the data, too. Limit: several, parameter servers, and what a function makes, a
+// generator too, begin with the first element again.
 class BackupAndRestore : public Callback {
  public:
   // Throws Error{kInvalidArgument} for no directory.
@@ -37,9 +42,12 @@ class BackupAndRestore : public Callback {
   void on_train_left() override;  // a signal is the program's again
 
  private:
+  bool next_would_wait(const Training& training) const;  // for a disk; the same at all processes
+
   BackupAndRestoreOptions options_;
   std::shared_ptr<Checkpoints> checkpoints_;
-  std::shared_ptr<Preemption> preemption_;  // uses the checkpoints
+  std::shared_ptr<Preemption> preemption_;                // uses the checkpoints
+  std::vector<std::shared_future<Status>> waited_for_{};  // by the last backup
 };
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/fit/history.h"
 #include "muster/graph/program.h"
 #include "muster/runtime/executor/profile.h"
@@ -37,6 +39,10 @@ struct Training {
   // What callbacks remember, in their order. Whoever brings back an earlier training in on_train_begin gives what that
   // one had to `remembered`, and all get it when the training begins.
   std::function<std::vector<std::string>()> memories = [] { return std::vector<std::string>(); };
+  // How what they still write ends, Callback::being_written(): who saves the memories shows them to nobody before.
+  std::function<std::vector<std::shared_future<Status>>()> being_written = [] {
+    return std::vector<std::shared_future<Status>>();
+  };
   // For a callback that is about to change variables, such as the learning rate: ends what is being saved meanwhile,
   // which is to have what they were in the epoch before.
   std::function<void()> before_change = [] {};
@@ -98,6 +104,9 @@ class Callback {
   // over.
   virtual std::string memory() const { return {}; }
   virtual void remember(const std::string&) {}
+  // How what is still being written ends that memory() takes for written, such as a checkpoint; not valid: nothing is.
+  // Of several processes all have a valid one or none.
+  virtual std::shared_future<Status> being_written() const { return {}; }
 };
 
 // A list of them: {EarlyStopping({.patience = 3}), CsvLogger("log.csv")}.

@@ -201,6 +201,10 @@ void ModelCheckpoint::remember(const std::string& memory) {
   went_on_ = true;
 }
 
+std::shared_future<Status> ModelCheckpoint::being_written() const {
+  return checkpoints_ ? checkpoints_->being_saved() : std::shared_future<Status>();
+}
+
 void ModelCheckpoint::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
 
 TensorBoard::TensorBoard(TensorBoardOptions options) : options_(std::move(options)) {

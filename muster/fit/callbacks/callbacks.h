@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <future>
 #include <limits>
 #include <map>
 #include <memory>
@@ -80,6 +81,7 @@ class ModelCheckpoint : public Callback {
   std::string checkpoint_directory() const override { return options_.directory; }
   std::string memory() const override;
   void remember(const std::string& memory) override;
+  std::shared_future<Status> being_written() const override;
 
  private:
   ModelCheckpointOptions options_;

@@ -223,6 +223,109 @@ TEST_P(FitThatSaves, EndsWithADiskThatIsFullAndKeepsWhatItHasSavedBefore) {
   }
 }
 
+// Checkpoints that are saved beside the training, while a backup of the same training is saved elsewhere.
+class FitThatSavesAndBacksUp : public FitThatSaves {
+ protected:
+  // Has all but its name.
+  bool shows_checkpoint(std::string_view call, const std::string& path) const {
+    return call == "rename" && path.starts_with(in("checkpoints") + "/ckpt-");
+  }
+  ModelCheckpoint checkpoints(const std::string& monitor = "") const {
+    return ModelCheckpoint({.directory = in("checkpoints"), .keep = 9, .monitor = monitor, .while_training = true});
+  }
+  BackupAndRestore backup() const { return BackupAndRestore({in("backup")}); }
+  // The best epoch has the least.
+  static LambdaCallback scores(int best) {
+    return LambdaCallback({.add_logs = [best](Training& training, Logs& logs) {
+      logs.set("score_loss", training.epoch == best ? 0 : training.epoch + 1);
+    }});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, FitThatSavesAndBacksUp, ::testing::Values("alone", "mirrored", "parameter_servers"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(FitThatSavesAndBacksUp, ShowsNoBackupBeforeTheBestThatItKnowsOfIsSavedAndHoldsUpNoEpoch) {
+  std::atomic<bool> held = true;
+  std::vector<int64_t> before, after;
+  const LambdaCallback lets_it_go_on({.on_epoch_begin =
+                                          [&](Training& training) {
+                                            if (training.epoch != 3) return;
+                                            before = steps_in(in("backup"));
+                                            held = false;
+                                            wait_for_a_checkpoint_in(in("backup"));
+                                            after = steps_in(in("backup"));
+                                          },
+                                      .on_train_end = [](Training&, const Logs&) { throw aborted("lost"); }});
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    return held && shows_checkpoint(call, path) ? EINTR : 0;  // again, and others in between
+  });
+  Job lost = job();
+
+  EXPECT_THROW(
+      lost.model->fit(data_, {.epochs = 5,
+                              .callbacks = {lets_it_go_on, scores(/*best=*/0), checkpoints("score_loss"), backup()},
+                              .verbose = 0}),
+      Error);
+
+  EXPECT_THAT(before, SizeIs(0));
+  EXPECT_THAT(after, ElementsAre(1)) << "those of epochs 2 and 3 would have had to wait";
+  EXPECT_THAT(steps_in(in("backup")), ElementsAre(5));
+  EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
+TEST_P(FitThatSavesAndBacksUp, TakesTheEpochAgainWhoseCheckpointWasNotSaved) {
+  std::atomic<bool> full = false;
+  const LambdaCallback fills({.on_epoch_begin = [&](Training& training) {
+    if (training.epoch != 1) return;
+    wait_for_a_checkpoint_in(in("backup"));
+    full = true;
+  }});
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    return full && shows_checkpoint(call, path) ? ENOSPC : 0;
+  });
+  const auto fit = [&](const LambdaCallback& also) {
+    const Job one = job();
+    return Model(*one.model).fit(data_, {.epochs = 4, .callbacks = {also, checkpoints(), backup()}, .verbose = 0});
+  };
+
+  const Status status = testing_support::caught([&] { fit(fills); });
+  const std::vector<int64_t> left = steps_in(in("backup"));
+  full = false;
+  const History history = fit(LambdaCallback({}));
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(left, ElementsAre(1));
+  EXPECT_THAT(history.epochs(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(4));
+}
+
+TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
+  std::atomic<bool> full = true;
+  int epochs_begun = 0;
+  const LambdaCallback counts({.on_epoch_begin = [&](Training&) { ++epochs_begun; }});
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    return full && shows_checkpoint(call, path) ? ENOSPC : 0;
+  });
+  const auto fit = [&](int epochs) {
+    const Job one = job();
+    return Model(*one.model)
+        .fit(data_, {.epochs = epochs,
+                     .callbacks = {counts, scores(/*best=*/0), checkpoints("score_loss"), backup()},
+                     .verbose = 0});
+  };
+
+  const Status status = testing_support::caught([&] { fit(1'000); });
+  const std::vector<int64_t> left = steps_in(in("backup"));
+  full = false;
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_LT(epochs_begun, 1'000);
+  EXPECT_THAT(left, SizeIs(0)) << "each would know of a best that nobody has";
+  const History history = fit(3);
+
+  EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
 class FitThatSavesOnServers : public WithDirectory, public ::testing::Test {};
 
 TEST_F(FitThatSavesOnServers, SaysAnEpochLaterThatADiskIsFull) {
