@@ -448,19 +448,24 @@ std::vector<std::string> CheckpointDirectory::retire(int count, std::optional<in
     } catch (const Error&) {
     }
   }
-  std::vector<std::string> remains;
-  if (complete == count) {
-    for (int64_t step : steps) {
-      if (step >= oldest || step == always) continue;
-      if (auto removed = put_away(step)) remains.push_back(*std::move(removed));
-    }
+  std::vector<std::string> remains = remains_among(names);
+  if (complete < count) return remains;
+  for (int64_t step : steps) {
+    if (step >= oldest || step == always) continue;
+    if (auto removed = put_away(step)) remains.push_back(*std::move(removed));
   }
   for (const std::string& name : names) {
-    const std::string path = str_cat(path_, "/", name);
     const auto damaged = damaged_step(name);
-    if (name.starts_with(kRemovedPrefix) || (complete == count && damaged && *damaged < oldest)) {
-      remains.push_back(path);
-    }
+    if (damaged && *damaged < oldest) remains.push_back(str_cat(path_, "/", name));
+  }
+  return remains;
+}
+
+std::vector<std::string> CheckpointDirectory::remains_among(const std::vector<std::string>& names) const {
+  std::vector<std::string> remains;
+  for (const std::string& name : names) {
+    const std::string path = str_cat(path_, "/", name);
+    if (name.starts_with(kRemovedPrefix)) remains.push_back(path);
     if (!name.starts_with(kTemporaryPrefix)) continue;
     if (auto lock = lock_directory(path)) {  // nobody writes there, nor will who has just made it and has no lock yet
       const std::string removed = removed_path(path_);
@@ -486,6 +491,10 @@ std::optional<std::string> CheckpointDirectory::put_away(int64_t step) {
 
 void CheckpointDirectory::remove(int64_t step) {
   if (const auto removed = put_away(step)) remove_tree(*removed);
+}
+
+void CheckpointDirectory::remove_remains() {
+  for (const std::string& path : remains_among(names_in(path_))) remove_tree(path);
 }
 
 std::string CheckpointDirectory::path_of(int64_t step) const { return str_cat(path_, "/", kPrefix, step); }

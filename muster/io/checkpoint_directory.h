@@ -104,6 +104,8 @@ class CheckpointDirectory {
 
   // Does nothing when there is none.
   void remove(int64_t step);
+  // What killed writers left, as keep() does, and nothing else.
+  void remove_remains();
 
  private:
   struct Begun {
@@ -114,6 +116,8 @@ class CheckpointDirectory {
   std::vector<int64_t> steps() const;  // rising, complete or not
   // Gives those that are not kept other names; returns the directories that can be removed.
   std::vector<std::string> retire(int count, std::optional<int64_t> always, const Seen& seen);
+  // Of killed writers, among the names in the directory; under names from which nobody takes them for anything else.
+  std::vector<std::string> remains_among(const std::vector<std::string>& names) const;
   // First the name, so that a kill does not leave half a checkpoint under it. Gives the new one; nothing when there was
   // no such checkpoint.
   std::optional<std::string> put_away(int64_t step);

@@ -272,6 +272,21 @@ TEST(CheckpointDirectory, RemovesTemporariesOfTheDeadAndNotOfTheLiving) {
   EXPECT_THAT(names_in(scratch.path()), ElementsAre(living.substr(scratch.path().size() + 1)));
 }
 
+TEST(CheckpointDirectory, RemovesWhatTheDeadLeftWithoutACheckpoint) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  save(directory, 1);
+  save(directory, 2);
+  const std::string living = directory.begin(3);
+  { write_shards(CheckpointDirectory(scratch.path()).begin(4), 4, 4, 2); }
+  std::filesystem::create_directories(scratch.path(".old-0123456789abcdef/data"));
+
+  directory.remove_remains();
+
+  EXPECT_THAT(names_in(scratch.path()),
+              UnorderedElementsAre("ckpt-1", "ckpt-2", living.substr(scratch.path().size() + 1)));
+}
+
 TEST(CheckpointDirectory, TakesTwoWritersAtOnce) {
   ScopedDirectory scratch;
   CheckpointDirectory one(scratch.path());

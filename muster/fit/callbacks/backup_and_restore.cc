@@ -80,6 +80,7 @@ void remove_backups(const std::string& directory) {
     for (const Checkpoint& each : backups.all()) {
       if (backups.index(each.step).metadata.contains(kEpochs)) backups.remove(each.step);
     }
+    backups.remove_remains();  // of a job that was killed: one that goes on after its last epoch saves none
   } catch (const Error& error) {
     MUSTER_LOG(warning) << "BackupAndRestore: the backup in " << directory << " stays: " << error.what();
   }

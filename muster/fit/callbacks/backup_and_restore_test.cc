@@ -162,6 +162,9 @@ TEST_F(FitWithBackup, EndsAgainWhereAJobHadEndedThatWasLostBeforeItsBackupWasTak
     Model lost = model(/*learning_rate=*/0);
     EXPECT_THROW(lost.fit(data_, options(dies_at_its_end)), Error);
   }
+  for (const char* of_a_kill : {".tmp-2-0123456789abcdef", ".old-0123456789abcdef"}) {
+    std::filesystem::create_directories(in("backup/") + of_a_kill + "/data");
+  }
   Model trained = model(/*learning_rate=*/0);
   LogCapture log;
 
