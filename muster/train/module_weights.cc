@@ -1,6 +1,9 @@
 #include "muster/train/module_weights.h"
 
+#include <ATen/ops/where.h>
+
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -46,13 +49,26 @@ bool is_real_float(at::ScalarType type) { return at::isFloatingType(type); }
 // A type of which libtorch has little more than the memory: 8-bit floats, and unsigned integers of more than 8 bits.
 bool is_for_storage(at::ScalarType type) { return !dtype_from_number(static_cast<int64_t>(type)); }
 
-// The same numbers in a type that has all ops, if there is one with room for all of them.
-std::optional<at::Tensor> as_ordinary(const at::Tensor& value) {
+// What `whole` has in 64 bits without a sign, of which some are `large`, 2^63 or more: in a type with room for them, if
+// `type` is one.
+std::optional<at::Tensor> with_large_ones(const at::Tensor& whole, const at::Tensor& large, at::ScalarType type) {
+  if (at::isIntegralType(type, /*includeBool=*/true)) return std::nullopt;
+  // Half of each, whose last bit is set if one was cut off: it is rounded as the whole would be.
+  const at::Tensor half =
+      whole.bitwise_right_shift(1).bitwise_and(std::numeric_limits<int64_t>::max()).bitwise_or(whole.bitwise_and(1));
+  at::Tensor all = at::where(large, half.to(type).mul(2), whole.to(type));
+  if (is_real_float(type) && !all.isfinite().all().item<bool>()) return std::nullopt;
+  return all;
+}
+
+// The same numbers in a type that has all ops, or in `type`, if one of them has room for all.
+std::optional<at::Tensor> as_ordinary(const at::Tensor& value, at::ScalarType type) {
   if (!is_for_storage(value.scalar_type())) return value;
   if (is_real_float(value.scalar_type())) return value.to(at::kFloat);
   if (value.scalar_type() != at::ScalarType::UInt64) return value.to(at::kLong);
-  at::Tensor whole = value.view(at::kLong);  // negative where the first bit is set
-  if (whole.lt(0).any().item<bool>()) return std::nullopt;
+  at::Tensor whole = value.view(at::kLong);
+  const at::Tensor large = whole.lt(0);  // the first bit is set
+  if (large.any().item<bool>()) return with_large_ones(whole, large, type);
   return whole;
 }
 
@@ -152,7 +168,7 @@ LoadWeightsReport load(const std::vector<NamedTensor>& tensors, const std::strin
     const at::Tensor value = read_weight(file, *target.in_file);
     PlainTensors plain;
     const bool is_same = there.type == here.type;
-    const std::optional<at::Tensor> given = is_same ? value : as_ordinary(value);
+    const std::optional<at::Tensor> given = is_same ? value : as_ordinary(value, here.type);
     values.push_back(given ? given->to(here.type) : at::Tensor());
     if (!given || (!is_same && !has_room(*given, values.back()))) {
       wrong.push_back(str_cat(about, ": it has values that are too large for ", name_of(dtype_of(here.type))));
@@ -198,7 +214,7 @@ void save(const std::vector<NamedTensor>& tensors, const std::string& file, cons
     value = value.detach();
     if (options.dtype && is_real_float(value.scalar_type()) && value.scalar_type() != *options.dtype) {
       at::Tensor converted = value.to(*options.dtype);
-      if (!has_room(*as_ordinary(value), *as_ordinary(converted))) {
+      if (!has_room(*as_ordinary(value, at::kFloat), *as_ordinary(converted, at::kFloat))) {
         wrong.push_back(str_cat("\"", name, "\" is ", spec_of_weight(value).to_string(),
                                 ": it has values that are too large for ", spec_of_weight(converted).to_string()));
       }

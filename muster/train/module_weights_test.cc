@@ -321,6 +321,34 @@ TEST_F(ModuleWeights, OfTypesThatOnlyFilesHaveAreRefusedWhereTheyCannotBeConvert
               AllOf(HasSubstr("expected float8_e4m3fn[1]"), HasSubstr("values of other types are not converted")));
 }
 
+TEST_F(ModuleWeights, OfIntegersThatOnlyFloatsHaveRoomForAreRoundedToTheNearest) {
+  constexpr uint64_t kFirst = uint64_t{1} << 63;
+  // The last two are in the middle between two floats, and one more.
+  const std::vector<uint64_t> numbers{
+      0, 7, kFirst - 1, kFirst, ~uint64_t{0}, kFirst + 1025, kFirst + (kFirst >> 24), kFirst + (kFirst >> 24) + 1};
+  const auto count = static_cast<int64_t>(numbers.size());
+  std::vector<int64_t> bits;
+  std::vector<float> floats;
+  std::vector<double> doubles;
+  for (const uint64_t number : numbers) {
+    bits.push_back(static_cast<int64_t>(number));
+    floats.push_back(static_cast<float>(number));
+    doubles.push_back(static_cast<double>(number));
+  }
+  write_weights(file_, {{"count", torch::tensor(bits).view(kUInt64)}}, {});
+  const auto loaded = [&](at::ScalarType type) {
+    torch::nn::Module module;
+    module.register_buffer("count", torch::zeros({count}, type));
+    load_safetensors(module, file_);
+    return module.buffers()[0];
+  };
+
+  EXPECT_TRUE(torch::equal(loaded(torch::kFloat), torch::tensor(floats)));
+  EXPECT_TRUE(torch::equal(loaded(torch::kDouble), torch::from_blob(doubles.data(), {count}, torch::kDouble)));
+  EXPECT_TRUE(loaded(torch::kBFloat16)[3].item<double>() == 0x1p63);
+  EXPECT_THAT(caught([&] { loaded(torch::kHalf); }).message(), HasSubstr("too large for float16"));
+}
+
 TEST_F(ModuleWeights, AreNotWrittenInATypeThatHasNoRoomForThem) {
   const float infinity = std::numeric_limits<float>::infinity();
   torch::nn::Module module;
