@@ -27,8 +27,8 @@ struct CompileOptions {
   OutputMetrics metrics{};           // of the same outputs, as probabilities where the loss takes them for logits
   Clipping clipping{};               // of the gradients, in the place of the optimizer's own
   // So many batches make one step of the optimizer, down the mean of their losses, with the memory of one: as one batch
-  // that is so many times as large, if they have as many rows each (a last one may have fewer, and counts as much as the
-  // others) and neither weights nor masks. A sum (LossReduction::kSum) is one over all of them.
+  // that is so many times as large, if they have as many rows each (a last one may have fewer, and counts as much as
+  // the others) and neither weights nor masks. A sum (LossReduction::kSum) is one over all of them.
   // Those at the end of the data that make no whole step are left out.
   int64_t accumulate = 1;
   // Matrix products and convolutions of the forward pass are in bfloat16, as torch.autocast has them; variables stay as

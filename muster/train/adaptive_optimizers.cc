@@ -105,8 +105,8 @@ void Ftrl::update(Update step) const {
   const at::Tensor target = linear + (shrunk - (after - before) / step.rate * step.value);
   // l2 + beta / (2 rate), twice.
   const at::Tensor quadratic = after / step.rate + (options_.beta / step.rate + 2 * options_.l2);
-  // At a rate of 0, and of a number that has seen no gradient yet, there is no such minimum: all stays as it is. What is
-  // no number is not hidden by that.
+  // At a rate of 0, and of a number that has seen no gradient yet, there is no such minimum: all stays as it is. A
+  // gradient that is no number is not hidden by that.
   const at::Tensor stays = step.rate.le(0).logical_or(quadratic.le(0));
   const at::Tensor minimum = (target.clamp(-options_.l1, options_.l1) - target) / quadratic;
   step.value.copy_(at::where(stays, step.value, minimum));

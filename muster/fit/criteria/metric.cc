@@ -408,7 +408,8 @@ R2Score::R2Score(const R2Options& options)
     : Metric(
           options.name, 4 * options.outputs,
           [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
-            const auto [said, y, w] = weighed(options.name, output, target, weights);
+            const auto [given, y, w] = weighed(options.name, output, target, weights);
+            const at::Tensor said = given.to(at::kDouble);
             const int64_t values = y.dim() > 1 ? y.size(-1) : 1;
             if (values != options.outputs) {
               throw invalid_argument(metric_named(options.name), ": the output is ", spec_of(output).to_string(),
@@ -416,7 +417,7 @@ R2Score::R2Score(const R2Options& options)
                                      "R2Score({.outputs = ", values, "}) is the mean of those of each");
             }
             auto of_each = [&](const at::Tensor& x) { return x.reshape({-1, options.outputs}).sum(0); };
-            return at::cat({of_each(w * (said.to(at::kDouble) - y).square()), of_each(w * y), of_each(w * y.square()), of_each(w)});
+            return at::cat({of_each(w * (said - y).square()), of_each(w * y), of_each(w * y.square()), of_each(w)});
           },
           [options](const std::vector<double>& sums) {
             const auto outputs = static_cast<size_t>(options.outputs);
