@@ -17,8 +17,11 @@ class MemoryOfOthers {
   virtual ~MemoryOfOthers() = default;
   // Copies what a task has at that address. Throws Error with its name if it has nothing there.
   virtual void read(int from, uint64_t there, const at::Tensor& into) = 0;
-  // What others may be reading: stays as it is if this call fails. The last word counts.
-  virtual void keep(std::vector<at::Tensor> tensors) = 0;
+  // Throws Error if one of them has failed, and may have let go of what was read of it.
+  virtual void check_all_are_there() = 0;
+  // What others may be reading stays in memory until let_go(), or, if this call fails, until they have been told so.
+  virtual void keep(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& made) = 0;
+  virtual void let_go() = 0;
 };
 
 // How the tasks of a group reach each other during one call.

@@ -29,6 +29,8 @@ class ReductionByReading {
   }
 
   const std::vector<at::Tensor>& run(const std::vector<at::Tensor>& values) {
+    // Whatever goes wrong, others read neither memory that is gone nor, of what this rank has made, anything else.
+    memory_.keep(given_, made_);
     const std::vector<size_t> summed = ask_all(mail_, kSummed), taken = ask_all(mail_, kTaken);
     places_ = agree_and_tell(call_, values, own_places(), mail_);
     for (size_t pack = 0; pack < made_.size(); ++pack) sum_share(pack);
@@ -41,14 +43,14 @@ class ReductionByReading {
         if (share.count > 0) memory_.read(rank, there(rank, pack, kMade, share.first), at(made_, pack, share));
       }
     }
-    // Everybody has summed up what this rank has given. What it has made others may be reading, until they say that
-    // they are through: whatever goes wrong before, it stays as it is.
-    memory_.keep(made_);
+    // Others may be reading what this rank has made until they say that they are through. What it has given they have
+    // summed up.
     tell_all(mail_, kTaken);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != here_) mail_.wait(taken[rank]);
     }
-    memory_.keep({});
+    memory_.check_all_are_there();
+    memory_.let_go();
     return made_;
   }
 

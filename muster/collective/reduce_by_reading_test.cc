@@ -34,7 +34,9 @@ class RankThatReads : public RankOfPost, public MemoryOfOthers {
       throw unavailable(name_of(from), " has nothing there");
     }
   }
-  void keep(std::vector<at::Tensor> tensors) override { kept = std::move(tensors); }
+  void check_all_are_there() override {}
+  void keep(const std::vector<at::Tensor>&, const std::vector<at::Tensor>& made) override { kept = made; }
+  void let_go() override { kept.clear(); }
 
   std::vector<at::Tensor> kept;
 };
@@ -102,6 +104,24 @@ TEST(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
   }
 
   for (const std::string& failure : failures) EXPECT_THAT(failure, testing::HasSubstr("at different calls"));
+}
+
+// Hears in the end that one of the others has failed.
+class RankThatHearsOfAFailure : public RankThatReads {
+ public:
+  using RankThatReads::RankThatReads;
+  void check_all_are_there() override { throw unavailable("rank 1 has failed"); }
+};
+
+TEST(ReduceByReading, ReturnsNothingThatWasReadOfARankThatHasFailed) {
+  Post post = of_one_machine(2);
+  const std::jthread other([&] {
+    RankThatReads mail(post, 1);
+    sum_of(mail, post, torch::ones({1'000}));
+  });
+
+  RankThatHearsOfAFailure mail(post, 0);
+  EXPECT_THROW(sum_of(mail, post, torch::ones({1'000})), Error);
 }
 
 // Is told that the others are through by nobody.

@@ -180,7 +180,21 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
     }
     throw of_rank(from, unavailable("does not have what it has said is in its memory").status());
   }
-  void keep(std::vector<at::Tensor> tensors) override { kept_ = std::move(tensors); }
+  void check_all_are_there() override {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == this->rank()) continue;
+      try {
+        group_.posts_[rank]->check();
+      } catch (const Error& error) {
+        throw of_rank(rank, error.status());
+      }
+    }
+  }
+  void keep(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& made) override {
+    kept_ = given;
+    kept_.insert(kept_.end(), made.begin(), made.end());
+  }
+  void let_go() override { kept_.clear(); }
 
   at::Tensor wait(size_t question) override {
     auto look = GroupClock::now() + look_after_;

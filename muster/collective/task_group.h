@@ -121,6 +121,8 @@ class TaskGroup : public Collectives {
   std::vector<std::shared_ptr<Worker>> workers_;  // by rank; null for this one
   std::vector<uint64_t> incarnations_;            // by rank; 0: not yet known
   uint64_t generation_ = 0;
+  // Of calls that have failed. Before the posts: others see that those have ended before this goes.
+  std::vector<at::Tensor> kept_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<NearPost>> posts_;  // by rank; null for this one and those of other machines
   std::shared_ptr<WirePosts> wire_;               // to others; null if there are none, or no connections of their own
   std::shared_ptr<Heard> heard_;                  // for wire_ and gpus_
@@ -136,7 +138,6 @@ class TaskGroup : public Collectives {
   SteadyCondVar gpu_turn_changed_;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   Status failure_ ABSL_GUARDED_BY(mu_);
-  std::vector<at::Tensor> kept_ ABSL_GUARDED_BY(mu_);
   bool met_ ABSL_GUARDED_BY(mu_) = false;     // who is near is known: nobody is asked before for what it would send
   bool formed_ ABSL_GUARDED_BY(mu_) = false;  // until then calls may last as long as the start
   // Calls of GPUs are made one after the other, as they are numbered: in the same order at all ranks.

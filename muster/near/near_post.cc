@@ -286,6 +286,16 @@ at::Tensor NearPost::tensor_of(const Letter& letter, std::span<const char> inlin
   return at::from_blob(const_cast<char*>(place), sizes, std::move(done), type);
 }
 
+void NearPost::check() {
+  absl::MutexLock lock(&mu_);
+  while (reading_) {  // that thread may have taken the last words off the socket, or wait there for long
+    ring();
+    changed_.wait_for(mu_, absl::Milliseconds(1));
+  }
+  read(Clock::time_point::min());
+  if (!ended_.ok()) throw Error(ended_);
+}
+
 void NearPost::deliver(int64_t edge, const Status& status, at::Tensor tensor) {
   {
     absl::MutexLock lock(&mu_);
@@ -302,6 +312,10 @@ void NearPost::deliver(int64_t edge, const Status& status, at::Tensor tensor) {
 
 void NearPost::wake() {
   absl::MutexLock lock(&mu_);
+  ring();
+}
+
+void NearPost::ring() {
   ++wakes_;
   const uint64_t once = 1;
   if (reading_) (void)!::write(bell_.number(), &once, sizeof once);

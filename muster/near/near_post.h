@@ -51,6 +51,8 @@ class NearPost {
   // Copies the pieces out of the other one's memory, without asking it. False: this process may not, or there is no
   // such memory, or the other one is gone.
   bool read_memory(const std::vector<NearPiece>& pieces) const { return other_.read(pieces); }
+  // Throws what the other one has failed with until now, or that it is gone, though what it has sent before is there.
+  void check() ABSL_LOCKS_EXCLUDED(mu_);
   // What was fetched. A failure is one of all that is waited for.
   void deliver(int64_t edge, const Status& status, at::Tensor tensor) ABSL_LOCKS_EXCLUDED(mu_);
   // Whoever waits looks whether it still wants to.
@@ -66,6 +68,7 @@ class NearPost {
     at::Tensor tensor;  // none: to be fetched
   };
 
+  void ring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reads what comes until then, and puts it where it belongs. Another thread may be doing so: then it waits for that.
   void read(Clock::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // By the thread that reads. What was sent; nothing: not until then, or the bell has rung. Throws Error.

@@ -73,6 +73,17 @@ TEST_F(NearPosts, GiveWhatIsAskedForInAnyOrder) {
   for (int i = 5; i >= 1; --i) EXPECT_TRUE(there_->take(i, later())->equal(torch::full({i * 1'000}, i)));
 }
 
+TEST_F(NearPosts, TellOfAFailureThoughWhatWasSentBeforeIsThere) {
+  here_->send(1, torch::ones({3}), soon());
+  EXPECT_TRUE(there_->take(1, later()));
+  here_->send(2, torch::ones({3}), soon());
+  there_->check();
+  here_->fail(Status(StatusCode::kAborted, "it was told to"));
+
+  EXPECT_TRUE(there_->take(2, later())) << "sent before";
+  EXPECT_THAT(failure_in([&] { there_->check(); }).message(), HasSubstr("it was told to"));
+}
+
 TEST_F(NearPosts, SayThatLargeTensorsAreToBeFetched) {
   EXPECT_FALSE(here_->send(1, torch::zeros({1'000'000}), soon()));
   EXPECT_FALSE(here_->send(2, torch::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}), soon()));
