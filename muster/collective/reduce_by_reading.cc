@@ -1,10 +1,12 @@
 #include "muster/collective/reduce_by_reading.h"
 
 #include <ATen/Functions.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "muster/collective/sums_in_order.h"
+#include "muster/near/near_memory.h"
 
 namespace muster {
 namespace {
@@ -17,13 +19,22 @@ enum Place { kGiven, kMade, kPlaces };         // of a pack, as they are told
 
 uint64_t address_of(const at::Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.const_data_ptr()); }
 
+// The kernel copies nothing between processes of what a driver has mapped, as what is pinned for a GPU: not out of this
+// process to itself either.
+bool others_can_read(const at::Tensor& whole) {
+  if (whole.nbytes() == 0) return true;
+  char ends[2];
+  const uint64_t begin = address_of(whole);
+  return read_memory(::getpid(), {{&ends[0], begin, 1}, {&ends[1], begin + whole.nbytes() - 1, 1}});
+}
+
 class ReductionByReading {
  public:
   ReductionByReading(const CollectiveCall& call, const std::vector<Pack>& packs, Mail& mail, MemoryOfOthers& memory)
       : call_(call), mail_(mail), memory_(memory), here_(mail.rank()), size_(mail.size()) {
     for (const Pack& pack : packs) {
-      // The kernel lets no other process read what a GPU's driver has pinned.
-      given_.push_back(pack.flat.is_pinned() ? pack.flat.clone() : pack.flat.contiguous());
+      const at::Tensor whole = pack.flat.contiguous();
+      given_.push_back(others_can_read(whole) ? whole : whole.clone());
       made_.push_back(at::empty_like(given_.back()));
     }
   }
