@@ -55,6 +55,14 @@ Status status_of_writing(const Write& write) {
   }
 }
 
+// Of those that have ended: a checkpoint that says that one of them is on the disk cannot appear.
+void throw_failure_among(const Checkpoints::Endings& earlier) {
+  for (const std::shared_future<Status>& each : earlier) {
+    if (each.wait_for(std::chrono::seconds(0)) != std::future_status::ready) continue;
+    if (const Status& ended = each.get(); !ended.ok()) throw Error(ended);
+  }
+}
+
 // What to do with a checkpoint of another kind than is asked for; nothing if it is of this kind, or if nobody knows.
 std::string hint_at_kind(const std::set<std::string>& variables, const std::map<std::string, CheckpointObject>& objects,
                          const std::string& directory) {
@@ -153,21 +161,23 @@ void Checkpoints::begin_saving(int64_t step, const Metadata& metadata, Store whe
     if (!variables.writes()) {
       variables.take_part(only_);
       written = ended_with(Status());
-    } else if (when == Store::kNow) {
-      written = std::async(
-          std::launch::async,
-          [this, earlier, stored = store_all(variables.begin_save(only_), SavePace::kFull, step, all)]() mutable {
-            return status_of_writing([&] { publish(std::move(stored), earlier); });
-          });
     } else {
-      written =
-          std::async(std::launch::async, [this, step, all, earlier, chosen = variables.begin_save(only_)]() mutable {
-            return status_of_writing([&] {
-              // A statement of its own: nobody waits until it lets go of the variables.
-              Stored stored = store_all(std::move(chosen), SavePace::kBeside, step, all);
-              publish(std::move(stored), earlier);
-            });
+      SavedVariables::Write chosen = variables.begin_save(only_);  // the others take part in this
+      throw_failure_among(earlier);                                // before all of it is stored for nothing
+      if (when == Store::kNow) {
+        const Stored stored = store_all(std::move(chosen), SavePace::kFull, step, all);
+        written = std::async(std::launch::async, [this, earlier, stored] {
+          return status_of_writing([&] { publish(stored, earlier); });
+        });
+      } else {
+        written = std::async(std::launch::async, [this, step, all, earlier, chosen = std::move(chosen)]() mutable {
+          return status_of_writing([&] {
+            // A statement of its own: nobody waits until it lets go of the variables.
+            Stored stored = store_all(std::move(chosen), SavePace::kBeside, step, all);
+            publish(std::move(stored), earlier);
           });
+        });
+      }
     }
   } catch (...) {
     written = ended_with(status_of(std::current_exception()));

@@ -358,6 +358,23 @@ TEST_F(SaveAsyncHere, BetweenStepsFailsWithASaveOfAnotherAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
+TEST_F(SaveAsyncHere, BetweenStepsStoresNothingForASaveOfAnotherThatHasFailed) {
+  const Variable v = made(Strategy(), torch::ones({2}));
+  Checkpoints checkpoints(Strategy(), {.directory = directory_, .objects = {{"v", v}}});
+  std::promise<Status> another;
+  another.set_value(Status(StatusCode::kResourceExhausted, "the disk of another is full"));
+  std::atomic<int> writes = 0;
+  disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    if (call == "write" && path.ends_with(".safetensors")) ++writes;
+    return 0;
+  });
+
+  checkpoints.save_between_steps(1, {}, {another.get_future().share()});
+
+  EXPECT_EQ(caught([&] { checkpoints.wait(); }).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(writes, 0);
+}
+
 TEST_F(SaveAsyncHere, HoldsAFewPiecesOfALargeVariableAndNoCopyOfIt) {
   constexpr int64_t kBytes = 32 << 20;
   Variable v = made(Strategy(), torch::zeros({kBytes / 4096, 1024}));

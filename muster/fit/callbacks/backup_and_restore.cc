@@ -64,7 +64,8 @@ void refuse_others(const std::string& directory) {
   if (counted == latest->metadata.end() || !epochs_in(counted->second)) throw no_backup(directory);
 }
 
-// One that has failed is no reason to end without the last.
+// One that has failed is no reason to end without the last, which may be saved: not if the checkpoint of another
+// callback has failed that both know of.
 void wait_for_earlier_ones(Checkpoints& backups) {
   try {
     backups.wait_until_written();
