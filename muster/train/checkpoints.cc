@@ -166,9 +166,14 @@ void Checkpoints::begin_saving(int64_t step, const Metadata& metadata, Store whe
       throw_failure_among(earlier);                                // before all of it is stored for nothing
       if (when == Store::kNow) {
         const Stored stored = store_all(std::move(chosen), SavePace::kFull, step, all);
-        written = std::async(std::launch::async, [this, earlier, stored] {
-          return status_of_writing([&] { publish(stored, earlier); });
-        });
+        try {
+          written = std::async(std::launch::async, [this, earlier, stored] {
+            return status_of_writing([&] { publish(stored, earlier); });
+          });
+        } catch (...) {  // there is no thread left for it
+          directory_.abandon(stored.temporary);
+          throw;
+        }
       } else {
         written = std::async(std::launch::async, [this, step, all, earlier, chosen = std::move(chosen)]() mutable {
           return status_of_writing([&] {
