@@ -159,6 +159,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   waited_for_ = training.being_written();
   checkpoints_->save_between_steps(training.epoch + 1, metadata, waited_for_);
   if (!told_to_end) return;
+  checkpoints_->wait_until_written();  // who is told that it is saved may end at once
   training.preempted = training.epoch + 1 < training.epochs;
   training.stop = true;
   if (training.preempted && training.model.strategy().is_chief()) {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "muster/base/log.h"
 #include "muster/base/test_errors.h"
 #include "muster/cluster/test_environment.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
@@ -324,6 +325,45 @@ TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
 
   EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
   EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
+TEST_P(FitThatSavesAndBacksUp, IsPreemptedWhenItsBackupIsThere) {
+  std::vector<int64_t> there;
+  const LambdaCallback tells({.on_epoch_begin = [](Training&) { ::raise(SIGTERM); },
+                              .on_train_end = [&](Training&, const Logs&) { there = steps_in(in("backup")); }});
+  std::atomic<int> tries = 0;
+  const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
+    return shows_checkpoint(call, path) && ++tries < 4 ? EINTR : 0;  // again
+  });
+  Job one = job();
+
+  const History history = one.model->fit(
+      data_, {.epochs = 9,
+              .callbacks = {tells, checkpoints(), BackupAndRestore({.directory = in("backup"), .preemption = true})},
+              .verbose = 0});
+
+  EXPECT_TRUE(history.preempted());
+  EXPECT_THAT(there, ElementsAre(1));
+  EXPECT_THAT(steps_in(in("checkpoints")), SizeIs(1));
+}
+
+TEST_P(FitThatSavesAndBacksUp, SaysOfNoEpochThatItIsSavedWhoseCheckpointWasNot) {
+  const LambdaCallback tells({.on_epoch_begin = [](Training&) { ::raise(SIGTERM); }});
+  const disk::ScopedFaults faults(
+      [&](std::string_view call, const std::string& path) { return shows_checkpoint(call, path) ? ENOSPC : 0; });
+  const LogCapture log;
+  Job one = job();
+
+  const Status status = testing_support::caught([&] {
+    one.model->fit(data_, {.epochs = 9,
+                           .callbacks = {tells, checkpoints(),
+                                         BackupAndRestore({.directory = in("backup"), .preemption = true})},
+                           .verbose = 0});
+  });
+
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_FALSE(log.contains("is saved in " + in("backup")));
+  EXPECT_THAT(steps_in(in("backup")), SizeIs(0));
 }
 
 class FitThatSavesOnServers : public WithDirectory, public ::testing::Test {};
