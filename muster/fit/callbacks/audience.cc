@@ -215,6 +215,7 @@ void Audience::train_end(const Logs& logs) {
   if (watchers_) watchers_->wait();
   for (const Listener& listener : listeners_) listener.callback->on_train_end(training_, logs);
   for (const Listener& listener : listeners_) listener.callback->on_train_over(training_);
+  for (const Listener& listener : listeners_) listener.callback->on_train_done(training_);
 }
 
 }  // namespace muster

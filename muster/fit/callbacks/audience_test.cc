@@ -36,6 +36,7 @@ class Listens : public Callback {
   }
   void on_train_end(Training&, const Logs&) override { heard_.push_back(name_ + " ends"); }
   void on_train_over(Training&) override { heard_.push_back(name_ + " is over"); }
+  void on_train_done(Training&) override { heard_.push_back(name_ + " is done"); }
   void on_train_left() override { heard_.push_back(name_ + " is left"); }
   std::string memory() const override { return name_; }
   void remember(const std::string& memory) override { heard_.push_back(name_ + " remembers " + memory); }
@@ -81,7 +82,7 @@ TEST_F(TheAudience, IsToldInOrderAndHasWhatAnEarlierTrainingRemembers) {
 
   EXPECT_THAT(heard_, ElementsAre("a begins", "b begins", "a remembers one", "b remembers two",
                                   "a sees epoch 0, steps 0", "b sees epoch 0, steps 0", "a ends", "b ends", "a is over",
-                                  "b is over", "a is left", "b is left"));
+                                  "b is over", "a is done", "b is done", "a is left", "b is left"));
 }
 
 TEST_F(TheAudience, WatchesOnServersWhatThereWasWhileTheTrainingGoesOn) {
@@ -103,7 +104,8 @@ TEST_F(TheAudience, WatchesOnServersWhatThereWasWhileTheTrainingGoesOn) {
     audience.train_end({});
   }
 
-  EXPECT_THAT(beside_, ElementsAre("b begins", "b sees epoch 0, steps 0", "b ends", "b is over", "b is left"));
+  EXPECT_THAT(beside_,
+              ElementsAre("b begins", "b sees epoch 0, steps 0", "b ends", "b is over", "b is done", "b is left"));
 }
 
 TEST_F(TheAudience, IsRefusedIfOneOfItIsNull) {

@@ -168,8 +168,10 @@ void BackupAndRestore::on_epoch_over(Training& training) {
   }
 }
 
-void BackupAndRestore::on_train_end(Training& training, const Logs&) {
-  checkpoints_->wait();
+void BackupAndRestore::on_train_end(Training&, const Logs&) { checkpoints_->wait(); }
+
+// Not before the others have ended: who fails then, or is killed, goes on from the backup.
+void BackupAndRestore::on_train_done(Training& training) {
   if (training.preempted) return;
   training.model.strategy().saved()->end_filling();  // with values of a backup that is no more
   if (training.model.strategy().is_chief()) remove_backups(options_.directory);

@@ -38,6 +38,7 @@ class BackupAndRestore : public Callback {
   void before_change(Training& training) override;  // waits for a save
   void on_epoch_over(Training& training) override;
   void on_train_end(Training& training, const Logs& logs) override;
+  void on_train_done(Training& training) override;
   std::string checkpoint_directory() const override { return options_.directory; }
   void on_train_left() override;  // a signal is the program's again
 

@@ -175,6 +175,23 @@ TEST_F(FitWithBackup, EndsAgainWhereAJobHadEndedThatWasLostBeforeItsBackupWasTak
   EXPECT_FALSE(std::filesystem::exists(in("backup")));
 }
 
+TEST_F(FitWithBackup, StaysUntilAllAreOver) {
+  struct FailsWhenOver : Callback {
+    void on_train_over(Training&) override { throw aborted("lost"); }
+  };
+  const auto fit = [&](Callbacks callbacks) {
+    return model().fit(data_, {.epochs = 3, .callbacks = std::move(callbacks), .verbose = 0});
+  };
+  const BackupAndRestore backup({in("backup")});
+
+  EXPECT_THROW(fit({FailsWhenOver(), backup}), Error);
+  EXPECT_THROW(fit({backup, FailsWhenOver()}), Error);
+
+  EXPECT_THAT(CheckpointDirectory(in("backup")).present(), SizeIs(1));
+  EXPECT_THAT(fit({backup}).epochs(), SizeIs(0)) << "all were taken";
+  EXPECT_FALSE(std::filesystem::exists(in("backup")));
+}
+
 TEST_F(FitWithBackup, RefusesACheckpointThatCountsNoEpochs) {
   for (const char* epochs : {"many", "-1", "99999999999", ""}) {
     Model trained = model();

@@ -78,7 +78,7 @@ class Callback {
   // servers fit() calls on_epoch_begin, on_epoch_end and on_epoch_over of such a one in their order, but on another
   // thread and whenever that comes to it, so that the workers take the steps of the next epochs meanwhile: it is given
   // a copy of what Training said, while the variables are what they are then. What it throws ends the training with the
-  // next epoch. on_train_end comes after all of that, on fit's thread, as on_train_over; on_steps, before_change,
+  // next epoch. on_train_end comes after all of that, on fit's thread, as what follows it; on_steps, before_change,
   // on_validation_begin, on_validation_end, add_logs and memory are not called there.
   virtual bool only_watches() const { return false; }
   // Before somebody else than a step changes variables (Training::before_change; averages that take the place of values
@@ -96,6 +96,7 @@ class Callback {
   virtual void on_epoch_over(Training&) {}  // after on_epoch_end of all; of those on another thread it may be under way
   virtual void on_train_end(Training&, const Logs&) {}
   virtual void on_train_over(Training&) {}  // after on_train_end of all, if none has failed
+  virtual void on_train_done(Training&) {}  // likewise after on_train_over: nothing is left that would be taken again
   // Where it saves checkpoints and removes older ones, which nobody else may do there: two of one training with the
   // same directory are an error when fit() begins. Empty: nowhere.
   virtual std::string checkpoint_directory() const { return {}; }
