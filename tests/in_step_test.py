@@ -581,8 +581,13 @@ class Faults(OfJobs):
             job.expect_success()
         self.assertEqual((self.directory / "later.3").read_bytes(), (self.directory / "at-once.0").read_bytes())
     def test_fit_that_one_worker_is_told_to_end_goes_on_after_its_backup(self):
-        backup = self.directory / "backup"
-        with Job("--fit", "1000000", "--checkpoints", backup) as job:
+        for saves_async in ("", "yes"):
+            with self.subTest(saves_async=saves_async):
+                self.expect_going_on_after_a_backup(self.directory / f"backup{saves_async}", saves_async)
+
+    def expect_going_on_after_a_backup(self, backup, saves_async):
+        flags = ("--checkpoints", backup, "--save-async", saves_async)
+        with Job("--fit", "1000000", *flags) as job:
             for worker in job.workers.values():
                 wait_until(worker.has_printed("epoch 3\n"), what="an epoch")
             job.workers[1].process.send_signal(signal.SIGTERM)
@@ -591,7 +596,8 @@ class Faults(OfJobs):
             last = {re.findall(r"^epoch (\d+)$", worker.output(), re.MULTILINE)[-1] for worker in job.workers.values()}
             self.assertEqual(len(last), 1, "workers have ended after different epochs")
             done = int(last.pop())
-        with Job("--fit", str(done + 2), "--checkpoints", backup) as job:
+        self.assertTrue((backup / f"ckpt-{done}").exists(), "the backup of the last epoch")
+        with Job("--fit", str(done + 2), *flags) as job:
             job.expect_success()
             for worker in job.workers.values():
                 self.assertEqual(re.findall(r"^epoch (\d+)$", worker.output(), re.MULTILINE), [str(done + 1), str(done + 2)])

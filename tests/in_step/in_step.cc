@@ -8,7 +8,7 @@
 //           [--objects yes] [--save-async yes] [--again yes]
 //   in_step --rounds N [--communication auto|ring]
 //   in_step --variables-of MB
-//   in_step --fit EPOCHS --checkpoints DIRECTORY
+//   in_step --fit EPOCHS --checkpoints DIRECTORY [--save-async yes]
 //   in_step --counts yes --checkpoints DIRECTORY
 //   in_step --export FILE [--accumulate N]
 //   in_step --linear-models yes     prints what the models of fit/test_linear_models.h have learned
@@ -18,6 +18,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iomanip>
 #include <iostream>
 #include <map>
@@ -329,8 +330,22 @@ int fit_and_export(const muster::Strategy& strategy, int index, std::map<std::st
   return 0;
 }
 
-// fit() that goes on after its backup, if there is one, and ends when it is told to.
-int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory) {
+// Has written something after every other epoch, where it writes.
+struct WritesAtTheChief : muster::Callback {
+  explicit WritesAtTheChief(bool at_chief) : is_chief(at_chief) {}
+  void on_epoch_begin(muster::Training& training) override { writes = is_chief && training.epoch % 2 == 0; }
+  std::shared_future<muster::Status> being_written() const override {
+    std::promise<muster::Status> ended;
+    ended.set_value(muster::Status());
+    return writes ? ended.get_future().share() : std::shared_future<muster::Status>();
+  }
+  const bool is_chief;
+  bool writes = false;
+};
+
+// fit() that goes on after its backup, if there is one, and ends when it is told to. While it trains it saves
+// checkpoints, or the chief writes something else.
+int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::string& directory, bool saves_async) {
   auto net = strategy.make<torch::nn::Linear>(8, 1);
   muster::Model model =
       muster::compile(net, {.optimizer = muster::Sgd({.learning_rate = 0.05}), .loss = muster::mean_squared_error});
@@ -338,11 +353,14 @@ int fit_with_backup(const muster::Strategy& strategy, int epochs, const std::str
   const muster::LambdaCallback tells({.on_epoch_end = [](muster::Training& training, const muster::Logs&) {
     std::cout << "epoch " << training.epoch + 1 << std::endl;
   }});
-  const muster::History history =
-      model.fit(muster::Dataset::tensors({x, y}).batch(16),
-                {.epochs = epochs,
-                 .callbacks = {tells, muster::BackupAndRestore({.directory = directory, .preemption = true})},
-                 .verbose = 0});
+  muster::Callbacks callbacks{tells, muster::BackupAndRestore({.directory = directory, .preemption = true})};
+  if (saves_async) {
+    callbacks.add(muster::ModelCheckpoint({.directory = directory + "-beside", .while_training = true}));
+  } else {
+    callbacks.add(WritesAtTheChief(strategy.is_chief()));
+  }
+  const muster::History history = model.fit(muster::Dataset::tensors({x, y}).batch(16),
+                                            {.epochs = epochs, .callbacks = std::move(callbacks), .verbose = 0});
   return history.preempted() ? muster::kPreempted : 0;
 }
 
@@ -411,7 +429,7 @@ int run(std::map<std::string, std::string>& flags) {
   }
   if (!flags["--metrics"].empty()) return fit_with_metrics(strategy);
   if (const int epochs = std::stoi(flags["--fit"]); epochs > 0) {
-    return fit_with_backup(strategy, epochs, flags["--checkpoints"]);
+    return fit_with_backup(strategy, epochs, flags["--checkpoints"], flags["--save-async"] == "yes");
   }
   if (!flags["--counts"].empty()) return count_once(strategy, index, flags["--checkpoints"]);
   if (!flags["--export"].empty()) return fit_and_export(strategy, index, flags);

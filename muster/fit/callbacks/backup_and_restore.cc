@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
@@ -129,24 +130,37 @@ void BackupAndRestore::before_change(Training&) {
   if (checkpoints_) checkpoints_->wait_until_written();
 }
 
-bool BackupAndRestore::next_would_wait(const Training& training) const {
+BackupAndRestore::Next BackupAndRestore::next(const Training& training) const {
   const Strategy& strategy = training.model.strategy();
   // Where it is stored between two steps, only for what others save: to show it then takes a moment.
   const auto goes_on = [](const std::shared_future<Status>& each) {
     return each.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   };
-  const bool here =
-      strategy.saved()->in_step() ? std::ranges::any_of(waited_for_, goes_on) : checkpoints_->save_is_under_way();
-  if (waited_for_.empty()) return here;  // as at all others
+  Next here{.would_wait = strategy.saved()->in_step() ? std::ranges::any_of(waited_for_, goes_on)
+                                                      : checkpoints_->save_is_under_way(),
+            .earlier = training.being_written()};
+  if (strategy.across().alone()) return here;
+  // Only the chief writes, and a callback may write nowhere else: the others take part in the same calls as it.
   const CollectiveCall as_chief{.kind = CollectiveKind::kBroadcast, .purpose = "BackupAndRestore"};
-  return strategy.across().make_one(as_chief, {at::scalar_tensor(here ? 1 : 0, at::kLong)})[0].item<int64_t>() != 0;
+  const auto number = [](bool is_so) { return at::scalar_tensor(is_so ? 1 : 0, at::kLong); };
+  const std::vector<at::Tensor> agreed =
+      strategy.across().make_one(as_chief, {number(here.would_wait), number(!here.earlier.empty())});
+  if (strategy.is_chief()) return here;
+  Next there{.would_wait = agreed[0].item<int64_t>() != 0, .earlier = {}};
+  if (agreed[1].item<int64_t>() != 0) {
+    std::promise<Status> of_the_chief;
+    of_the_chief.set_value(Status());
+    there.earlier.push_back(of_the_chief.get_future().share());
+  }
+  return there;
 }
 
 void BackupAndRestore::on_epoch_over(Training& training) {
   const bool told_to_end = preemption_ && !training.stop && preemption_->somebody_was_told();
   const bool last = told_to_end || training.stop || training.epoch + 1 >= training.epochs;
   // The workers do not wait for a disk that is slower than they are: the next one takes the place of this.
-  if (!last && next_would_wait(training)) return;
+  Next upcoming = next(training);
+  if (!last && upcoming.would_wait) return;
   std::map<std::string, std::string> metadata{{kEpochs, std::to_string(training.epoch + 1)},
                                               {kSteps, std::to_string(training.steps)}};
   if (training.stop) metadata[kStopped] = "yes";
@@ -156,7 +170,7 @@ void BackupAndRestore::on_epoch_over(Training& training) {
     if (!memories[i].empty()) metadata[kMemory + std::to_string(i)] = memories[i];
   }
   if (told_to_end) wait_for_earlier_ones(*checkpoints_);
-  waited_for_ = training.being_written();
+  waited_for_ = std::move(upcoming.earlier);
   checkpoints_->save_between_steps(training.epoch + 1, metadata, waited_for_);
   if (!told_to_end) return;
   checkpoints_->wait_until_written();  // who is told that it is saved may end at once

@@ -43,7 +43,11 @@ class BackupAndRestore : public Callback {
   void on_train_left() override;  // a signal is the program's again
 
  private:
-  bool next_would_wait(const Training& training) const;  // for a disk; the same at all processes
+  struct Next {
+    bool would_wait;  // for a disk
+    std::vector<std::shared_future<Status>> earlier;
+  };
+  Next next(const Training& training) const;  // as the chief has it, at all processes
 
   BackupAndRestoreOptions options_;
   std::shared_ptr<Checkpoints> checkpoints_;

@@ -106,7 +106,7 @@ class Callback {
   virtual std::string memory() const { return {}; }
   virtual void remember(const std::string&) {}
   // How what is still being written ends that memory() takes for written, such as a checkpoint; not valid: nothing is.
-  // Of several processes all have a valid one or none.
+  // Of several processes that train in step the chief's counts.
   virtual std::shared_future<Status> being_written() const { return {}; }
 };
 
