@@ -16,6 +16,7 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/fit/callbacks/make_directory.h"
+#include "muster/fit/callbacks/rows_on_demand.h"
 #include "muster/fit/exported/export_model.h"
 #include "muster/fit/model.h"
 #include "muster/fit/tensorboard/summary_writer.h"
@@ -34,12 +35,6 @@ std::vector<Variable> weights_of(const Model& model) {
   const std::vector<Variable> more = model.optimizer().averages_less_values();
   all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-// Whoever reads one as a whole has all its rows made where it lives, and they stay.
-bool has_rows_on_demand(const Variable& variable) {
-  const auto on_demand = [](const Variable& one) { return one.state()->on_demand; };
-  return on_demand(variable) || std::ranges::any_of(variable.copies(), on_demand);
 }
 
 // The best of a number that a checkpoint in there knows of, the newest first; not a number if none does.

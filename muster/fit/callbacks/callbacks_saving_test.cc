@@ -355,10 +355,10 @@ TEST_P(FitThatSavesAndBacksUp, SaysOfNoEpochThatItIsSavedWhoseCheckpointWasNot) 
   Job one = job();
 
   const Status status = testing_support::caught([&] {
-    one.model->fit(data_, {.epochs = 9,
-                           .callbacks = {tells, checkpoints(),
-                                         BackupAndRestore({.directory = in("backup"), .preemption = true})},
-                           .verbose = 0});
+    one.model->fit(
+        data_, {.epochs = 9,
+                .callbacks = {tells, checkpoints(), BackupAndRestore({.directory = in("backup"), .preemption = true})},
+                .verbose = 0});
   });
 
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;

@@ -301,6 +301,20 @@ TEST_F(FitWithRowsOnDemand, EarlyStoppingSaysBeforeTheFirstEpochThatItKeepsNone)
   EXPECT_NO_THROW(fit({EarlyStopping({.monitor = "loss"})}));
 }
 
+TEST_F(FitWithRowsOnDemand, SwapAveragesMakesNoOthersWithoutValidation) {
+  Model averaged = compile(
+      strategy_.make<torch::nn::Sequential>(
+          nn::Embedding({.rows = 40, .dim = 2, .name = "averaged", .on_demand = true}), torch::nn::Linear(2, 1)),
+      {.optimizer = Sgd({.learning_rate = 0.1, .all = {.average = 0.9}}), .loss = mean_squared_error});
+  LogCapture log;
+
+  averaged.fit({ids_, torch::ones({2, 1})}, {.callbacks = {SwapAverages()}, .verbose = 0});
+
+  const std::string saved = Checkpoints(strategy_, {.directory = in("checkpoints")}).save(1);
+  EXPECT_THAT(CheckpointReader(saved).names(), Contains("averaged#rule@0")) << "nobody has filled the table";
+  EXPECT_TRUE(log.contains("would make all rows of \"averaged\", which are made on demand"));
+}
+
 TEST_F(FitCallbacks, TensorBoardHasASessionForHyperparameters) {
   Model trained = model();
   const TensorBoard board({.directory = in("logs"), .hparams = {{"learning_rate", 0.1}}});

@@ -4,6 +4,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
+#include "muster/fit/callbacks/rows_on_demand.h"
 #include "muster/fit/model.h"
 #include "muster/train/expect_option.h"
 
@@ -93,11 +94,15 @@ void ReduceLrOnPlateau::remember(const std::string& memory) {
 }
 
 void SwapAverages::on_train_begin(Training& training) {
+  validated_ = false;
   if (training.model.optimizer().keeps_averages()) return;
   throw invalid_argument("SwapAverages: the optimizer keeps no averages; UpdateOptions::average makes it keep some");
 }
 
-void SwapAverages::on_validation_begin(Training& training) { training.model.optimizer().swap_averages(); }
+void SwapAverages::on_validation_begin(Training& training) {
+  validated_ = true;
+  training.model.optimizer().swap_averages();
+}
 
 void SwapAverages::on_validation_end(Training& training) { training.model.optimizer().swap_averages(); }
 
@@ -105,6 +110,16 @@ void SwapAverages::on_validation_end(Training& training) { training.model.optimi
 void SwapAverages::on_train_over(Training& training) {
   const bool goes_on = training.preempted;  // in another process, with the values
   if (!options_.take_at_end || goes_on || training.steps == 0) return;
+  const std::vector<Variable> all = training.model.variables().all();
+  const auto table = std::ranges::find_if(all, has_rows_on_demand);
+  if (!validated_ && table != all.end()) {  // a validation has had all made
+    if (training.model.strategy().is_chief()) {
+      MUSTER_LOG(warning) << "SwapAverages: the model has the values of its variables: there was no validation, and to "
+                             "take the averages would make all rows of \""
+                          << table->name() << "\", which are made on demand; Optimizer::take_averages() does so";
+    }
+    return;
+  }
   training.before_change();
   training.model.optimizer().take_averages();
   if (training.model.strategy().is_chief()) {

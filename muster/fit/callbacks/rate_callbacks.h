@@ -60,7 +60,7 @@ struct SwapAveragesOptions {
 // training goes on with the values. After the last epoch the model has the averages for good, as Keras leaves them:
 // those of the best epoch if EarlyStopping brings that back. So what was measured is what predict(), evaluate() and
 // exports of the model use. Checkpoints have the values, and the averages beside them: after Checkpoints::restore()
-// Optimizer::take_averages() takes these.
+// Optimizer::take_averages() takes these. Without validation the values stay where a table makes its rows on demand.
 class SwapAverages : public Callback {
  public:
   explicit SwapAverages(SwapAveragesOptions options = {}) : options_(options) {}
@@ -72,6 +72,7 @@ class SwapAverages : public Callback {
 
  private:
   SwapAveragesOptions options_;
+  bool validated_ = false;
 };
 
 }  // namespace muster
