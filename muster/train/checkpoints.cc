@@ -455,6 +455,9 @@ std::optional<int64_t> Checkpoints::restore_here(const RestoreOptions& options) 
       if (!std::filesystem::exists(candidate.path)) {
         // Somebody else who saves here has removed it, having written a newer one.
         left = candidates(options);
+        damage.clear();  // the damaged ones are among them again
+        damaged = 0;
+        passed_over.clear();
         continue;
       }
       // Only what is proven to be damaged is passed over. If there is no other, the error says it.

@@ -126,6 +126,23 @@ TEST_F(RestoreTest, RefusesToBeginAnewWhenAllAreDamagedUnlessItIsTold) {
   expect_all(9);
 }
 
+TEST_F(RestoreTest, CountsADamagedOneOnceThoughAnotherIsRemovedMeanwhile) {
+  save_twice();
+  truncate(2);
+  std::atomic<bool> removed = false;
+  const disk::ScopedFaults another_job([&](std::string_view, const std::string& path) {
+    const std::string older = directory_ + "/ckpt-1";
+    if (path.starts_with(older + "/") && !removed.exchange(true)) std::filesystem::remove_all(older);
+    return 0;
+  });
+
+  const Status status = restore();
+
+  EXPECT_TRUE(removed);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
+  EXPECT_THAT(status.message(), HasSubstr("the only checkpoint in " + directory_ + " is damaged"));
+}
+
 TEST_F(RestoreTest, TakesTheStepThatIsAskedForAndNoOther) {
   save_twice();
 
