@@ -16,7 +16,7 @@ MAY_INCLUDE = {
     "lines": "base runtime near",
     "rpc": "base graph io runtime near lines",
     "session": "base graph trace runtime rpc",
-    "cluster": "base graph runtime trace rpc session data",
+    "cluster": "base graph io runtime trace rpc session data",
     "data": "base graph io runtime trace",
     "distribute": "base graph runtime trace collective rpc session cluster data",
     "train": "base graph runtime trace collective rpc session cluster data io distribute",

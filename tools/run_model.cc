@@ -226,13 +226,14 @@ void serve(const LoadedModel& model, const RunModelOptions& options) {
   server.Post(
       "/run", [&](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& read) {
         json said;
+        std::string body;
         try {
-          const std::string body = body_of(request, read);
+          body = body_of(request, read);
           if (response.status >= 400) return;
           said = turns.take(body.size(), [&] { return answer_to(model, shallow_json(body)); });
         } catch (const json::exception& error) {
           response.status = 400;
-          said = {{"error", json_words(error)}};
+          said = {{"error", json_words(error, body.size())}};
         } catch (const Error& error) {
           const bool of_the_request =
               error.code() == StatusCode::kInvalidArgument || error.code() == StatusCode::kOutOfRange;

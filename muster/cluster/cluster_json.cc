@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/status.h"
+#include "muster/io/json_words.h"
 
 namespace muster {
 namespace {
@@ -47,10 +48,8 @@ ClusterSpec::Tasks tasks_of(const json& value, const std::string& name) {
 json parse_json(std::string_view text, std::string_view name) {
   try {
     return json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw invalid_argument(name, ": not JSON: byte ", error.byte, " is not expected there");
-  } catch (const json::exception&) {
-    throw invalid_argument(name, ": not JSON: a number is too large");
+  } catch (const json::exception& error) {
+    throw invalid_argument(name, ": ", json_words(error, text.size()));
   }
 }
 

@@ -27,6 +27,7 @@ TEST(ClusterJson, DescribesAValueInAFewWords) {
 TEST(ClusterJson, NamesWhatIsNotJson) {
   EXPECT_EQ(caught([] { parse_json("{,}", "nodes.json"); }).message(),
             "nodes.json: not JSON: byte 2 is not expected there");
+  EXPECT_EQ(caught([] { parse_json("[1", "nodes.json"); }).message(), "nodes.json: not JSON: it ends too early");
   EXPECT_EQ(caught([] { parse_json("[1e999]", "nodes.json"); }).message(),
             "nodes.json: not JSON: a number is too large");
 }

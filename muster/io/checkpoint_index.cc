@@ -173,7 +173,7 @@ CheckpointIndex checkpoint_index_from_json(std::string_view text, std::string_vi
       index.files.emplace(file, integer(bytes, name));
     }
   } catch (const json::exception& error) {
-    throw data_loss(name, ": ", json_words(error));
+    throw data_loss(name, ": ", json_words(error, text.size()));
   }
   if (auto complaint = complaint_about(index)) throw data_loss(name, ": ", *complaint);
   for (const ShardEntry& entry : index.entries) {

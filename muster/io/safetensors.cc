@@ -150,7 +150,7 @@ json parse_header(std::string_view text, const std::string& path) {
   try {
     header = json::parse(text, shallow);
   } catch (const json::exception& error) {
-    throw data_loss("file \"", path, "\": the header is ", json_words(error));
+    throw data_loss("file \"", path, "\": the header is ", json_words(error, text.size()));
   }
   return header;
 }

@@ -232,7 +232,7 @@ ExportedModel exported_model_from_text(std::string_view text, const std::string&
     model = model_from(parsed);
     check(model);
   } catch (const json::exception& error) {
-    throw data_loss(where, ": its exported model is damaged: ", json_words(error));
+    throw data_loss(where, ": its exported model is damaged: ", json_words(error, text.size()));
   } catch (const Error& error) {
     const StatusCode code = error.code() == StatusCode::kInvalidArgument ? StatusCode::kDataLoss : error.code();
     throw Error(Status(code, str_cat(where, ": its exported model: ", error.status().message())));
