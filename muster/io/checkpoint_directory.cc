@@ -401,6 +401,8 @@ std::optional<CheckpointIndex> CheckpointDirectory::index_unless_damaged(int64_t
   try {
     return complete_index(path_of(step), step);
   } catch (const Error& error) {
+    const bool is_gone = error.code() == StatusCode::kNotFound || error.code() == StatusCode::kDataLoss;
+    if (is_gone && !exists(path_of(step))) return std::nullopt;  // somebody else has just removed it
     if (error.code() != StatusCode::kDataLoss) throw;
     MUSTER_LOG(warning) << "checkpoint " << path_of(step) << " is damaged and not used: " << error.status().message();
     return std::nullopt;

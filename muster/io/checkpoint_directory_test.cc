@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/status.h"
@@ -101,6 +102,24 @@ TEST(CheckpointDirectory, PassesOverTheDamagedAndSaysSo) {
   for (int64_t step : {2, 3, 4, 5}) {
     EXPECT_EQ(caught([&] { (void)directory.index(step); }).code(), StatusCode::kDataLoss) << step;
   }
+}
+
+TEST(CheckpointDirectory, PassesOverWhatSomebodyElseRemovesMeanwhileAndSaysNothing) {
+  ScopedDirectory scratch;
+  CheckpointDirectory directory(scratch.path());
+  for (int64_t step = 1; step <= 2; ++step) save(directory, step);
+  bool removed = false;
+  const disk::ScopedFaults another_job([&](std::string_view, const std::string& path) {
+    const std::string newest = scratch.path("ckpt-2");
+    if (path.starts_with(newest + "/") && !std::exchange(removed, true)) std::filesystem::remove_all(newest);
+    return 0;
+  });
+  LogCapture log;
+
+  EXPECT_EQ(latest_intact_step(directory), 1);
+
+  EXPECT_TRUE(removed);
+  EXPECT_FALSE(log.contains("damaged"));
 }
 
 TEST(CheckpointDirectory, ReplacesADamagedCheckpointButNotASoundOne) {
