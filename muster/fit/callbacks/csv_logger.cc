@@ -71,7 +71,7 @@ CsvLogger::CsvLogger(std::string path) : path_(std::move(path)) {
 }
 
 void CsvLogger::on_train_begin(Training& training) {
-  begun_ = false;
+  begun_ = saw_others_ = false;
   left_.reset();
   if (!training.model.strategy().is_chief()) return;
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
@@ -95,9 +95,9 @@ void CsvLogger::on_epoch_end(Training& training, const Logs& logs) {
   left_ = size_of(path_);
 }
 
-// Their lines stand among its own.
+// Once in a training. A file that is gone or shorter was moved away or emptied: what a user may do.
 void CsvLogger::look_for_others() {
-  if (saw_others_ || !left_ || size_of(path_) == left_) return;
+  if (saw_others_ || !left_ || size_of(path_).value_or(0) <= *left_) return;
   saw_others_ = true;
   MUSTER_LOG(warning) << "CsvLogger: somebody else has written to \"" << path_
                       << "\" since the last epoch; expected a file for each job";

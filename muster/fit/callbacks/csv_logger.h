@@ -14,8 +14,8 @@ namespace muster {
 // comes later gets a column at the end, for which the file is written anew; it is left out of what is no plain file.
 // Goes on in the file if the training begins after the first epoch; lines of epochs that it takes again, since they
 // were lost before their backup, go. Makes the directory. Throws Error{kUnavailable} for a file that cannot be written,
-// and Error{kFailedPrecondition} for one to go on in that is no such table. A warning says that the file has changed
-// between two epochs: another job writes to it, too. It only watches.
+// and Error{kFailedPrecondition} for one to go on in that is no such table. A warning, once in a training, says that
+// the file has grown between two epochs: another job writes to it, too. It only watches.
 class CsvLogger : public Callback {
  public:
   // Throws Error{kInvalidArgument} for no path.

@@ -81,6 +81,23 @@ TEST_F(FitWithCsvLogger, WarnsOnceOfAnotherJobThatWritesToItsFile) {
   EXPECT_EQ(warnings(log), 2) << "of each of them";
 }
 
+TEST_F(FitWithCsvLogger, WarnsInEachTrainingAndNotOfAFileThatWasTakenAway) {
+  CsvLogger logger(path_);
+  for (const bool another_writes : {false, true, true}) {
+    Training training{.model = model_, .epochs = 2};
+    LogCapture log;
+    logger.on_train_begin(training);
+    logger.on_epoch_end(training, {{"loss", 1.0}});
+    if (another_writes) std::ofstream(path_, std::ios::app) << "0,2\n";
+    if (!another_writes) std::filesystem::remove(path_);
+    ++training.epoch;
+
+    logger.on_epoch_end(training, {{"loss", 1.0}});
+
+    EXPECT_EQ(log.contains("somebody else has written to"), another_writes);
+  }
+}
+
 TEST_F(FitWithCsvLogger, MakesItsDirectoryAndGoesOnWhereATrainingDoes) {
   Training training{.model = model_, .epochs = 4};
   const std::string path = in("new/directory/log.csv");
