@@ -55,11 +55,18 @@ Status status_of_writing(const Write& write) {
   }
 }
 
-// Of those that have ended: a checkpoint that says that one of them is on the disk cannot appear.
+// A checkpoint that says that another one is on the disk cannot appear if that has failed.
+void expect_written(const std::shared_future<Status>& another) {
+  const Status& ended = another.get();
+  if (ended.ok()) return;
+  throw Error(Status(ended.code(), str_cat("a checkpoint that this one knows of was not saved: ", ended.message()),
+                     ended.task(), ended.detail()));
+}
+
+// Of those that have ended.
 void throw_failure_among(const Checkpoints::Endings& earlier) {
   for (const std::shared_future<Status>& each : earlier) {
-    if (each.wait_for(std::chrono::seconds(0)) != std::future_status::ready) continue;
-    if (const Status& ended = each.get(); !ended.ok()) throw Error(ended);
+    if (each.wait_for(std::chrono::seconds(0)) == std::future_status::ready) expect_written(each);
   }
 }
 
@@ -270,9 +277,7 @@ std::string Checkpoints::publish(Stored stored, const Endings& earlier) {
   const int64_t step = stored.index.step;
   std::string path;
   try {
-    for (const std::shared_future<Status>& each : earlier) {
-      if (const Status& ended = each.get(); !ended.ok()) throw Error(ended);
-    }
+    for (const std::shared_future<Status>& each : earlier) expect_written(each);
     path = directory_.commit(stored.temporary, stored.index);
   } catch (...) {
     directory_.abandon(stored.temporary);
