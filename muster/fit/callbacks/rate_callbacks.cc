@@ -123,7 +123,8 @@ void SwapAverages::on_train_over(Training& training) {
   training.before_change();
   training.model.optimizer().take_averages();
   if (training.model.strategy().is_chief()) {
-    MUSTER_LOG(info) << "SwapAverages: the model has the averages of its variables now, as its validation had them";
+    MUSTER_LOG(info) << "SwapAverages: the model has the averages of its variables now"
+                     << (validated_ ? ", as its validation had them" : "");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/base/test_errors.h"
 #include "muster/fit/model.h"
@@ -163,6 +164,19 @@ TEST(SwapAverages, LeavesInTheModelWhatValidationHasMeasured) {
       some_data(), {.epochs = 4, .validation_data = some_data(), .callbacks = {SwapAverages()}, .verbose = 0});
 
   EXPECT_NEAR(model.evaluate(some_data())["loss"], history["val_loss"].back(), 1e-5);
+}
+
+TEST(SwapAverages, SaysThatValidationHadWhatTheModelHasIfThereWasOne) {
+  const auto speaks_of_validation = [](const FitOptions& options) {
+    Model model = small_model(Sgd({.learning_rate = 0.1, .all = {.average = 0.9}}));
+    const LogCapture log;
+    model.fit(some_data(), options);
+    EXPECT_TRUE(log.contains("the model has the averages of its variables now"));
+    return log.contains("as its validation had them");
+  };
+
+  EXPECT_TRUE(speaks_of_validation({.validation_data = some_data(), .callbacks = {SwapAverages()}, .verbose = 0}));
+  EXPECT_FALSE(speaks_of_validation({.callbacks = {SwapAverages()}, .verbose = 0}));
 }
 
 TEST(SwapAverages, LeavesTheAveragesOfTheBestEpochWhereverItStands) {
