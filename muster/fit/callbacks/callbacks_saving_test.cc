@@ -303,7 +303,11 @@ TEST_P(FitThatSavesAndBacksUp, TakesTheEpochAgainWhoseCheckpointWasNotSaved) {
 TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
   std::atomic<bool> full = true;
   int epochs_begun = 0;
-  const LambdaCallback counts({.on_epoch_begin = [&](Training&) { ++epochs_begun; }});
+  const auto saves_best = std::make_shared<ModelCheckpoint>(checkpoints("score_loss"));
+  const LambdaCallback counts({.on_epoch_begin = [&](Training& training) {
+    ++epochs_begun;
+    if (full && training.epoch == 1) saves_best->being_written().wait();  // else all may end before it is known
+  }});
   const disk::ScopedFaults faults([&](std::string_view call, const std::string& path) {
     return full && shows_checkpoint(call, path) ? ENOSPC : 0;
   });
@@ -311,7 +315,7 @@ TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
     const Job one = job();
     return Model(*one.model)
         .fit(data_, {.epochs = epochs,
-                     .callbacks = {counts, scores(/*best=*/0), checkpoints("score_loss"), backup()},
+                     .callbacks = {counts, scores(/*best=*/0), saves_best, backup()},
                      .verbose = 0});
   };
 
