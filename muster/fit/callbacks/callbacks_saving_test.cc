@@ -314,9 +314,7 @@ TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
   const auto fit = [&](int epochs) {
     const Job one = job();
     return Model(*one.model)
-        .fit(data_, {.epochs = epochs,
-                     .callbacks = {counts, scores(/*best=*/0), saves_best, backup()},
-                     .verbose = 0});
+        .fit(data_, {.epochs = epochs, .callbacks = {counts, scores(/*best=*/0), saves_best, backup()}, .verbose = 0});
   };
 
   const Status status = testing_support::caught([&] { fit(1'000); });

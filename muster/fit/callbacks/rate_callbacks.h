@@ -58,9 +58,10 @@ struct SwapAveragesOptions {
 };
 // Keras' SwapEMAWeights: validation data is evaluated with the averages of the variables (UpdateOptions::average), and
 // training goes on with the values. After the last epoch the model has the averages for good, as Keras leaves them:
-// those of the best epoch if EarlyStopping brings that back; not if it was preempted, and goes on. So what was measured is what predict(), evaluate() and
-// exports of the model use. Checkpoints have the values, and the averages beside them: after Checkpoints::restore()
-// Optimizer::take_averages() takes these. Without validation the values stay where a table makes its rows on demand.
+// those of the best epoch if EarlyStopping brings that back; not if it was preempted, and goes on. So what was measured
+// is what predict(), evaluate() and exports of the model use. Checkpoints have the values, and the averages beside
+// them: after Checkpoints::restore() Optimizer::take_averages() takes these. Without validation the values stay where a
+// table makes its rows on demand.
 class SwapAverages : public Callback {
  public:
   explicit SwapAverages(SwapAveragesOptions options = {}) : options_(options) {}
