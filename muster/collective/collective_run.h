@@ -18,7 +18,7 @@ class MemoryOfOthers {
   // Copies what a task has at that address. Throws Error with its name if it has nothing there.
   virtual void read(int from, uint64_t there, const at::Tensor& into) = 0;
   // Throws Error if one of them has failed, and may have let go of what was read of it.
-  virtual void check_all_are_there() = 0;
+  virtual void check_none_has_failed() = 0;
   // What others may be reading stays in memory until let_go(), or, if this call fails, until they have been told so.
   virtual void keep(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& made) = 0;
   virtual void let_go() = 0;

@@ -60,7 +60,7 @@ class ReductionByReading {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != here_) mail_.wait(taken[rank]);
     }
-    memory_.check_all_are_there();
+    memory_.check_none_has_failed();
     memory_.let_go();
     return made_;
   }

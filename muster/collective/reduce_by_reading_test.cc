@@ -34,7 +34,7 @@ class RankThatReads : public RankOfPost, public MemoryOfOthers {
       throw unavailable(name_of(from), " has nothing there");
     }
   }
-  void check_all_are_there() override {}
+  void check_none_has_failed() override {}
   void keep(const std::vector<at::Tensor>&, const std::vector<at::Tensor>& made) override { kept = made; }
   void let_go() override { kept.clear(); }
 
@@ -110,7 +110,7 @@ TEST(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
 class RankThatHearsOfAFailure : public RankThatReads {
  public:
   using RankThatReads::RankThatReads;
-  void check_all_are_there() override { throw unavailable("rank 1 has failed"); }
+  void check_none_has_failed() override { throw unavailable("rank 1 has failed"); }
 };
 
 TEST(ReduceByReading, ReturnsNothingThatWasReadOfARankThatHasFailed) {

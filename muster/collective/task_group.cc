@@ -180,7 +180,7 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
     }
     throw of_rank(from, unavailable("does not have what it has said is in its memory").status());
   }
-  void check_all_are_there() override {
+  void check_none_has_failed() override {
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == this->rank()) continue;
       try {

@@ -52,6 +52,7 @@ class NearPost {
   // such memory, or the other one is gone.
   bool read_memory(const std::vector<NearPiece>& pieces) const { return other_.read(pieces); }
   // Throws what the other one has failed with until now, or that it is gone, though what it has sent before is there.
+  // One that has ended after it had read all that it was sent has not failed.
   void check() ABSL_LOCKS_EXCLUDED(mu_);
   // What was fetched. A failure is one of all that is waited for.
   void deliver(int64_t edge, const Status& status, at::Tensor tensor) ABSL_LOCKS_EXCLUDED(mu_);
@@ -88,6 +89,7 @@ class NearPost {
   Fetch fetch_;
   std::chrono::microseconds look_out_{};
   std::vector<char> buffer_;  // of the thread that reads
+  bool read_all_ = false;     // likewise: the other one has ended, and had no letters left to read
 
   absl::Mutex mu_;
   SteadyCondVar changed_, sent_;

@@ -84,6 +84,25 @@ TEST_F(NearPosts, TellOfAFailureThoughWhatWasSentBeforeIsThere) {
   EXPECT_THAT(failure_in([&] { there_->check(); }).message(), HasSubstr("it was told to"));
 }
 
+TEST_F(NearPosts, TakeNobodyForFailedWhoHasEndedAfterItHadReadAll) {
+  here_->send(1, torch::ones({3}), soon());
+  there_->send(1, torch::ones({3}), soon());
+  EXPECT_TRUE(here_->take(1, later()));
+  here_.reset();
+
+  there_->check();
+  EXPECT_TRUE(there_->take(1, later())) << "its last words";
+  there_->check();
+  EXPECT_THAT(failure_in([&] { there_->take(2, later()); }).message(), HasSubstr("has ended"));
+}
+
+TEST_F(NearPosts, TakeForFailedWhoHasEndedBeforeItHadReadAll) {
+  there_->send(1, torch::ones({3}), soon());
+  here_.reset();
+
+  EXPECT_THAT(failure_in([&] { there_->check(); }).message(), HasSubstr("has ended"));
+}
+
 TEST_F(NearPosts, SayThatLargeTensorsAreToBeFetched) {
   EXPECT_FALSE(here_->send(1, torch::zeros({1'000'000}), soon()));
   EXPECT_FALSE(here_->send(2, torch::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}), soon()));
