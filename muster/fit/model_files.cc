@@ -30,7 +30,9 @@ void Model::save(const std::string& directory) const {
 
 void Model::load(const std::string& directory) {
   Checkpoints files(strategy(), files_of(*this, directory));
-  if (!files.restore({.may_be_none = true})) {
+  // One that has nothing to train has no place for what an optimizer kept beside the weights.
+  const bool trains = optimizer().bound();
+  if (!files.restore({.allow_unused = !trains, .may_be_none = true})) {
     throw not_found("Model::load: there is no model in \"", directory,
                     "\"; expected a directory that save() has written; what a callback has saved is restored by "
                     "Checkpoints(model.strategy(), {.directory = …}).restore(), of the directory above ckpt-N");

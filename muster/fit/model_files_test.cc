@@ -55,18 +55,30 @@ TEST_F(ModelFiles, LetATrainingGoOnWhereItWasUnderAnotherStrategy) {
   EXPECT_TRUE(torch::allclose(predict(first), predict(second), 1e-4, 1e-5));
 }
 
+Model frozen() {
+  torch::nn::Linear net(3, 2);
+  for (at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
+  return compile(net, {.loss = mean_squared_error});
+}
+
 TEST_F(ModelFiles, KeepAModelThatHasNothingToTrain) {
-  const auto frozen = [] {
-    torch::nn::Linear net(3, 2);
-    for (at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
-    return compile(net, {.loss = mean_squared_error});
-  };
   Model saved = frozen(), loaded = frozen();
 
   saved.save(path());
   loaded.load(path());
 
   EXPECT_TRUE(torch::allclose(predict(loaded), predict(saved)));
+}
+
+TEST_F(ModelFiles, LoadWhatWasTrainedIntoAModelThatHasNothingToTrain) {
+  Model trained = make(Strategy()), loaded = frozen();
+  trained.fit({x_, y_}, {.epochs = 2, .verbose = 0});
+  EXPECT_FALSE(torch::allclose(predict(loaded), predict(trained)));
+
+  trained.save(path());
+  loaded.load(path());
+
+  EXPECT_TRUE(torch::allclose(predict(loaded), predict(trained)));
 }
 
 TEST_F(ModelFiles, LoadAModuleInPartsIntoAnyNumberOfPartsAndIntoNone) {

@@ -38,11 +38,14 @@ std::set<std::string> unused_after_match(const SavedVariables::Source& source, c
   }
   if (!missing.empty()) {
     if (!source.allow_missing) throw missing_from(source.checkpoint, missing, unused);
-    MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << few_of(missing)
-                        << ", which stay as they are";
+    if (!source.silent) {
+      MUSTER_LOG(warning) << "checkpoint " << source.checkpoint << " has no values for " << few_of(missing)
+                          << ", which stay as they are";
+    }
   }
   if (unused.empty()) return unused;
   if (source.only && !source.allow_unused) throw unused_of(source.checkpoint, unused);
+  if (source.silent) return unused;
   MUSTER_LOG(info) << "checkpoint " << source.checkpoint << " also has values for " << few_of(unused)
                    << (source.only ? ", which are left out" : ", which are not made yet");
   return unused;
