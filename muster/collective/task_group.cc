@@ -86,10 +86,7 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
   std::optional<uint64_t> gpu_turn{};
   // For who waits for something else than an answer. Throws Error if there is nothing to wait for any more.
   void look() {
-    {
-      absl::MutexLock lock(&answers_->mu);
-      if (!answers_->failure.ok()) throw_failure();
-    }
+    throw_if_failed();
     const auto now = GroupClock::now();
     if (now >= deadline_)
       throw deadline_exceeded("call ", number_, " of the group was not over within ", TaskGroup::in_words(timeout_));
@@ -166,10 +163,7 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
 
   MemoryOfOthers* memory() override { return group_.near_way_ == NearWay::kReading ? this : nullptr; }
   void read(int from, uint64_t there, const at::Tensor& into) override {
-    {
-      absl::MutexLock lock(&answers_->mu);
-      if (!answers_->failure.ok()) throw_failure();
-    }
+    throw_if_failed();
     NearPost& post = *group_.posts_[from];
     if (into.nbytes() == 0 || post.read_memory({{into.mutable_data_ptr(), there, into.nbytes()}})) return;
     try {
@@ -178,7 +172,9 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
     } catch (const Error& error) {
       throw of_rank(from, error.status());
     }
-    throw of_rank(from, unavailable("does not have what it has said is in its memory").status());
+    throw_if_failed();  // cancelled meanwhile: that has ended the wait
+    throw of_rank(from, unavailable("does not have what it has said is in its memory, or this process may not read it")
+                            .status());
   }
   void check_none_has_failed() override {
     for (int rank = 0; rank < size(); ++rank) {
@@ -284,6 +280,10 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
     return Error(Status(status.code(), str_cat(name_of(rank), " ", status.message()), begun.task()));
   }
 
+  void throw_if_failed() {
+    absl::MutexLock lock(&answers_->mu);
+    if (!answers_->failure.ok()) throw_failure();
+  }
   [[noreturn]] void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_->mu) {
     const Status why = answers_->failure;
     if (answers_->failed_at < 0) throw Error(why);
