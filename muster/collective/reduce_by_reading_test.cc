@@ -12,6 +12,7 @@
 #include "muster/collective/sums_in_order.h"
 #include "muster/collective/test_post.h"
 #include "muster/near/near_memory.h"
+#include "muster/near/test_process.h"
 
 namespace muster::reduce_by_reading_test {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::Truly;
 using testing_support::machines_of;
+using testing_support::memory_can_be_read;
 using testing_support::numbers;
 using testing_support::Post;
 using testing_support::RankOfPost;
@@ -30,6 +32,7 @@ class RankThatReads : public RankOfPost, public MemoryOfOthers {
   using RankOfPost::RankOfPost;
   MemoryOfOthers* memory() override { return this; }
   void read(int from, uint64_t there, const at::Tensor& into) override {
+    ++reads;
     if (!read_memory(::getpid(), {{into.mutable_data_ptr(), there, into.nbytes()}})) {
       throw unavailable(name_of(from), " has nothing there");
     }
@@ -38,6 +41,7 @@ class RankThatReads : public RankOfPost, public MemoryOfOthers {
   void keep(const std::vector<at::Tensor>&, const std::vector<at::Tensor>& made) override { kept = made; }
   void let_go() override { kept.clear(); }
 
+  int reads = 0;
   std::vector<at::Tensor> kept;
 };
 
@@ -45,9 +49,16 @@ std::vector<at::Tensor> sum_of(Mail& mail, Post& post, const at::Tensor& value) 
   return run_collective({}, {value}, AllReduceSizes::always(AllReduceWay::kInParts), post.machines(), mail);
 }
 
+class ReduceByReading : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!memory_can_be_read()) GTEST_SKIP() << "this machine does not let a process read another one's memory";
+  }
+};
+
 Post of_one_machine(int ranks) { return Post(machines_of(std::vector<int>(static_cast<size_t>(ranks)))); }
 
-TEST(ReduceByReading, GivesTheSameBitsAsAnyOtherWay) {
+TEST_F(ReduceByReading, GivesTheSameBitsAsAnyOtherWay) {
   for (const int ranks : {1, 2, 3, 7}) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
       for (const int64_t count : {0, 1, 65, 1'000, 300'001}) {
@@ -69,7 +80,7 @@ TEST(ReduceByReading, GivesTheSameBitsAsAnyOtherWay) {
   }
 }
 
-TEST(ReduceByReading, FindsTheLeastOfSeveralTensorsAtOnce) {
+TEST_F(ReduceByReading, FindsTheLeastOfSeveralTensorsAtOnce) {
   Post post = of_one_machine(3);
 
   const auto sums = sums_of<RankThatReads>(post, {.reduction = Reduction::kMin}, AllReduceWay::kInParts, [](int rank) {
@@ -86,7 +97,7 @@ TEST(ReduceByReading, FindsTheLeastOfSeveralTensorsAtOnce) {
   }
 }
 
-TEST(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
+TEST_F(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
   Post post = of_one_machine(2);
   std::vector<std::string> failures(2);
   {
@@ -99,6 +110,7 @@ TEST(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
         } catch (const Error& error) {
           failures[static_cast<size_t>(rank)] = error.status().message();
         }
+        EXPECT_EQ(mail.reads, 0);
       });
     }
   }
@@ -113,7 +125,7 @@ class RankThatHearsOfAFailure : public RankThatReads {
   void check_none_has_failed() override { throw unavailable("rank 1 has failed"); }
 };
 
-TEST(ReduceByReading, ReturnsNothingThatWasReadOfARankThatHasFailed) {
+TEST_F(ReduceByReading, ReturnsNothingThatWasReadOfARankThatHasFailed) {
   Post post = of_one_machine(2);
   const std::jthread other([&] {
     RankThatReads mail(post, 1);
@@ -142,7 +154,7 @@ class RankThatWaitsInVain : public RankThatReads {
   std::vector<size_t> last_;
 };
 
-TEST(ReduceByReading, KeepsWhatOthersMayBeReadingWhenItFails) {
+TEST_F(ReduceByReading, KeepsWhatOthersMayBeReadingWhenItFails) {
   Post post = of_one_machine(2);
   std::vector<at::Tensor> sum_there, kept_here;
   {

@@ -18,15 +18,18 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing_support::comes_to_wait;
 
-// What a group has between its ranks: memory, connections, or the servers alone.
+// What a group has between its ranks: memory, connections, or the servers alone. And how much it sums: so many elements
+// that they go whole, in the first message, or that nothing but a few words is sent.
 struct WayToFail {
   const char* name;
   bool memory, reads;
   GroupSockets sockets;
+  int64_t count = 1;
 };
 
 class WaitingRanks : public testing::TestWithParam<WayToFail>, public testing_support::Tasks {
  protected:
+  static at::Tensor values() { return torch::ones({GetParam().count}); }
   // The second one comes to no call until the first one has failed. Returns what that has failed with.
   Status alone(const std::function<void(TaskGroup&)>& first) {
     std::latch over(1);
@@ -47,8 +50,9 @@ class WaitingRanks : public testing::TestWithParam<WayToFail>, public testing_su
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, WaitingRanks,
-                         testing::Values(WayToFail{"Memory", true, true, GroupSockets::kNone},
-                                         WayToFail{"Trays", true, false, GroupSockets::kNone},
+                         testing::Values(WayToFail{"Memory", true, true, GroupSockets::kNone, 4'000'000},
+                                         WayToFail{"Trays", true, false, GroupSockets::kNone, 4'000'000},
+                                         WayToFail{"FirstMessages", true, false, GroupSockets::kNone},
                                          WayToFail{"Sockets", false, false, GroupSockets::kOfThisMachine},
                                          WayToFail{"Servers", false, false, GroupSockets::kNone}),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -62,7 +66,7 @@ TEST_P(WaitingRanks, AreWokenWhenTheirCallIsCancelled) {
       EXPECT_TRUE(comes_to_wait(waits));
       cancellation.cancel(Status(StatusCode::kCancelled, "somebody pressed a key"));
     });
-    group.run({}, {torch::ones({1})}, &cancellation);
+    group.run({}, {values()}, &cancellation);
   });
 
   EXPECT_EQ(failure.code(), StatusCode::kCancelled) << failure;
@@ -77,7 +81,7 @@ TEST_P(WaitingRanks, AreWokenWhenTheirTaskCannotGoOn) {
       EXPECT_TRUE(comes_to_wait(waits));
       group.fail(Status(StatusCode::kInternal, "the disk is on fire"));
     });
-    group.run({}, {torch::ones({1})});
+    group.run({}, {values()});
   });
 
   EXPECT_EQ(failure.code(), StatusCode::kInternal) << failure;
@@ -105,7 +109,7 @@ TEST_P(WaitingRanks, LookWhetherTheOtherOneIsDown) {
 
   const Status failure = alone([&](TaskGroup& group) {
     second->down = true;
-    group.run({}, {torch::ones({1})});
+    group.run({}, {values()});
   });
 
   EXPECT_EQ(failure.code(), StatusCode::kUnavailable) << failure;

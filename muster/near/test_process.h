@@ -12,10 +12,17 @@
 
 #include "muster/base/check.h"
 #include "muster/base/test_wait.h"
+#include "muster/near/near_memory.h"
 
 namespace muster::testing_support {
 
 inline uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+// False where a process may not even read its own memory as that of another one.
+inline bool memory_can_be_read() {
+  uint64_t word = 7, copy = 0;
+  return near_memory_wanted() && read_memory(::getpid(), {{&copy, address_of(&word), sizeof word}});
+}
 
 // Runs `work` in a copy of this process, which then does nothing until it is ended. The two tell each other words.
 class OtherProcess {
