@@ -165,6 +165,19 @@ TEST_F(RestoreTest, SaysNothingToWhoeverOnlyLooks) {
   EXPECT_FALSE(log.contains("restored"));
 }
 
+TEST_F(RestoreTest, DoesNotTellWhoeverOnlyLooksWhatTheCheckpointHasMoreOrLess) {
+  {
+    auto gone = make("gone", 1);
+    checkpoints_.save(1);
+  }
+  auto late = make("late", 5);
+  const LogCapture log;
+
+  EXPECT_EQ(checkpoints_.restore({.step = 1, .allow_missing = true, .allow_unused = true, .only_to_look = true}), 1);
+
+  EXPECT_FALSE(log.contains("values for"));
+}
+
 TEST_F(RestoreTest, LooksAgainWhenSomebodyElseHasRemovedWhatItFound) {
   save_twice();
   Checkpoints others(strategy_, {.directory = directory_, .keep = 1});
