@@ -62,18 +62,22 @@ std::vector<at::Tensor> run_at(ProgramRunner& runner, const std::string& contain
 class VariableResource : public PerWorkerResource {
  public:
   VariableResource(Variable variable, InitialValue initial, ParameterServerStrategy strategy)
-      : variable_(std::move(variable)), initial_(std::move(initial)), strategy_(std::move(strategy)) {}
+      : variable_(std::move(variable)),
+        initial_(std::move(initial)),
+        strategy_(std::move(strategy)),
+        name_(str_cat("the per-worker variable \"", variable_.name(), "\"")) {}
 
   void create(const std::shared_ptr<Worker>& worker, size_t, const Owner& owner) override {
     run_at(*worker, strategy_.variables()->container(), owner, initializing(*variable_.state(), initial_));
   }
   void drop(Worker&) override {}  // ends with the container
-  const std::string& name() const override { return variable_.name(); }
+  const std::string& name() const override { return name_; }
 
  private:
   const Variable variable_;
   const InitialValue initial_;
   const ParameterServerStrategy strategy_;
+  const std::string name_;  // in messages
 };
 
 class NoVariables : public VariableCreator {

@@ -462,7 +462,7 @@ TEST(PerWorkerInputs, ThatCannotBeMadeFailTheFunctionsThatUseThemAndNoOthers) {
 
   for (const Status& status : {caught([&] { coordinator.join(); }), caught([&] { value.fetch(); })}) {
     EXPECT_EQ(status.code(), StatusCode::kNotFound) << status;
-    EXPECT_THAT(status.message(), HasSubstr("a per-worker dataset cannot be opened at a worker: no such file"));
+    EXPECT_THAT(status.message(), HasSubstr("a per-worker dataset cannot be made at a worker: no such file"));
   }
   EXPECT_EQ(coordinator.schedule(twice, torch::ones({})).fetch().item<float>(), 2);
 }

@@ -130,7 +130,7 @@ void WorkerSlot::create(const std::shared_ptr<Worker>& worker, const std::shared
   } catch (const Error& error) {
     if (error.code() == StatusCode::kUnavailable || is_restart(error.status())) throw;
     throw Error(Status(error.code(),
-                       str_cat(resource->name(), " cannot be opened at a worker: ", error.status().message()),
+                       str_cat(resource->name(), " cannot be made at a worker: ", error.status().message()),
                        error.status().task()));
   }
   absl::MutexLock lock(&mu_);
