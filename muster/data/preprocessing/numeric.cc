@@ -301,12 +301,15 @@ class NormalizationAdapter final : public Adapter {
     std::vector<int64_t> matrix{rows};
     matrix.insert(matrix.end(), sizes.begin(), sizes.end());
     const at::Tensor x = checked.to(at::kDouble).permute(order).reshape(matrix);
-    expect_finite(x.contiguous());
+    // Along other axes each row of what is read may have several numbers of a kind.
+    const int64_t read = !order.empty() && order.front() == 0 ? checked.size(0) : rows;
+    expect_finite(x.contiguous(), rows / read);
     const at::Tensor batch_mean = x.mean(0), off = batch_mean.sub(mean_);
     const double weight = static_cast<double>(rows) / static_cast<double>(rows_ + rows);
     deviation_.add_(x.sub(batch_mean).square_().sum(0)).add_(off.square().mul_(static_cast<double>(rows_) * weight));
     mean_.add_(off, weight);
     rows_ += rows;
+    read_ += read;
   }
 
   std::shared_ptr<const Preprocessing> finish() override {
@@ -319,20 +322,21 @@ class NormalizationAdapter final : public Adapter {
   }
 
  private:
-  // One that is not would be in the mean of all.
-  void expect_finite(const at::Tensor& rows) const {
+  // One that is not would be in the mean of all. `each`: so many of the rows are of one that was read.
+  void expect_finite(const at::Tensor& rows, int64_t each) const {
     const double* begin = rows.const_data_ptr<double>();
     const double* end = begin + rows.numel();
     const double* odd = std::find_if_not(begin, end, [](double value) { return std::isfinite(value); });
     if (odd == end) return;
     throw invalid_argument(kNormalization, ": got ", *odd, " to learn from, in row ",
-                           rows_ + (odd - begin) / mean_.numel(),
+                           read_ + (odd - begin) / mean_.numel() / each,
                            " of what was seen (the first is 0), expected finite numbers; those that are missing have "
                            "to be left out or replaced");
   }
 
   const NormalizationOptions options_;
-  int64_t rows_ = 0;
+  int64_t rows_ = 0;             // numbers of each kind
+  int64_t read_ = 0;             // rows of what was seen, along its first axis
   at::Tensor mean_, deviation_;  // float64; the latter is the sum of the squares of the distances to the mean
 };
 

@@ -224,6 +224,14 @@ TEST(NormalizationAdapter, SaysInWhichRowANumberIsMissing) {
   EXPECT_EQ(content(adapter->finish()->state().values.at("mean")), "float32[2] 2 3") << "as if it had not come";
 }
 
+TEST(NormalizationAdapter, CountsTheRowsOfWhatWasReadAndNotTheirSteps) {
+  const auto adapter = normalization_adapter();
+  adapter->see(float_tensor({1, 2, 3, 4, 5, 6, 7, 8}).reshape({2, 2, 2}));
+
+  EXPECT_THAT(numeric_error([&] { adapter->see(float_tensor({1, 2, 3, 4, 5, 6, NAN, 8}).reshape({2, 2, 2})); }),
+              HasSubstr("got nan to learn from, in row 3 of what was seen"));
+}
+
 TEST(NormalizationAdapter, RefusesToFinishWithoutNumbers) {
   const auto adapter = normalization_adapter();
   adapter->see(float_tensor({}).reshape({0, 2}));
