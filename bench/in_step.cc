@@ -1,7 +1,6 @@
 // Processes that compute in step: what a sum over all costs, and a training step. The first one measures; the others do
 // what the first is about to do.
 #include <algorithm>
-#include <barrier>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -230,49 +229,15 @@ void allreduce(const Part& part, Bench& bench) {
   group.end();
 }
 
-// How much longer a plain copy takes where so many threads copy at once than where two do: the cores of a machine share
-// its memory.
-double crowding(int copiers) {
-  const auto copy_at_once = [](int threads) {
-    constexpr size_t kBytes = 48 << 20;
-    constexpr int kRounds = 7;
-    std::barrier together(threads + 1);
-    std::vector<std::jthread> copy;
-    for (int thread = 0; thread < threads; ++thread) {
-      copy.emplace_back([&] {
-        const std::vector<char> from(kBytes, 1);
-        std::vector<char> to(kBytes);
-        for (int round = 0; round < kRounds; ++round) {
-          together.arrive_and_wait();
-          std::copy(from.begin(), from.end(), to.begin());
-          asm volatile("" : : "r"(to.data()) : "memory");  // nobody reads it: else it need not be copied
-          together.arrive_and_wait();
-        }
-      });
-    }
-    double best = 0;
-    for (int round = 0; round < kRounds; ++round) {
-      together.arrive_and_wait();
-      const auto began = std::chrono::steady_clock::now();
-      together.arrive_and_wait();
-      best = round == 0 ? since(began) : std::min(best, since(began));
-    }
-    return best;
-  };
-  return copiers == 2 ? 1 : copy_at_once(copiers) / copy_at_once(2);
-}
-
 // What a large sum takes, by what two processes need for one: each of them sends and gets 2(n-1) messages, which have
-// 2(n-1)/n of its bytes, and on one machine they are in each other's way.
+// 2(n-1)/n of its bytes.
 struct TimeOfSum {
   double message_us, bytes_us;  // one message, however short; as many bytes as the tensor has
 
   static TimeOfSum by_two(double large_us, double small_us) {
     return {.message_us = small_us / 2, .bytes_us = large_us - small_us};
   }
-  double of(int processes, double crowding = 1) const {
-    return 2.0 * (processes - 1) * (message_us + crowding * bytes_us / processes);
-  }
+  double of(int processes) const { return 2.0 * (processes - 1) * (message_us + bytes_us / processes); }
 };
 
 // MUSTER_CURVES=DIR gets what `muster plot DIR` draws: what was measured and what was predicted, by processes.
@@ -313,12 +278,10 @@ void scale_allreduce(const Part& part, Bench& bench) {
     const double small =
         bench.least({"1KB" + name, "us"}, [&] { return seconds(lead(strategy, works, 1)) / kCalls * 1e6; });
     if (processes == 2) promised = TimeOfSum::by_two(large, small);
-    const double crowded = crowding(processes), predicted = promised.of(processes, crowded);
-    curves.add(processes, large, predicted);
+    curves.add(processes, large, promised.of(processes));
     if (processes > 2) {
-      bench.once({"copies" + name + "_by_those_of_two", "times"}, crowded);
-      bench.once({"100MB" + name + "_predicted", "us"}, predicted);
-      bench.once({"100MB" + name + "_by_predicted", "times"}, large / predicted);
+      bench.once({"100MB" + name + "_predicted", "us"}, promised.of(processes));
+      bench.once({"100MB" + name + "_by_predicted", "times"}, large / promised.of(processes));
     }
     if (part.name == "network") {
       const double ring = 2.0 * (processes - 1) / processes * 4.0 * kLarge;
