@@ -303,7 +303,7 @@ TEST_P(FitThatSavesAndBacksUp, TakesTheEpochAgainWhoseCheckpointWasNotSaved) {
 TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
   std::atomic<bool> full = true;
   int epochs_begun = 0;
-  const auto saves_best = std::make_shared<ModelCheckpoint>(checkpoints("score_loss"));
+  std::shared_ptr<ModelCheckpoint> saves_best;
   const LambdaCallback counts({.on_epoch_begin = [&](Training& training) {
     ++epochs_begun;
     if (full && training.epoch == 1) saves_best->being_written().wait();  // else all may end before it is known
@@ -313,6 +313,7 @@ TEST_P(FitThatSavesAndBacksUp, EndsWhenItsBestWasNotSavedThoughNoneIsBetter) {
   });
   const auto fit = [&](int epochs) {
     const Job one = job();
+    saves_best = std::make_shared<ModelCheckpoint>(checkpoints("score_loss"));
     return Model(*one.model)
         .fit(data_, {.epochs = epochs, .callbacks = {counts, scores(/*best=*/0), saves_best, backup()}, .verbose = 0});
   };
