@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <thread>
-
 #include "muster/collective/sums_in_order.h"
 #include "muster/collective/test_post.h"
 
 namespace muster::reduce_by_machine_test {
 namespace {
 
+using testing_support::failures_of;
 using testing_support::machines_of;
 using testing_support::numbers;
 using testing_support::Post;
@@ -127,21 +126,11 @@ TEST(ReduceByMachine, FindsTheMostOfSeveralTensorsAtOnce) {
 
 TEST(ReduceByMachine, SumsNothingThatRanksDisagreeOn) {
   Post post(machines_of({0, 0, 1}));
-  std::vector<std::string> failures(3);
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks.emplace_back([&, rank] {
-        RankOfPost mail(post, rank);
-        try {
-          run_collective({}, {torch::ones({rank == 1 ? 200 : 100})}, AllReduceSizes::always(AllReduceWay::kInParts),
-                         post.machines(), mail);
-        } catch (const Error& error) {
-          failures[static_cast<size_t>(rank)] = error.status().message();
-        }
-      });
-    }
-  }
+
+  const std::vector<std::string> failures = failures_of<RankOfPost>(post, [&](RankOfPost& mail) {
+    run_collective({}, {torch::ones({mail.rank() == 1 ? 200 : 100})}, AllReduceSizes::always(AllReduceWay::kInParts),
+                   post.machines(), mail);
+  });
 
   for (const std::string& failure : failures) EXPECT_THAT(failure, testing::HasSubstr("at different calls"));
 }

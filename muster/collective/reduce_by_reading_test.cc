@@ -1,11 +1,13 @@
 #include "muster/collective/reduce_by_reading.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "muster/base/status.h"
@@ -19,6 +21,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::Truly;
+using testing_support::failures_of;
 using testing_support::machines_of;
 using testing_support::memory_can_be_read;
 using testing_support::numbers;
@@ -99,22 +102,14 @@ TEST_F(ReduceByReading, FindsTheLeastOfSeveralTensorsAtOnce) {
 
 TEST_F(ReduceByReading, ReadsNothingOfRanksThatAreAtAnotherCall) {
   Post post = of_one_machine(2);
-  std::vector<std::string> failures(2);
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
-        RankThatReads mail(post, rank);
-        try {
-          sum_of(mail, post, torch::ones({rank == 0 ? 100 : 200}));
-        } catch (const Error& error) {
-          failures[static_cast<size_t>(rank)] = error.status().message();
-        }
-        EXPECT_EQ(mail.reads, 0);
-      });
-    }
-  }
+  std::atomic<int> reads = 0;
 
+  const std::vector<std::string> failures = failures_of<RankThatReads>(post, [&](RankThatReads& mail) {
+    const absl::Cleanup count = [&] { reads += mail.reads; };
+    sum_of(mail, post, torch::ones({mail.rank() == 0 ? 100 : 200}));
+  });
+
+  EXPECT_EQ(reads, 0);
   for (const std::string& failure : failures) EXPECT_THAT(failure, testing::HasSubstr("at different calls"));
 }
 

@@ -8,10 +8,12 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/base/strings.h"
 #include "muster/collective/collective_run.h"
 
@@ -120,20 +122,41 @@ inline at::Tensor numbers(int rank, int64_t count, at::ScalarType type) {
   return torch::randn({count}, generator).mul(10).to(type);
 }
 
+// Each rank on a thread of its own.
+template <typename Rank>
+void on_each_rank(Post& post, const std::function<void(Rank&)>& member) {
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < post.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      Rank mail(post, rank);
+      member(mail);
+    });
+  }
+}
+
+// By rank, what each fails with: none, if it does not.
+template <typename Rank = RankOfPost>
+std::vector<std::string> failures_of(Post& post, const std::function<void(Rank&)>& member) {
+  std::vector<std::string> failures(static_cast<size_t>(post.size()));
+  on_each_rank<Rank>(post, [&](Rank& mail) {
+    try {
+      member(mail);
+    } catch (const Error& error) {
+      failures[static_cast<size_t>(mail.rank())] = error.status().message();
+    }
+  });
+  return failures;
+}
+
 // By rank, what each has in the end.
 template <typename Rank = RankOfPost>
 std::vector<std::vector<at::Tensor>> sums_of(Post& post, const CollectiveCall& call, AllReduceWay way,
                                              const std::function<std::vector<at::Tensor>(int rank)>& values) {
   std::vector<std::vector<at::Tensor>> sums(static_cast<size_t>(post.size()));
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < post.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      Rank mail(post, rank);
-      sums[static_cast<size_t>(rank)] =
-          run_collective(call, values(rank), AllReduceSizes::always(way), post.machines(), mail);
-    });
-  }
-  ranks.clear();
+  on_each_rank<Rank>(post, [&](Rank& mail) {
+    sums[static_cast<size_t>(mail.rank())] =
+        run_collective(call, values(mail.rank()), AllReduceSizes::always(way), post.machines(), mail);
+  });
   return sums;
 }
 
