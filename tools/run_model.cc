@@ -82,9 +82,9 @@ at::Tensor converted(const at::Tensor& given, const ModelTensor& input) {
   at::Tensor tensor = given.to(scalar_type_of(input.spec.dtype));
   if (given.is_complex()) return tensor;
   const bool integral = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
-  const at::Tensor changed = (integral ? tensor.to(given.scalar_type()).ne(given)
-                                       : tensor.isinf().logical_and(given.isinf().logical_not()))
-                                 .flatten();
+  const at::Tensor changed =
+      (integral ? tensor.to(given.scalar_type()).ne(given) : tensor.isinf().logical_and(given.isinf().logical_not()))
+          .flatten();
   if (!changed.any().item<bool>()) return tensor;
   throw invalid_argument("input \"", input.name, "\": ", given.flatten()[changed.to(at::kLong).argmax()].item<double>(),
                          " is no ", name_of(input.spec.dtype), ", which the model takes");

@@ -173,8 +173,8 @@ class CollectiveRun : public Mail, public MemoryOfOthers {
       throw of_rank(from, error.status());
     }
     throw_if_failed();  // cancelled meanwhile: that has ended the wait
-    throw of_rank(from, unavailable("does not have what it has said is in its memory, or this process may not read it")
-                            .status());
+    throw of_rank(
+        from, unavailable("does not have what it has said is in its memory, or this process may not read it").status());
   }
   void check_none_has_failed() override {
     for (int rank = 0; rank < size(); ++rank) {

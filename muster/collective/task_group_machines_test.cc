@@ -163,8 +163,7 @@ TEST_F(GroupsOfOneMachine, MeasureTheirWaysAndSayOnceWhichTheyUse) {
   for (const LogLine& line : log.lines()) {
     if (line.text.find("processes of one machine sum ") == std::string::npos) continue;
     ++said;
-    EXPECT_THAT(line.text,
-                AllOf(HasSubstr(" us in memory between them, "), HasSubstr(" us over TCP for 16 MiB)")));
+    EXPECT_THAT(line.text, AllOf(HasSubstr(" us in memory between them, "), HasSubstr(" us over TCP for 16 MiB)")));
     EXPECT_EQ(line.text.find(" us reading each other's memory, ") != std::string::npos, memory_can_be_read());
   }
   EXPECT_EQ(said, 1);

@@ -302,8 +302,8 @@ TEST(ModelMessages, RefuseAModuleThatIsNone) {
 
   EXPECT_THAT(error_of([] { compile(torch::nn::Sequential{nullptr}, {.loss = mean_squared_error}); }), expected);
   EXPECT_THAT(error_of([] { compile(torch::nn::Linear{nullptr}, {.loss = mean_squared_error}); }), expected);
-  EXPECT_THAT(
-      error_of([] { compile(std::shared_ptr<torch::nn::LinearImpl>(), {.loss = mean_squared_error}); }), expected);
+  EXPECT_THAT(error_of([] { compile(std::shared_ptr<torch::nn::LinearImpl>(), {.loss = mean_squared_error}); }),
+              expected);
 }
 
 TEST(ModelMessages, SayHowAParameterIsFrozen) {
