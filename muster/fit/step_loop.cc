@@ -379,6 +379,12 @@ class LoopOnWorkers : public StepLoop {
   PerWorkerDataset at_workers(bool counted, const std::string& position = {}) {
     // Each time: the one before may have ended with a parameter server that has been restored since.
     coordinator_ = std::make_shared<ClusterCoordinator>(strategy_);
+    PerWorkerDataset data = made(counted, position);
+    coordinator_->open(data);  // while the chief gets ready
+    return data;
+  }
+
+  PerWorkerDataset made(bool counted, const std::string& position) {
     dealt_out_ = false;
     lanes_.assign(1, {.workers = strategy_.workers().size()});
     const auto* dataset = std::get_if<Dataset>(&input_);

@@ -234,6 +234,8 @@ PerWorkerDataset ClusterCoordinator::per_worker_dataset(const std::vector<Datase
   return {std::move(descriptions), handed_out, position, std::move(pattern), core_->keeper()};
 }
 
+void ClusterCoordinator::open(const PerWorkerDataset& dataset) { core_->make(dataset.resource(), dataset.hold()); }
+
 std::string ClusterCoordinator::position(const PerWorkerDataset& dataset) {
   const PerWorkerResource& resource = *dataset.resource();
   if (auto all = resource.position()) return *all;

@@ -113,6 +113,10 @@ class ClusterCoordinator {
     }
   }
 
+  // Has the workers that are there open it now, and not when a closure first needs it. Does not wait: what fails is
+  // told by the closures that need it.
+  void open(const PerWorkerDataset& dataset);
+
   // Where the workers are in it, as text: to be saved with a checkpoint (the metadata of Checkpoints::save), so that a
   // job that is started again does not see what it has seen. join() first: what is under way counts as taken.
   std::string position(const PerWorkerDataset& dataset);

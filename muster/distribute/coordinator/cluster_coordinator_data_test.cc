@@ -60,6 +60,32 @@ TEST(PerWorkerDatasets, InWhichNothingIsFoundKeepNoWorkerForEver) {
   EXPECT_TRUE(eventually([&] { return cluster.worker({"worker", 0}).status().sources == 0; }));
 }
 
+TEST_P(PerWorkerData, IsOpenedBeforeAClosureNeedsItIfSomebodyAsks) {
+  auto take = function(take_);
+  ASSERT_TRUE(eventually([&] { return coordinator_.workers_up() == 2; }));
+  {
+    auto twos = coordinator_.create_per_worker_dataset(Dataset::from_tensors({torch::tensor(2)}).repeat());
+    EXPECT_EQ(open_sequences(), 0u);
+    coordinator_.open(twos);
+    EXPECT_TRUE(eventually([&] { return open_sequences() == 2; }));
+    coordinator_.open(twos);
+    EXPECT_EQ(coordinator_.schedule(take, twos).fetch().item<int64_t>(), 2);
+    EXPECT_EQ(open_sequences(), 2u) << "the same ones";
+  }
+  EXPECT_TRUE(eventually([&] { return open_sequences() == 0; }));
+}
+
+TEST_P(PerWorkerData, ThatGoesWhileItIsOpenedLeavesNothing) {
+  const Dataset twos = Dataset::from_tensors({torch::tensor(2)}).repeat();
+  ASSERT_TRUE(eventually([&] { return coordinator_.workers_up() == 2; }));
+  for (int i = 0; i < 50; ++i) coordinator_.open(coordinator_.create_per_worker_dataset(twos));
+  EXPECT_TRUE(eventually([&] { return open_sequences() == 0; }));
+
+  auto last = coordinator_.create_per_worker_dataset(twos);
+  coordinator_.open(last);
+  EXPECT_TRUE(eventually([&] { return open_sequences() == 2; })) << "nothing that was to be opened is left behind it";
+}
+
 TEST_P(PerWorkerData, IsReadFromWhereverTheFunctionRuns) {
   auto twos = coordinator_.create_per_worker_dataset([] { return Dataset::from_tensors({torch::tensor(2)}).repeat(); });
   auto add = function([&](Iterator& it) { v_.assign_add(it.next<1>()[0]); });

@@ -255,6 +255,18 @@ void CoordinatorCore::tidy_later() {
 
 std::weak_ptr<ResourceKeeper> CoordinatorCore::keeper() const { return keeper_; }
 
+void CoordinatorCore::make(const std::shared_ptr<PerWorkerResource>& resource, const std::shared_ptr<void>& hold) {
+  for (const auto& slot : workers_) {
+    if (!slot->up()) continue;
+    in_background([&slot = *slot, resource, hold] {
+      try {
+        slot.prepare_resource(resource);
+      } catch (const Error&) {  // nobody needs it yet
+      }
+    });
+  }
+}
+
 void CoordinatorCore::release(std::shared_ptr<PerWorkerResource> resource) {
   in_background([this, resource = std::move(resource)] {
     for (const auto& slot : workers_) slot->drop(resource);

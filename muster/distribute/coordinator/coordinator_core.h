@@ -49,6 +49,9 @@ class CoordinatorCore {
   bool wait(std::optional<std::chrono::milliseconds> timeout);
   bool done();
   std::weak_ptr<ResourceKeeper> keeper() const;
+  // Makes it at all workers that are there. Does not wait; what fails does so again for a closure that needs it.
+  // `hold`: it is not released until then.
+  void make(const std::shared_ptr<PerWorkerResource>& resource, const std::shared_ptr<void>& hold);
   // Whether it runs nothing more, or nothing with the variables of parameter servers that were restored since.
   bool has_ended() const;
 

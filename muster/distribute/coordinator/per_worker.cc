@@ -3,6 +3,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <map>
+#include <set>
 
 #include "muster/base/status.h"
 #include "muster/distribute/coordinator/part_dealer.h"
@@ -18,7 +19,7 @@ class SourceResource : public PerWorkerResource {
 
   void create(const std::shared_ptr<Worker>& worker, size_t index, const Owner& owner) override {
     // A worker that was lost and found may have it from before; the new one begins anew.
-    worker->close_source(number_);
+    if (!first_at(index)) worker->close_source(number_);
     worker->open_source(number_, (*descriptions_)[descriptions_->size() == 1 ? 0 : index], owner);
   }
   void drop(Worker& worker) override { worker.close_source(number_); }
@@ -29,9 +30,16 @@ class SourceResource : public PerWorkerResource {
   uint64_t number() const { return number_; }
 
  private:
+  bool first_at(size_t index) {
+    absl::MutexLock lock(&mu_);
+    return tried_at_.insert(index).second;
+  }
+
   const uint64_t number_;
   const std::shared_ptr<const std::vector<std::string>> descriptions_;
   const std::string name_ = "a per-worker dataset";
+  absl::Mutex mu_;
+  std::set<size_t> tried_at_ ABSL_GUARDED_BY(mu_);  // workers, which may have it
 };
 
 // The same for a sequence that the workers read together.

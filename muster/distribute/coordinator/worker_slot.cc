@@ -146,6 +146,7 @@ void WorkerSlot::prepare_resource(const std::shared_ptr<PerWorkerResource>& reso
 
 void WorkerSlot::prepare(const ScheduledClosure& closure) {
   absl::MutexLock one_at_a_time(&preparing_);
+  if (ready(closure)) return;  // while this one waited for its turn
   const std::shared_ptr<Worker> worker = this->worker();
   check_incarnation(*worker);
   for (const auto& resource : closure.resources) create(worker, resource);
