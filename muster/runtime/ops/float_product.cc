@@ -14,6 +14,16 @@
 #endif
 
 namespace muster {
+namespace {
+
+bool in_lines(const FloatMatrix& matrix) { return matrix.column_stride == 1 || matrix.row_stride == 1; }
+
+bool are_matrices(const FloatMatrix& a, const FloatMatrix& b) {
+  constexpr int64_t kLeast = 4;  // below, it is hardly a matrix, and libtorch has other ways for those
+  return a.rows >= kLeast && a.columns >= kLeast && b.columns >= kLeast && in_lines(a) && in_lines(b);
+}
+
+}  // namespace
 
 #if defined(MUSTER_MULTIPLIES)
 namespace {
@@ -182,15 +192,9 @@ void multiply_block(const FloatMatrix& a, const FloatMatrix& b, int64_t block, i
   }
 }
 
-bool in_lines(const FloatMatrix& matrix) { return matrix.column_stride == 1 || matrix.row_stride == 1; }
-
 }  // namespace
 
-bool multiplies_floats(const FloatMatrix& a, const FloatMatrix& b) {
-  constexpr int64_t kLeast = 4;  // below, it is hardly a matrix, and libtorch has other ways for those
-  if (a.rows < kLeast || a.columns < kLeast || b.columns < kLeast) return false;
-  return in_lines(a) && in_lines(b);
-}
+bool multiplies_floats(const FloatMatrix& a, const FloatMatrix& b) { return are_matrices(a, b); }
 
 void multiply_floats(const FloatMatrix& a, const FloatMatrix& b, float* result, int64_t row_stride, float alpha,
                      bool add) {
@@ -208,9 +212,65 @@ void multiply_floats(const FloatMatrix& a, const FloatMatrix& b, float* result, 
 }
 
 #else
+namespace {
 
-bool multiplies_floats(const FloatMatrix&, const FloatMatrix&) { return false; }
-void multiply_floats(const FloatMatrix&, const FloatMatrix&, float*, int64_t, float, bool) {}
+using Floats = float __attribute__((vector_size(16)));
+constexpr int64_t kTileRows = 4, kVectors = 2, kLanes = 4, kTileColumns = kVectors * kLanes;
+constexpr int64_t kMostProducts = 1 << 13;  // then libtorch's wider instructions are worth the way to them
+constexpr int64_t kMostInner = kMostProducts / 16;
+
+// So many columns of `b` from `first` on, as [inner][kTileColumns], and zeros for those that are missing.
+void pack(const FloatMatrix& b, int64_t first, int64_t columns, Floats* packed) {
+  for (int64_t k = 0; k < b.rows; ++k) {
+    float line[kTileColumns] = {};
+    const float* from = b.data + k * b.row_stride + first * b.column_stride;
+    for (int64_t j = 0; j < columns; ++j) line[j] = from[j * b.column_stride];
+    std::memcpy(packed + k * kVectors, line, sizeof line);
+  }
+}
+
+// Rows of `a` from `first` on times a packed panel, as [kTileRows][kTileColumns]; of rows that are missing, the last
+// one again. Written out because compilers keep an array of sums in memory.
+void multiply_tile(const FloatMatrix& a, int64_t first, const Floats* packed, float* tile) {
+  const auto row = [&](int64_t i) { return a.data + std::min(first + i, a.rows - 1) * a.row_stride; };
+  const float *row0 = row(0), *row1 = row(1), *row2 = row(2), *row3 = row(3);
+  Floats left0{}, left1{}, left2{}, left3{}, right0{}, right1{}, right2{}, right3{};
+  for (int64_t k = 0; k < a.columns; ++k) {
+    const Floats left = packed[k * kVectors], right = packed[k * kVectors + 1];
+    const int64_t at = k * a.column_stride;
+    left0 += left * row0[at], right0 += right * row0[at];
+    left1 += left * row1[at], right1 += right * row1[at];
+    left2 += left * row2[at], right2 += right * row2[at];
+    left3 += left * row3[at], right3 += right * row3[at];
+  }
+  const Floats sums[] = {left0, right0, left1, right1, left2, right2, left3, right3};
+  std::memcpy(tile, sums, sizeof sums);
+}
+
+}  // namespace
+
+bool multiplies_floats(const FloatMatrix& a, const FloatMatrix& b) {
+  if (!are_matrices(a, b) || a.columns > kMostInner) return false;
+  return std::max(a.rows, b.columns) <= kMostProducts && a.rows * a.columns * b.columns <= kMostProducts;
+}
+
+void multiply_floats(const FloatMatrix& a, const FloatMatrix& b, float* result, int64_t row_stride, float alpha,
+                     bool add) {
+  Floats packed[kMostInner * kVectors];
+  for (int64_t column = 0; column < b.columns; column += kTileColumns) {
+    const int64_t columns = std::min(kTileColumns, b.columns - column);
+    pack(b, column, columns, packed);
+    for (int64_t row = 0; row < a.rows; row += kTileRows) {
+      float tile[kTileRows * kTileColumns];
+      multiply_tile(a, row, packed, tile);
+      for (int64_t i = 0; i < std::min(kTileRows, a.rows - row); ++i) {
+        const float* line = tile + i * kTileColumns;
+        float* to = result + (row + i) * row_stride + column;
+        for (int64_t j = 0; j < columns; ++j) to[j] = add ? to[j] + alpha * line[j] : alpha * line[j];
+      }
+    }
+  }
+}
 
 #endif
 

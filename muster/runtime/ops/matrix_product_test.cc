@@ -14,22 +14,15 @@ using testing_support::Builder;
 using testing_support::integer;
 using testing_support::ref;
 
-#if defined(__aarch64__)
-constexpr bool kHere = true;
-#else
-constexpr bool kHere = false;
-#endif
-
 using Stack = std::vector<c10::IValue>;
 
 TEST(MatrixProduct, IsMadeHereWhereOurKernelsTakeIt) {
   Stack product = {torch::ones({8, 16}), torch::ones({16, 8})};
   Stack sum = {torch::ones({8}), torch::ones({8, 16}), torch::ones({8, 16}).t(), 1, 1};
 
-  EXPECT_EQ(multiply_here(1, product), kHere);
-  EXPECT_EQ(multiply_here(2, sum), kHere);
+  ASSERT_TRUE(multiply_here(1, product));
+  ASSERT_TRUE(multiply_here(2, sum));
 
-  if (!kHere) return;
   EXPECT_TRUE(torch::equal(product.at(0).toTensor(), torch::full({8, 8}, 16.0F)));
   EXPECT_TRUE(torch::equal(sum.at(0).toTensor(), torch::full({8, 8}, 17.0F)));
 }
@@ -49,9 +42,8 @@ TEST(MatrixProduct, IsLeftToLibtorchIfItIsAnythingElse) {
 }
 
 TEST(MatrixProduct, IsAddedWithoutBeingMade) {
-  if (!kHere) GTEST_SKIP() << "this CPU leaves all products to libtorch";
   torch::manual_seed(1);
-  const torch::Tensor a = torch::randn({8, 40}).t(), b = torch::randn({8, 50}), before = torch::randn({40, 50});
+  const torch::Tensor a = torch::randn({8, 25}).t(), b = torch::randn({8, 30}), before = torch::randn({25, 30});
   torch::Tensor target = before.clone();
 
   ASSERT_TRUE(adds_here(target, a, b));
@@ -70,13 +62,13 @@ TEST(MatrixProduct, IsMadeIfItIsSmallerThanItsFactorsOrOfAnotherShapeThanWhatItI
 // Subtracts products from two matrices and a vector from a third variable. `spoils`: changes a factor in between.
 torch::Tensor updated(bool exact, bool spoils, const std::vector<torch::Tensor>& arguments, const char* which) {
   Builder b("updates");
-  const ValueId x = b.argument({DType::kFloat, {8, 50}}), g = b.argument({DType::kFloat, {8, 40}});
-  const ValueId row = b.argument({DType::kFloat, {50}});
+  const ValueId x = b.argument({DType::kFloat, {8, 30}}), g = b.argument({DType::kFloat, {8, 25}});
+  const ValueId row = b.argument({DType::kFloat, {30}});
   std::vector<ValueId> variables;
   for (const char* name : {"v", "w", "b"}) {
     variables.push_back(b.variable(name));
     b.program.variables.back().spec = {DType::kFloat,
-                                       name[0] == 'b' ? std::vector<int64_t>{50} : std::vector<int64_t>{40, 50}};
+                                       name[0] == 'b' ? std::vector<int64_t>{30} : std::vector<int64_t>{25, 30}};
   }
   const ValueId transposed = b.op("aten::t", {ref(g)});
   const ValueId first = b.op("aten::mm", {ref(transposed), ref(x)});
@@ -87,15 +79,15 @@ torch::Tensor updated(bool exact, bool spoils, const std::vector<torch::Tensor>&
   b.op("aten::sub_.Tensor", {ref(variables[2]), ref(row), {0.5}});
   LocalWorker worker{{.devices = {.gpus = false}, .exact = exact}};
   const ProgramHandle program = worker.register_program(b.finish({}));
-  for (const char* name : {"v", "w"}) worker.store().find(name)->assign(torch::ones({40, 50}));
-  worker.store().find("b")->assign(torch::ones({50}));
+  for (const char* name : {"v", "w"}) worker.store().find(name)->assign(torch::ones({25, 30}));
+  worker.store().find("b")->assign(torch::ones({30}));
   for (int i = 0; i < 2; ++i) worker.run(program, {arguments[0].clone(), arguments[1], arguments[2]});
   return worker.store().find(which)->read();
 }
 
 TEST(MatrixProduct, IsSubtractedInAProgramFromWhatItsFactorsWereThen) {
   torch::manual_seed(1);
-  const std::vector<torch::Tensor> arguments = {torch::randn({8, 50}), torch::randn({8, 40}), torch::randn({50})};
+  const std::vector<torch::Tensor> arguments = {torch::randn({8, 30}), torch::randn({8, 25}), torch::randn({30})};
 
   for (bool spoils : {false, true}) {
     for (const char* which : {"v", "w", "b"}) {
@@ -108,8 +100,8 @@ TEST(MatrixProduct, IsSubtractedInAProgramFromWhatItsFactorsWereThen) {
 torch::Tensor layer(const LocalWorkerOptions& options, const torch::Tensor& bias, const torch::Tensor& x,
                     const torch::Tensor& w) {
   Builder b("layer");
-  const ValueId bias_in = b.argument({DType::kFloat, {10}}), x_in = b.argument({DType::kFloat, {64, 128}});
-  const ValueId w_in = b.argument({DType::kFloat, {10, 128}});
+  const ValueId bias_in = b.argument({DType::kFloat, {10}}), x_in = b.argument({DType::kFloat, {64, 12}});
+  const ValueId w_in = b.argument({DType::kFloat, {10, 12}});
   const ValueId transposed = b.op("aten::t", {ref(w_in)});
   LocalWorker worker{options};
   const ProgramHandle program = worker.register_program(
@@ -119,7 +111,7 @@ torch::Tensor layer(const LocalWorkerOptions& options, const torch::Tensor& bias
 
 TEST(MatrixProduct, OfAProgramHasTheBitsOfLibtorchIfThatIsAskedFor) {
   torch::manual_seed(1);
-  const torch::Tensor bias = torch::randn({10}), x = torch::randn({64, 128}), w = torch::randn({10, 128});
+  const torch::Tensor bias = torch::randn({10}), x = torch::randn({64, 12}), w = torch::randn({10, 12});
   const torch::Tensor expected = torch::addmm(bias, x, w.t());
 
   EXPECT_TRUE(torch::equal(layer({.devices = {.gpus = false}, .exact = true}, bias, x, w), expected));
