@@ -2,8 +2,10 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/sum.h>
 #include <absl/container/flat_hash_map.h>
 
+#include <algorithm>
 #include <concepts>
 #include <functional>
 #include <optional>
@@ -113,18 +115,59 @@ bool element_by_element(std::vector<c10::IValue>& stack, bool overwrite) {
   return false;
 }
 
+// ---- Sums and means over dimensions: libtorch adds them up, and what it does before and after takes it longer.
+at::Tensor sum_of(const at::Tensor& tensor, const c10::IValue& dimensions, bool keeps) {
+  if (dimensions.isNone()) return at::sum(tensor, at::OptionalIntArrayRef(), keeps);
+  return at::sum(tensor, dimensions.toDimVector(), keeps);
+}
+
+// Of floats as doubles.
+bool wide_sum(std::vector<c10::IValue>& stack, bool /*overwrite*/) {
+  const at::Tensor& from = stack[0].toTensor();
+  if (!is_plain(from) || from.numel() > kMostElements || from.scalar_type() != at::kFloat) return false;
+  if (!stack[3].isInt() || stack[3].toInt() != static_cast<int64_t>(at::kDouble)) return false;
+  at::Tensor wide = at::detail::empty_cpu(from.sizes(), at::kDouble);
+  std::copy_n(from.const_data_ptr<float>(), from.numel(), wide.mutable_data_ptr<double>());
+  stack.assign({sum_of(wide, stack[1], stack[2].toBool())});
+  return true;
+}
+
+bool mean(std::vector<c10::IValue>& stack, bool /*overwrite*/) {
+  const at::Tensor& from = stack[0].toTensor();
+  if (!is_plain(from) || from.scalar_type() != at::kFloat || from.numel() > kMostElements || from.numel() == 0 ||
+      !stack[3].isNone()) {
+    return false;
+  }
+  at::Tensor result = sum_of(from, stack[1], stack[2].toBool());
+  const auto count = static_cast<float>(from.numel() / result.numel());
+  float* const means = result.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < result.numel(); ++i) means[i] /= count;
+  stack.assign({std::move(result)});
+  return true;
+}
+
 }  // namespace
 
 SmallOp small_op(std::string_view op_name) {
   static const auto& table = *new absl::flat_hash_map<std::string_view, SmallOp>{
-      {"aten::add.Tensor", &element_by_element<Plus, false>},  {"aten::add.Scalar", &element_by_element<Plus, false>},
-      {"aten::add_.Tensor", &element_by_element<Plus, true>},  {"aten::add_.Scalar", &element_by_element<Plus, true>},
-      {"aten::sub.Tensor", &element_by_element<Minus, false>}, {"aten::sub.Scalar", &element_by_element<Minus, false>},
-      {"aten::sub_.Tensor", &element_by_element<Minus, true>}, {"aten::sub_.Scalar", &element_by_element<Minus, true>},
-      {"aten::mul.Tensor", &element_by_element<Times, false>}, {"aten::mul.Scalar", &element_by_element<Times, false>},
-      {"aten::mul_.Tensor", &element_by_element<Times, true>}, {"aten::mul_.Scalar", &element_by_element<Times, true>},
-      {"aten::div.Tensor", &element_by_element<Over, false>},  {"aten::div.Scalar", &element_by_element<Over, false>},
-      {"aten::div_.Tensor", &element_by_element<Over, true>},  {"aten::div_.Scalar", &element_by_element<Over, true>},
+      {"aten::add.Tensor", &element_by_element<Plus, false>},
+      {"aten::add.Scalar", &element_by_element<Plus, false>},
+      {"aten::add_.Tensor", &element_by_element<Plus, true>},
+      {"aten::add_.Scalar", &element_by_element<Plus, true>},
+      {"aten::sub.Tensor", &element_by_element<Minus, false>},
+      {"aten::sub.Scalar", &element_by_element<Minus, false>},
+      {"aten::sub_.Tensor", &element_by_element<Minus, true>},
+      {"aten::sub_.Scalar", &element_by_element<Minus, true>},
+      {"aten::mul.Tensor", &element_by_element<Times, false>},
+      {"aten::mul.Scalar", &element_by_element<Times, false>},
+      {"aten::mul_.Tensor", &element_by_element<Times, true>},
+      {"aten::mul_.Scalar", &element_by_element<Times, true>},
+      {"aten::div.Tensor", &element_by_element<Over, false>},
+      {"aten::div.Scalar", &element_by_element<Over, false>},
+      {"aten::div_.Tensor", &element_by_element<Over, true>},
+      {"aten::div_.Scalar", &element_by_element<Over, true>},
+      {"aten::sum.dim_IntList", &wide_sum},
+      {"aten::mean.dim", &mean},
   };
   const auto found = table.find(op_name);
   return found == table.end() ? nullptr : found->second;

@@ -1,4 +1,4 @@
-// Arithmetic on a few numbers.
+// Arithmetic on a few numbers, and their sums and means.
 #pragma once
 
 #include <ATen/core/ivalue.h>

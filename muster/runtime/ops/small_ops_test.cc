@@ -75,6 +75,48 @@ TEST(SmallOps, GiveTheBitsOfLibtorch) {
   }
 }
 
+TEST(SmallOps, AddUpToTheBitsOfLibtorch) {
+  torch::manual_seed(1);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor odd = torch::tensor({3.4e38F, 3.4e38F, -0.0F, nan}).view({2, 2});
+  for (const at::Tensor& x : {torch::randn({64, 10}), torch::randn({1000}), torch::randn({3, 7, 5}), odd}) {
+    for (const bool keeps : {false, true}) {
+      std::vector<c10::IValue> dimensions = {std::vector<int64_t>{0}, std::vector<int64_t>{-1}, c10::IValue()};
+      if (x.dim() > 1) dimensions.emplace_back(std::vector<int64_t>{0, 1});
+      for (const c10::IValue& of : dimensions) {
+        for (const auto& [op, dtype] : {std::pair("aten::mean.dim", c10::IValue()),
+                                        std::pair("aten::sum.dim_IntList", c10::IValue(int64_t{7}))}) {
+          Stack ours{x, of, keeps, dtype}, theirs = ours;
+          handle_of(op).callBoxed(theirs);
+
+          ASSERT_TRUE(small_op(op)(ours, /*overwrite=*/false)) << op;
+
+          ASSERT_EQ(ours.size(), 1u);
+          EXPECT_TRUE(same_bits(ours[0].toTensor(), theirs[0].toTensor())) << op << x.sizes() << of;
+        }
+      }
+    }
+  }
+}
+
+TEST(SmallOps, LeaveSumsOfOtherTypesToLibtorch) {
+  const std::vector<int64_t> first = {0};
+  const c10::IValue none, doubles = int64_t{7}, halves = int64_t{5};
+  for (const Stack& stack :
+       {Stack{torch::ones({4}), first, false, none}, Stack{torch::ones({4}), first, false, halves},
+        Stack{torch::ones({4}, torch::kLong), first, false, doubles}, Stack{torch::ones({4096}), first, false, doubles},
+        Stack{torch::ones({4, 4}).t(), first, false, doubles}}) {
+    Stack sum = stack;
+    EXPECT_FALSE(small_op("aten::sum.dim_IntList")(sum, false));
+  }
+  for (const Stack& stack :
+       {Stack{torch::ones({4}), first, false, doubles}, Stack{torch::ones({4}, torch::kDouble), first, false, none},
+        Stack{torch::ones({0, 4}), first, false, none}}) {
+    Stack mean = stack;
+    EXPECT_FALSE(small_op("aten::mean.dim")(mean, false));
+  }
+}
+
 TEST(SmallOps, PutTheResultWhereTheyMay) {
   const at::Tensor first = torch::ones({4}), second = torch::full({4}, 2.0F);
   Stack stack{first, second};
