@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <future>
@@ -51,6 +53,7 @@ class OutputFile {
   bool remove_ = false;
   std::unique_ptr<std::byte[], Free> buffers_[2];
   size_t current_ = 0, filled_ = 0;
+  off_t stored_ = 0;  // bytes, by whoever stores
   std::future<void> storing_;
 };
 
