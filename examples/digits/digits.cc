@@ -22,7 +22,7 @@ muster::Strategy strategy_named(const std::string& name) {
   if (name == "one_device") return muster::OneDeviceStrategy(kDevices[1]);
   if (name == "mirrored") return muster::MirroredStrategy(kDevices);
   if (name == "central_storage") return muster::CentralStorageStrategy(kDevices, /*parameter_device=*/kDevices[0]);
-  const muster::TfConfigClusterResolver cluster;  // the task that TF_CONFIG describes, as `muster run` sets it
+  const auto cluster = muster::TfConfigClusterResolver();  // the task that TF_CONFIG describes, as `muster run` sets it
   if (name == "multi_worker") return muster::MultiWorkerMirroredStrategy(cluster);
   if (name == "parameter_server") return muster::ParameterServerStrategy(cluster);
   throw std::invalid_argument(

@@ -14,7 +14,7 @@ namespace {
 
 // What TF_CONFIG says: parameter servers, several workers, or nothing.
 muster::Strategy strategy_here() {
-  const muster::TfConfigClusterResolver resolver;
+  const auto resolver = muster::TfConfigClusterResolver();
   const muster::ClusterSpec cluster = resolver.cluster_spec();
   if (cluster.contains("ps")) return muster::ParameterServerStrategy(resolver);
   if (!cluster.empty()) return muster::MultiWorkerMirroredStrategy(resolver);

@@ -8,7 +8,7 @@
 #include <iostream>
 
 int train(int dies_in_epoch) {
-  const muster::TfConfigClusterResolver cluster;
+  const auto cluster = muster::TfConfigClusterResolver();
   muster::MultiWorkerMirroredStrategy strategy{cluster};
   const int replicas = strategy.num_replicas_in_sync();
   torch::manual_seed(1);

@@ -25,7 +25,7 @@ inline bool try_cluster(const std::string& bytes) {
     switch (bytes.front()) {
       case '0': cluster_spec_of(parse_json(text, "cluster"), "cluster"); return true;
       case '1': {
-        TfConfigClusterResolver resolver({.text = text});
+        TfConfigResolver resolver({.text = text});
         resolver.cluster_spec();
         resolver.task();
         return true;

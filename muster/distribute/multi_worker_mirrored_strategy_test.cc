@@ -12,7 +12,9 @@
 #include <thread>
 
 #include "muster/cluster/resolvers/simple_cluster_resolver.h"
+#include "muster/cluster/resolvers/tf_config_cluster_resolver.h"
 #include "muster/cluster/roles.h"
+#include "muster/cluster/test_environment.h"
 #include "muster/collective/nccl_ranks.h"
 #include "muster/collective/task_group.h"
 #include "muster/distribute/coordinator/test_coordinator.h"
@@ -532,6 +534,15 @@ TEST(MultiWorkerMirroredStrategy, IsMirroredIfThereIsOneWorker) {
 
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, strategy.run(same, torch::ones({}))).item<float>(), 1);
+}
+
+TEST(MultiWorkerMirroredStrategy, CanBeDeclaredWithWhatTheEnvironmentSays) {
+  const testing_support::ScopedVariable config("TF_CONFIG", R"({"cluster": {"worker": ["localhost:2222"]},
+                                                  "task": {"type": "worker", "index": 0}})");
+
+  MultiWorkerMirroredStrategy strategy(TfConfigClusterResolver());
+
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
 }
 
 TEST(MultiWorkerMirroredStrategy, WantsToKnowWhichWorkerItIs) {

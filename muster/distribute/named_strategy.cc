@@ -22,7 +22,7 @@ Strategy strategy_named(const std::string& name, const NamedStrategyOptions& opt
                            "\": expected none, one_device, mirrored, central_storage, multi_worker or "
                            "parameter_server");
   }
-  std::optional<TfConfigClusterResolver> of_environment;
+  std::optional<TfConfigResolver> of_environment;
   const ClusterResolver& cluster = options.cluster != nullptr ? *options.cluster : of_environment.emplace();
   if (name == "multi_worker") return MultiWorkerMirroredStrategy(cluster, {.devices = options.devices});
   return ParameterServerStrategy(cluster);

@@ -24,7 +24,7 @@ std::optional<std::string> alone_in_cluster(const ClusterSpec& cluster, const Ta
 
 std::optional<std::string> alone_in_cluster() {
   try {
-    const TfConfigClusterResolver environment;
+    const TfConfigResolver environment;
     const std::optional<TaskId> task = environment.task();
     return task ? alone_in_cluster(environment.cluster_spec(), *task) : std::nullopt;
   } catch (const Error&) {

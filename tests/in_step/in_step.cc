@@ -109,7 +109,7 @@ void exchange(const muster::Strategy& strategy) {
 
 // One strategy after the other in the same processes: what they reduce, gather and begin with.
 int make_anew(int rounds, const muster::CommunicationOptions& communication) {
-  const muster::TfConfigClusterResolver resolver;
+  const auto resolver = muster::TfConfigClusterResolver();
   exchange(muster::MultiWorkerMirroredStrategy(
       resolver, {.devices = {"/device:CPU:0", "/device:CPU:1"}, .communication = communication}));
   for (int round = 1; round <= rounds; ++round) {
@@ -418,7 +418,7 @@ int run(std::map<std::string, std::string>& flags) {
   std::cout << strategy.num_replicas_in_sync() << " replicas" << std::endl;
 
   // What each begins with is its own; what counts is that of the first.
-  const muster::TfConfigClusterResolver resolver;
+  const auto resolver = muster::TfConfigClusterResolver();
   const int index = alone ? 0 : resolver.task_index().value_or(0);
   if (const std::string& kind = flags["--stays-away-from"]; !kind.empty()) return stay_away(strategy, index == 1, kind);
   if (!flags["--linear-models"].empty()) {

@@ -66,7 +66,7 @@ SimpleClusterResolver resolver_from_flags(int argc, const char* const* argv) {
   const bool all_said = flags.cluster && flags.task_type && flags.task_index;
   TfConfigClusterResolverOptions said{.task_type = flags.task_type, .task_index = flags.task_index};
   if (all_said) said.text = "{}";
-  const TfConfigClusterResolver config(std::move(said));
+  const TfConfigResolver config(std::move(said));
   ClusterSpec cluster = flags.cluster ? cluster_of(*flags.cluster) : config.cluster_spec();
   check_task(cluster, config.task_type(), config.task_index());
   return SimpleClusterResolver(std::move(cluster), {.task_type = config.task_type(),

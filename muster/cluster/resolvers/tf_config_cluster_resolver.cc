@@ -34,7 +34,7 @@ std::string task_type_of(const json& value) {
 
 }  // namespace
 
-struct TfConfigClusterResolver::Parsed {
+struct TfConfigResolver::Parsed {
   explicit Parsed(TfConfigClusterResolverOptions options)
       : own{.task_type = std::move(options.task_type),
             .task_index = options.task_index,
@@ -62,19 +62,23 @@ struct TfConfigClusterResolver::Parsed {
   std::optional<std::string> session_master;
 };
 
-TfConfigClusterResolver::TfConfigClusterResolver(TfConfigClusterResolverOptions options)
-    : TfConfigClusterResolver(std::make_unique<Parsed>(std::move(options))) {}
+TfConfigResolver::TfConfigResolver(TfConfigClusterResolverOptions options)
+    : TfConfigResolver(std::make_unique<Parsed>(std::move(options))) {}
 
-TfConfigClusterResolver::TfConfigClusterResolver(std::unique_ptr<Parsed> parsed)
+TfConfigResolver::TfConfigResolver(std::unique_ptr<Parsed> parsed)
     : ClusterResolver(std::move(parsed->own)),
       cluster_(std::move(parsed->cluster)),
       session_master_(std::move(parsed->session_master)) {}
 
-std::string TfConfigClusterResolver::find_master(const MasterQuery& query) const {
+std::string TfConfigResolver::find_master(const MasterQuery& query) const {
   if (session_master_) return *session_master_;
   const std::vector<std::string> jobs = cluster_.jobs();
   const bool alone = jobs.empty() || (jobs.size() == 1 && cluster_.num_tasks(jobs[0]) == 1);
   return alone ? "" : ClusterResolver::find_master(query);
+}
+
+TfConfigResolver TfConfigClusterResolver(TfConfigClusterResolverOptions options) {
+  return TfConfigResolver(std::move(options));
 }
 
 }  // namespace muster

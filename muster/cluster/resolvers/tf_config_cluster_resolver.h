@@ -23,11 +23,11 @@ struct TfConfigClusterResolverOptions {
 //   {"cluster": {"ps": ["ps0:2222"], "worker": ["w0:2222", "w1:2222"]}, "task": {"type": "worker", "index": 1}}
 // and, if they are there, "rpc_layer", "session_master" and "environment". No TF_CONFIG is an empty cluster.
 // It reads once, when it is made. A value.
-class TfConfigClusterResolver : public ClusterResolver {
+class TfConfigResolver : public ClusterResolver {
  public:
   // Throws Error{kInvalidArgument} that names the wrong key: `TF_CONFIG: cluster.worker[1]: expected "host:port", got
   // 17`.
-  explicit TfConfigClusterResolver(TfConfigClusterResolverOptions options = {});
+  explicit TfConfigResolver(TfConfigClusterResolverOptions options = {});
 
   ClusterSpec cluster_spec() const override { return cluster_; }
 
@@ -37,7 +37,7 @@ class TfConfigClusterResolver : public ClusterResolver {
  private:
   struct Parsed;
   // By pointer: g++ 13 dies of a call with {.field = …} that might mean an incomplete type.
-  explicit TfConfigClusterResolver(std::unique_ptr<Parsed> parsed);
+  explicit TfConfigResolver(std::unique_ptr<Parsed> parsed);
 
   // Also empty when the cluster is but one task, which is then this process.
   std::string find_master(const MasterQuery& query) const override;
@@ -45,5 +45,9 @@ class TfConfigClusterResolver : public ClusterResolver {
   ClusterSpec cluster_;
   std::optional<std::string> session_master_;
 };
+
+// Makes one. A function and no class, so that `MultiWorkerMirroredStrategy strategy(TfConfigClusterResolver());` is a
+// strategy: with a class C++ takes it for a function called `strategy`.
+TfConfigResolver TfConfigClusterResolver(TfConfigClusterResolverOptions options = {});
 
 }  // namespace muster

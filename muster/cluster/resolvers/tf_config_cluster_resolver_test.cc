@@ -22,7 +22,7 @@ std::string config(const std::string& more) {
          more + "}";
 }
 
-TfConfigClusterResolver resolver(const std::string& text) { return TfConfigClusterResolver({.text = text}); }
+TfConfigResolver resolver(const std::string& text) { return TfConfigClusterResolver({.text = text}); }
 
 std::string config_complaint(const std::string& text) {
   Status status = caught([&] { (void)resolver(text); });
@@ -34,7 +34,7 @@ std::string config_complaint(const std::string& text) {
 TEST(TfConfigClusterResolver, ReadsTheVariable) {
   ScopedVariable variable("TF_CONFIG", config(R"(, "task": {"type": "ps", "index": 0})"));
 
-  TfConfigClusterResolver resolver;
+  TfConfigResolver resolver;
 
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"ps", {"ps0:2222", "ps1:2222"}},
                                                   {"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}}}));
@@ -71,7 +71,7 @@ TEST(TfConfigClusterResolver, HasNoMasterAlone) {
 TEST(TfConfigClusterResolver, IsAloneWithoutTheVariable) {
   ScopedVariable variable("TF_CONFIG");
 
-  TfConfigClusterResolver unset;
+  TfConfigResolver unset;
 
   EXPECT_TRUE(unset.cluster_spec().empty());
   EXPECT_EQ(unset.task_type(), std::nullopt);
@@ -93,7 +93,7 @@ TEST(TfConfigClusterResolver, TurnsTypeAndIndexIntoWhatTheyMean) {
 TEST(TfConfigClusterResolver, LetsArgumentsWinAndSettersAfterThem) {
   ScopedVariable variable("TF_CONFIG", config(R"(, "rpc_layer": "grpc", "task": {"type": "ps", "index": 1})"));
 
-  TfConfigClusterResolver resolver({.task_type = "ps", .task_index = 0});
+  TfConfigResolver resolver({.task_type = "ps", .task_index = 0});
 
   EXPECT_EQ(resolver.master(), "grpc://ps0:2222");
   EXPECT_EQ(resolver.task_index(), 0);
@@ -111,8 +111,8 @@ TEST(TfConfigClusterResolver, LetsArgumentsWinAndSettersAfterThem) {
 TEST(TfConfigClusterResolver, TakesEachArgumentForItself) {
   const std::string text = config(R"(, "environment": "cloud", "task": {"type": "worker", "index": "0"})");
 
-  TfConfigClusterResolver index({.text = text, .task_index = 1});
-  TfConfigClusterResolver rest({.text = text, .rpc_layer = "grpc", .environment = "lab"});
+  TfConfigResolver index({.text = text, .task_index = 1});
+  TfConfigResolver rest({.text = text, .rpc_layer = "grpc", .environment = "lab"});
 
   EXPECT_EQ(index.master(), "worker1:2222");
   EXPECT_EQ(index.environment(), "cloud");
@@ -131,13 +131,13 @@ TEST(TfConfigClusterResolver, KeepsTheIndexOfASparseTask) {
 
 // Behaviour 107.
 TEST(TfConfigClusterResolver, CountsTheAcceleratorsOfItsOwnTask) {
-  TfConfigClusterResolver own({.text = R"({"cluster": {"worker1": ["w10:2222"], "worker2": ["w21:2222", "w22:2222"]},
+  TfConfigResolver own({.text = R"({"cluster": {"worker1": ["w10:2222"], "worker2": ["w21:2222", "w22:2222"]},
                                            "task": {"type": "worker1", "index": "0"}})",
-                               .devices = [](const std::string&) -> std::vector<std::string> {
-                                 return {"/job:worker1/task:0/device:TPU:0", "/job:worker1/task:0/device:TPU:1",
-                                         "/job:worker1/task:0/device:GPU:0", "/job:worker1/task:0/device:GPU:1",
-                                         "/job:worker2/task:1/device:GPU:2"};
-                               }});
+                        .devices = [](const std::string&) -> std::vector<std::string> {
+                          return {"/job:worker1/task:0/device:TPU:0", "/job:worker1/task:0/device:TPU:1",
+                                  "/job:worker1/task:0/device:GPU:0", "/job:worker1/task:0/device:GPU:1",
+                                  "/job:worker2/task:1/device:GPU:2"};
+                        }});
 
   EXPECT_THAT(own.num_accelerators(), ElementsAre(Pair("GPU", 2), Pair("TPU", 2)));
   EXPECT_THAT(own.num_accelerators("worker2", 1), ElementsAre(Pair("GPU", 1)));
