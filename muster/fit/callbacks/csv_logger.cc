@@ -75,8 +75,9 @@ void CsvLogger::on_train_begin(Training& training) {
   left_.reset();
   if (!training.model.strategy().is_chief()) return;
   const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
-  std::error_code refused;  // said by the file, which cannot be made then
+  std::error_code refused;
   if (!directory.empty()) std::filesystem::create_directories(directory, refused);
+  if (refused) throw cannot_write(path_, refused.message());
   write("", /*anew=*/false);
 }
 
@@ -124,6 +125,11 @@ void CsvLogger::go_on(int epoch) {
   std::string kept = line_of_names(columns_), line;
   bool forgot = false;
   while (std::getline(in, line)) {
+    if (in.eof()) {  // no end of the line: the job was killed, or the disk full
+      MUSTER_LOG(warning) << "CsvLogger: the last line of \"" << path_ << "\" was cut off, and is left out: " << line;
+      forgot = true;
+      break;
+    }
     int of_line = 0;
     const bool again = absl::SimpleAtoi(line.substr(0, line.find(',')), &of_line) && of_line >= epoch;
     forgot = forgot || again;

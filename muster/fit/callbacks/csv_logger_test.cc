@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using testing_support::error_of;
 
@@ -138,6 +139,16 @@ TEST_F(FitWithCsvLogger, GivesANumberThatComesLaterAColumnThatIsEmptyBefore) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
 }
 
+TEST_F(FitWithCsvLogger, LeavesOutALineThatWasCutOff) {
+  write("epoch,loss\n0,3\n1,2.51");
+  LogCapture log;
+
+  train(2, {{{"loss", 2.0}}});
+
+  EXPECT_EQ(written(), "epoch,loss\n0,3\n2,2\n");
+  EXPECT_TRUE(log.contains("was cut off, and is left out: 1,2.51"));
+}
+
 TEST_F(FitWithCsvLogger, WidensTheFileThatItGoesOnIn) {
   train(0, {{{"loss", 1}, {"val_loss", 2}}});
 
@@ -176,6 +187,7 @@ TEST_F(FitWithCsvLogger, SaysBeforeTheFirstEpochWhyItCannotWrite) {
 
   EXPECT_EQ(refused(path_ + "/log.csv"), "CsvLogger: \"" + path_ + "/log.csv\" cannot be written: Not a directory");
   EXPECT_EQ(refused(directory_.path()), "CsvLogger: \"" + directory_.path() + "\" cannot be written: Is a directory");
+  EXPECT_THAT(refused("/sys/nowhere/log.csv"), Not(HasSubstr("No such file"))) << "no directory can be made there";
   EXPECT_FALSE(begun);
   EXPECT_EQ(error_of([] { CsvLogger(""); }), "CsvLogger: no path, expected that of a file");
 }

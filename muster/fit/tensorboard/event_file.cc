@@ -25,6 +25,10 @@ std::string file_name() {
                  made++);
 }
 
+Error cannot_write(const std::string& path, const std::string& why) {
+  return unavailable("events for TensorBoard: \"", path, "\" cannot be written: ", why);
+}
+
 }  // namespace
 
 // TensorBoard shows when something happened, so this is the clock on the wall.
@@ -33,9 +37,10 @@ double EventFile::now() {
 }
 
 EventFile::EventFile(const std::string& directory) {
-  std::error_code ignored;
-  std::filesystem::create_directories(directory, ignored);
+  std::error_code refused;
+  std::filesystem::create_directories(directory, refused);
   path_ = (std::filesystem::path(directory) / file_name()).string();
+  if (refused) throw cannot_write(path_, refused.message());
   out_.open(path_, std::ios::binary);
   check();
   proto::Event event;
@@ -62,7 +67,7 @@ void EventFile::flush() {
 }
 
 void EventFile::check() const {
-  if (!out_) throw unavailable("events for TensorBoard: \"", path_, "\" cannot be written: ", std::strerror(errno));
+  if (!out_) throw cannot_write(path_, std::strerror(errno));
 }
 
 }  // namespace muster
