@@ -7,9 +7,11 @@
 #endif
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <string_view>
 
 #include "muster/io/disk.h"
@@ -94,6 +96,24 @@ TEST(OutputFile, IsStillInMemoryIfItWentThroughTheCache) {
   disk::close(descriptor, path);
   if (got < 0 && error == EOPNOTSUPP) GTEST_SKIP() << "a file system whose cache cannot be asked";
   EXPECT_EQ(got, 4096);
+}
+
+TEST(OutputFile, LargerThanTheProcessMayWriteIsAnErrorAndNotItsEnd) {
+  ScopedDirectory directory;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+
+  const std::optional<Status> status = caught([&] {
+    OutputFile file(directory.path("large"), OutputFile::Cache::kThrough);
+    write_in_parts(file, text_of_bytes(2 << 20));
+  });
+
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status->message(), HasSubstr("File too large"));
 }
 
 TEST(OutputFile, SaysThatTheDiskBecameFullBehindItsBack) {
