@@ -48,15 +48,6 @@ OutputAndTarget alike(const char* name, const at::Tensor& output, const at::Tens
   return both;
 }
 
-// Targets that are to be numbers of classes: 0.83 is none, and would be cut to class 0. Files have 3.0 for class 3.
-// Errors show what is no whole number, or too large for one, as it is.
-at::Tensor whole_ones(const at::Tensor& classes, const at::Tensor& target) {
-  if (!at::isFloatingType(target.scalar_type())) return classes;
-  const at::Tensor given = target.reshape(classes.sizes()), number = given.to(at::kFloat);
-  const at::Tensor is_whole = given.frac().eq(0).logical_and(number.abs().lt(0x1p53));
-  return at::where(is_whole, classes, number.view(at::kInt).to(at::kLong) + kNoIndex);
-}
-
 using Elementwise = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
 
 Loss elementwise(const char* name, Elementwise function, Outputs outputs = Outputs::kValues) {
@@ -236,7 +227,7 @@ Loss make_sparse_categorical_cross_entropy(const ClassLossOptions& options) {
   check_smoothing(kName, options.label_smoothing);
   const bool ignores = options.ignore_class.has_value();
   const auto classes_in = [ignores](const at::Tensor& output, const at::Tensor& target) {
-    const at::Tensor classes = whole_ones(class_of_each_row(str_cat("loss ", kName), output, target), target);
+    const at::Tensor classes = class_of_each_row(str_cat("loss ", kName), output, target);
     // A label may be that number: as little a class as the next one, which is refused.
     return target.scalar_type() == at::kLong && !ignores ? classes.clamp_min(kNone + 1) : classes;
   };

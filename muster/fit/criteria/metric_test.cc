@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -36,6 +37,14 @@ TEST(Metrics, OfProbabilitiesAreThoseOfKerasWithAndWithoutWeights) {
   EXPECT_NEAR(result(Auc(), kSaid, kTrue, kWeight), 0.8095238, 1e-6);
   EXPECT_NEAR(result(Auc({.precision_recall = true}), kSaid, kTrue), 0.893711, 1e-6);
   EXPECT_NEAR(result(Auc({.precision_recall = true}), kSaid, kTrue, kWeight), 0.7995569, 1e-6);
+
+  at::Tensor beyond = kTrue.clone(), masked = torch::ones_like(kTrue);
+  beyond[0] = 3;
+  masked[0] = 0;
+  for (const Metric& metric : {Metric(Auc()), Metric(Precision()), Metric(Recall()), Metric(F1())}) {
+    EXPECT_TRUE(std::isnan(result(metric, kSaid, beyond))) << "a target that is neither 0 nor 1";
+    EXPECT_EQ(result(metric, kSaid, beyond, masked), result(metric, kSaid, kTrue, masked)) << "which does not count";
+  }
   EXPECT_NEAR(result(Precision(), kSaid, kTrue), 0.75, 1e-9);
   EXPECT_NEAR(result(Precision(), kSaid, kTrue, kWeight), 0.5555556, 1e-6);
   EXPECT_NEAR(result(Recall(), kSaid, kTrue), 0.6, 1e-9);
@@ -104,6 +113,14 @@ TEST(Metrics, OfRightAnswersSayWhatIsRight) {
   EXPECT_NEAR(result(SparseCategoricalAccuracy(), kScores, others, kOf4), 2 / 6.5, 1e-6);
   EXPECT_NEAR(result(SparseCategoricalAccuracy(1), kScores, others, kOf4), 2 / 6.0, 1e-6);  // without the third
   EXPECT_NEAR(result(TopKAccuracy(2), kScores, torch::tensor({0, 0, 1, 0}), kOf4), 0.7692308, 1e-6);
+}
+
+TEST(Metrics, OfRightAnswersTakeAFractionForTheNumberOfNoClass) {
+  const at::Tensor fractions = torch::tensor({0.3F, 0.9F, 1.2F, 2.5F}), whole = kClasses.to(torch::kFloat);
+  for (const Metric& metric : {Metric(SparseCategoricalAccuracy()), Metric(TopKAccuracy(3)), Metric(Accuracy())}) {
+    EXPECT_EQ(result(metric, kScores, fractions), 0);
+    EXPECT_EQ(result(metric, kScores, whole), 1);
+  }
 }
 
 TEST(Metrics, OfRightAnswersRefuseTargetsThatWouldBeBroadcast) {
