@@ -2,6 +2,7 @@
 
 #include <absl/strings/numbers.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -73,6 +74,9 @@ int task_index_of(const json& value, std::string_view name) {
 
 ClusterSpec cluster_spec_of(const json& value, std::string_view name) {
   if (!value.is_object()) throw invalid_argument(name, ": expected an object with the jobs, got ", describe(value));
+  const auto inner = value.find("cluster");
+  const bool has_jobs = inner != value.end() && inner->is_object() && std::ranges::any_of(*inner, &json::is_structured);
+  if (has_jobs) throw invalid_argument(name, ": is as TF_CONFIG has it, expected only what stands in its \"cluster\"");
   std::map<std::string, ClusterSpec::Tasks> jobs;
   for (const auto& [job, tasks] : value.items()) jobs[job] = tasks_of(tasks, str_cat(name, ".", job));
   try {

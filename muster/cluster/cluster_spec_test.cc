@@ -244,6 +244,8 @@ TEST(ClusterSpec, NamesTheWrongPartOfJson) {
             "cluster.worker[1]: expected \"host:port\", got \"b\": no port");
   EXPECT_EQ(json_complaint(R"({"worker": {"3": null}})"), "cluster.worker.3: expected \"host:port\", got null");
   EXPECT_EQ(json_complaint(R"({"worker": [["a:1"]]})"), "cluster.worker[0]: expected \"host:port\", got a list");
+  EXPECT_EQ(json_complaint(R"({"cluster": {"worker": ["a:1"]}})"),
+            "cluster: is as TF_CONFIG has it, expected only what stands in its \"cluster\"");
   EXPECT_EQ(json_complaint(R"({"worker": {"x": "a:1"}})"), "cluster.worker.x: expected the index of a task, got \"x\"");
   EXPECT_THAT(json_complaint(R"({"worker": {"-1": "a:1"}})"), HasSubstr("cluster.worker.-1: expected the index"));
   EXPECT_THAT(json_complaint(R"({"worker": {"1": "a:1", "01": "b:1"}})"), HasSubstr("two addresses for task 1"));

@@ -239,6 +239,11 @@ SafetensorsFile::SafetensorsFile(std::string path, InputFile::Links links) : fil
   uint64_t length = 0;
   if (file_.size() < kLengthBytes) throw data_loss(where, ": ", file_.size(), " bytes are no safetensors file");
   file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (std::string_view(reinterpret_cast<const char*>(&length), 4) == "PK\x03\x04") {
+    throw data_loss(where,
+                    " is a zip archive, as torch.save writes them, and no safetensors file; PyTorch writes one "
+                    "with safetensors.torch.save_file");
+  }
   if (length > kMaxHeaderBytes) {
     throw data_loss(where, " is no safetensors file, or damaged: it would have a header of ", length,
                     " bytes, at most ", kMaxHeaderBytes, " are allowed");
