@@ -65,8 +65,14 @@ void flatten_lists(const json& value, size_t depth, std::vector<int64_t>& sizes,
       throw invalid_argument("lists of ", sizes[depth], " and of ", value.size(), " elements side by side");
     }
     for (const json& element : value) flatten_lists(element, depth + 1, sizes, numbers);
-  } else if (depth != sizes.size() || !(value.is_number() || value.is_boolean())) {
+  } else if (value.is_string()) {
+    throw invalid_argument(
+        "expected numbers, got a text: the program that asks makes numbers of words, as the one did "
+        "that has trained the model");
+  } else if (depth != sizes.size() || value.is_object()) {
     throw invalid_argument("expected lists of numbers, all of them equally deep");
+  } else if (value.is_null()) {
+    numbers.push_back(std::numeric_limits<double>::quiet_NaN());  // JSON has no other word for it
   } else {
     numbers.push_back(value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>());
   }
