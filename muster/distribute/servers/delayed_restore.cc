@@ -19,13 +19,14 @@ Error missing_from(const std::string& checkpoint, const std::set<std::string>& m
                    const std::set<std::string>& unused) {
   return not_found("checkpoint ", checkpoint, " has no values for ", few_of(missing),
                    unused.empty() ? "" : str_cat(", but for ", few_of(unused), ", which nobody has asked for"),
-                   "; RestoreOptions::allow_missing lets variables begin anew");
+                   "; Checkpoints::restore({.allow_missing = true}) lets variables begin anew");
 }
 
 Error unused_of(const std::string& checkpoint, const std::set<std::string>& unused) {
-  return not_found("checkpoint ", checkpoint, " has values for ", few_of(unused),
-                   ", which nobody has asked for; RestoreOptions::allow_unused leaves them out, and then later "
-                   "checkpoints lack them");
+  return not_found(
+      "checkpoint ", checkpoint, " has values for ", few_of(unused),
+      ", which nobody has asked for; Checkpoints::restore({.allow_unused = true}) leaves them out, and then later "
+      "checkpoints lack them");
 }
 
 }  // namespace
