@@ -22,9 +22,9 @@ struct LocalWorkerOptions {
   Limits limits{};
   std::vector<std::string> extra_ops{};  // see OpCatalog
   // Every op gives the bits that eager libtorch gives. Else convolutions and poolings use what is fastest on this
-  // machine, measured once per shape, and on arm64 products of matrices our own kernels (float_product.h), whose
-  // results may differ by rounding (most, by some 1e-6 of the output's size and in what becomes of infinities, those of
-  // winograd/convolution.h), and large weights of linear layers are in the order that is fastest
+  // machine, measured once per shape, and small products of matrices (on arm64 most) our own kernels (float_product.h),
+  // whose results may differ by rounding (most, by some 1e-6 of the output's size and in what becomes of infinities,
+  // those of winograd/convolution.h), and large weights of linear layers are in the order that is fastest
   // (tuning/order_trial.h).
   bool exact = false;
   // Where what was measured is remembered, and whether anything is measured at all.
