@@ -235,7 +235,10 @@ class Command(unittest.TestCase):
 
         with urllib.request.urlopen(urllib.request.Request(url, b'{"inputs": {"input": [[3e38, 0, 0]]}}')) as answer:
             self.assertIn("outputs", json.load(answer))
-        for body, words in ((b'{"inputs": {"input": [[0, 1e39, 0]]}}', 'input "input": 1e+39 is no float32, which the model takes'),
+        with urllib.request.urlopen(urllib.request.Request(url, b'{"inputs": {"input": [[null, 0, 0]]}}')) as answer:
+            self.assertIn("null", answer.read().decode(), "what is computed of a number that is missing")
+        for body, words in ((b'{"inputs": {"input": [["Oslo", 0, 0]]}}', 'input "input": expected numbers, got a text'),
+                            (b'{"inputs": {"input": [[0, 1e39, 0]]}}', 'input "input": 1e+39 is no float32, which the model takes'),
                             (b'{"inputs": {"input": [[0, 1e999, 0]]}}', "not JSON: a number is too large"),
                             (b'{"inputs": {,}}', "not JSON: byte 13 is not expected there")):
             with self.subTest(body), self.assertRaises(urllib.error.HTTPError) as error:

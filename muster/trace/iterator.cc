@@ -90,10 +90,10 @@ const at::Tensor& Features::operator[](std::string_view name) const& {
   const auto place = std::ranges::find(names_, name);
   if (place == names_.end()) {
     const bool none = std::ranges::all_of(names_, &std::string::empty);
-    throw invalid_argument(
-        "the elements have no column \"", name, "\"; ",
-        none ? "their columns have no names (Dataset::named, and for models ExportOptions::inputs, give some)"
-             : str_cat("they have ", absl::StrJoin(names_, ", ")));
+    throw invalid_argument("the elements have no column \"", name, "\"; ",
+                           none ? "their columns have no names (Dataset::named, and for models ExportOptions::inputs "
+                                  "or the input_names of ModelCheckpoint, give some)"
+                                : str_cat("they have ", absl::StrJoin(names_, ", ")));
   }
   return tensors_[static_cast<size_t>(place - names_.begin())];
 }

@@ -195,9 +195,9 @@ TEST_F(ExportModel, SaysWhatIsWrongWithTheExamplesAndTheNames) {
   };
   TORCH_MODULE(ByName);
   const Model by_name = compile(ByName(), {.loss = mean_squared_error});
-  EXPECT_THAT(
-      message_of([&] { export_model(by_name, file_, {torch::ones({4})}); }),
-      HasSubstr("no column \"x\"; their columns have no names (Dataset::named, and for models ExportOptions::inputs"));
+  EXPECT_THAT(message_of([&] { export_model(by_name, file_, {torch::ones({4})}); }),
+              HasSubstr("no column \"x\"; their columns have no names (Dataset::named, and for models "
+                        "ExportOptions::inputs or the input_names of"));
 }
 
 TEST_F(ExportModel, WritesATableThatIsLookedUpAsOneTensorInHoweverManyPartsItIs) {
