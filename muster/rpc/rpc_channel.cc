@@ -1,6 +1,7 @@
 #include "muster/rpc/rpc_channel.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "muster/base/blocking.h"
@@ -289,6 +290,22 @@ std::optional<NearWire::Answer> RpcChannel::Core::call_on_wire(const std::string
   return answer;
 }
 
+namespace {
+
+// Null: it is gone. Statics of the program outlive what the main thread has of its own, and may call at their end.
+grpc::CompletionQueue* queue_of_thread() {
+  thread_local bool gone = false;
+  struct Owner {
+    ~Owner() { gone = true; }
+    grpc::CompletionQueue queue;
+  };
+  if (gone) return nullptr;
+  thread_local Owner owner;
+  return &owner.queue;
+}
+
+}  // namespace
+
 RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method, Outgoing& outgoing,
                                                        const CallOptions& options, const Attempt& attempt) {
   auto context = make_context(attempt.deadline, outgoing, attempt.again);
@@ -306,7 +323,9 @@ RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method
     return heard;
   }
   // The queue is of this thread alone, so that the answer is read by the thread that waits for it.
-  thread_local grpc::CompletionQueue queue;
+  std::optional<grpc::CompletionQueue> of_this_call;
+  grpc::CompletionQueue* const own = queue_of_thread();
+  grpc::CompletionQueue& queue = own != nullptr ? *own : of_this_call.emplace();
   auto reader = wire_.stub().PrepareUnaryCall(context.get(), method, outgoing.lent.message, &queue);
   reader->StartCall();
   reader->Finish(&heard.answer, &heard.status, nullptr);

@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <optional>
+#include <thread>
 
 #include "muster/base/blocking.h"
 #include "muster/base/test_wait.h"
@@ -98,6 +100,29 @@ TEST(RpcServer, MayEndWhileCallsArrive) {
   }
   EXPECT_TRUE(eventually([&] { return under_way == 0; }));
   EXPECT_EQ(given_up, 0) << "a server that is gone is unavailable, whatever gRPC calls it";
+}
+
+TEST(RpcServer, AnswersThreadsThatAreAboutToEnd) {
+  std::atomic<int> answered = 0;
+  RpcServer server({.address = "127.0.0.1:0", .task = "/job:test/replica:0/task:0"},
+                   {{.name = "/muster.Test/Look", .method = [](const auto& call) { call->answer({}); }}});
+  RpcChannel channel(server.address(), "", {.near_memory = false});
+  const auto call = [&] {
+    channel.call("/muster.Test/Look", {});
+    ++answered;
+  };
+
+  std::thread([&] {
+    // Destroyed behind what calls keep for the thread, as the statics of a program are.
+    struct CallsAtItsEnd {
+      ~CallsAtItsEnd() { call(); }
+      std::function<void()> call;
+    };
+    thread_local CallsAtItsEnd last{call};
+    last.call();
+  }).join();
+
+  EXPECT_EQ(answered, 2);
 }
 
 TEST(RpcServer, IsToldOnlyOfThoseAnswersThatItKeeps) {
