@@ -120,6 +120,12 @@ class Command(unittest.TestCase):
         self.assertIn(target + " is down\n", done.stdout)
         self.assertEqual((done.stdout + done.stderr).count("UNAVAILABLE"), 1, done.stdout + done.stderr)
 
+    def test_run_writes_no_cluster_to_a_file_without_a_name(self):
+        done = muster("run", "--workers", "1", "--write-cluster", "", "true")
+
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--write-cluster: expected the name of a file", done.stderr)
+
     def test_status_of_a_job_is_no_error_though_its_chief_has_no_server(self):
         cluster = self.folder / "cluster.json"
         until_up = 'for i in $(seq 300); do "$0" status --cluster "$1" && exit 0; sleep 0.1; done; exit 1'

@@ -470,7 +470,8 @@ void add_run(CLI::App& muster) {
   command
       ->add_option("--write-cluster", flags->write_cluster,
                    "A file for the addresses of the tasks, which `muster status --cluster` takes")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "expected the name of a file" : std::string(); });
   command
       ->add_option(
           "--grace", flags->grace,

@@ -30,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "ckpt-";
+constexpr int64_t kLargestStep = int64_t{1} << 62;  // whoever counts on from it has numbers left
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr std::string_view kRemovedPrefix = ".old-";  // nobody needs it
 constexpr std::string_view kDamagedSuffix = ".damaged-";
@@ -138,7 +139,7 @@ std::optional<int64_t> step_of(std::string_view name) {
   int64_t step = 0;
   if (!name.starts_with(kPrefix) || !absl::SimpleAtoi(std::string(name.substr(kPrefix.size())), &step))
     return std::nullopt;
-  if (step < 0 || name != str_cat(kPrefix, step)) return std::nullopt;
+  if (step < 0 || step > kLargestStep || name != str_cat(kPrefix, step)) return std::nullopt;
   return step;
 }
 
@@ -303,6 +304,7 @@ void CheckpointDirectory::make() const {
 
 std::string CheckpointDirectory::begin(int64_t step) {
   if (step < 0) throw invalid_argument("checkpoint: step ", step, " is negative");
+  if (step > kLargestStep) throw invalid_argument("checkpoint: step ", step, ", expected at most ", kLargestStep);
   make();
   // A second try: between its making and its lock, somebody's keep() may take the directory for a dead one's.
   for (int tries = 0;; ++tries) {

@@ -80,6 +80,10 @@ TEST(CheckpointDirectory, GivesTheHighestStepAsTheLatest) {
 
   EXPECT_THAT(steps_of(directory), ElementsAre(9, 10, 100));
   EXPECT_EQ(latest_intact_step(directory), 100);
+
+  std::filesystem::create_directories(scratch.path("ckpt-9223372036854775807"));
+  EXPECT_EQ(directory.latest_index()->step, 100) << "nobody can count on from that one";
+  EXPECT_THROW(directory.begin(INT64_MAX), Error);
 }
 
 TEST(CheckpointDirectory, PassesOverTheDamagedAndSaysSo) {

@@ -119,7 +119,7 @@ void CsvLogger::go_on(int epoch) {
   columns_ = read_names(in);
   if (columns_[0] != kEpochColumn) {
     throw failed_precondition("CsvLogger: the first column of \"", path_, "\" is \"", columns_[0],
-                              "\", expected \"epoch\", as CsvLogger writes it, to go on with epoch ", epoch);
+                              "\", expected \"epoch\", as CsvLogger writes it, to go on with epoch ", epoch + 1);
   }
   columns_.erase(columns_.begin());
   std::string kept = line_of_names(columns_), line;
@@ -135,7 +135,7 @@ void CsvLogger::go_on(int epoch) {
     forgot = forgot || again;
     if (!again) str_append(kept, line, "\n");
   }
-  if (in.bad()) throw cannot_write(path_, str_cat("it cannot be read to go on with epoch ", epoch));
+  if (in.bad()) throw cannot_write(path_, str_cat("it cannot be read to go on with epoch ", epoch + 1));
   if (forgot) replace_by(kept);
 }
 
