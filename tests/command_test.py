@@ -93,6 +93,7 @@ class Command(unittest.TestCase):
         done = muster("nosuch", "--flag")
 
         self.assertEqual(done.returncode, 2)
+        self.assertIn("expected a command: dump, bench,", muster().stderr)
         self.assertIn('there is no command "nosuch", only dump, bench, certs, plot, run, export, run-model, server, status', done.stderr)
 
     def test_server_ends_its_help_with_an_example(self):

@@ -5,15 +5,16 @@
 
 namespace {
 
-// CLI11 says "A subcommand is required" of a word that is none.
-void check_subcommand(const CLI::App& muster, const std::string& word) {
+// CLI11 says "A subcommand is required" of a word that is none, and of no word. `word`: null for none.
+void check_subcommand(const CLI::App& muster, const char* word) {
   std::string known;
   for (const CLI::App* command : muster.get_subcommands({})) {
-    if (command->check_name(word)) return;
+    if (word != nullptr && command->check_name(word)) return;
     if (!command->get_group().empty()) known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  throw CLI::ParseError(muster::str_cat("there is no command \"", word, "\", only ", known),
-                        CLI::ExitCodes::ExtrasError);
+  const std::string complaint =
+      word == nullptr ? "expected a command: " : muster::str_cat("there is no command \"", word, "\", only ");
+  throw CLI::ParseError(complaint + known, CLI::ExitCodes::ExtrasError);
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
   muster::tools::add_simulated_workers(muster);
   muster::tools::add_status(muster);
   try {
-    if (argc > 1 && argv[1][0] != '-') check_subcommand(muster, argv[1]);
+    if (argc < 2 || argv[1][0] != '-') check_subcommand(muster, argc < 2 ? nullptr : argv[1]);
     muster.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     return muster.exit(asked_for_help);

@@ -96,6 +96,7 @@ std::string state_of(const TaskRow& row) {
 
 std::string bytes_text(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
+  if (mib < 1) return absl::StrFormat("%.1f KiB", mib * 1024);
   return mib >= 1024 ? absl::StrFormat("%.1f GiB", mib / 1024) : absl::StrFormat("%.1f MiB", mib);
 }
 

@@ -89,6 +89,9 @@ const char* advice_for(std::string_view stage, bool prefetches) {
   if (stage.starts_with("read"))
     return prefetches ? "read several files in turn, or keep what was read with cache()"
                       : "read several files in turn, keep what was read with cache(), or add prefetch()";
+  if (stage.starts_with("preprocess"))
+    return prefetches ? "do it behind batch(), for many at once, or keep what it makes with cache()"
+                      : "do it behind batch(), for many at once, keep what it makes with cache(), or add prefetch()";
   return prefetches ? "do less there" : "add prefetch() at the end, and do less there";
 }
 
