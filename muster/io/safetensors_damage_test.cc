@@ -88,7 +88,7 @@ TEST_F(SafetensorsDamage, OfTheLengthOfTheHeaderIsNamed) {
   const uint64_t length = SafetensorsFile::kMaxHeaderBytes + 1;
   std::memcpy(long_header.data(), &length, sizeof(length));
 
-  EXPECT_THAT(open("PK\x03\x04\x14\x00 of torch.save").message(),
+  EXPECT_THAT(open("PK\x03\x04 of torch.save").message(),
               AllOf(HasSubstr("is a zip archive, as torch.save writes them"), HasSubstr("save_file")));
   EXPECT_THAT(open(huge).message(),
               HasSubstr("is no safetensors file, or damaged: it would have a header of 18446744073709551615 bytes"));
