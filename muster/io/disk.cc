@@ -1,47 +1,24 @@
 #include "muster/io/disk.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "muster/base/check.h"
+#include "muster/io/signal_blocked.h"
 
 namespace muster::disk {
 namespace {
 
 std::atomic<ScopedFaults*> faults{nullptr};
-
-// While it is there, a file that becomes larger than this process may make one is an error of the call (EFBIG) and not,
-// by SIGXFSZ, the end of the process, which may have much else in its memory.
-class [[nodiscard]] SizeSignalBlocked {
- public:
-  SizeSignalBlocked() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~SizeSignalBlocked() {
-    const int error = errno;
-    const timespec now{};
-    if (sigismember(&before_, SIGXFSZ) == 0) sigtimedwait(&signal_, nullptr, &now);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    errno = error;
-  }
-  SizeSignalBlocked(const SizeSignalBlocked&) = delete;
-
- private:
-  sigset_t signal_, before_;
-};
 
 }  // namespace
 
@@ -70,7 +47,7 @@ ssize_t pread_cached(int descriptor, const iovec& to, off_t offset, const std::s
 
 ssize_t write(int descriptor, const void* from, size_t bytes, const std::string& path) {
   if (failed("write", path)) return -1;
-  const SizeSignalBlocked an_error_instead;
+  const SignalBlocked an_error_instead(SIGXFSZ);
   return ::write(descriptor, from, bytes);
 }
 

@@ -20,8 +20,8 @@
 #include "muster/base/log.h"
 #include "muster/base/status.h"
 #include "muster/cluster/read_file.h"
+#include "muster/io/signal_blocked.h"
 #include "muster/rpc/freed_by.h"
-#include "muster/rpc/sigpipe_blocked.h"
 
 #ifndef CPPHTTPLIB_OPENSSL_SUPPORT
 #error "cpp-httplib must be used with the flags of its pkg-config file: the library was compiled with them"
@@ -344,7 +344,7 @@ KubernetesClient::KubernetesClient(KubernetesConfig config, KubernetesClientOpti
 }
 
 std::vector<Pod> KubernetesClient::pods(const std::string& label_selector) const {
-  const SigpipeBlocked no_sigpipe;
+  const SignalBlocked no_sigpipe(SIGPIPE);
   return Listing(*this).all(label_selector);
 }
 

@@ -14,10 +14,10 @@
 #include <memory>
 
 #include "muster/base/status.h"
+#include "muster/io/signal_blocked.h"
 #include "muster/lines/tcp_socket.h"
 #include "muster/rpc/credentials/certificates.h"
 #include "muster/rpc/freed_by.h"
-#include "muster/rpc/sigpipe_blocked.h"
 
 namespace muster {
 namespace {
@@ -119,7 +119,7 @@ struct Attempt {
 };
 
 Attempt attempt(const std::string& address, const Credentials& credentials) {
-  const SigpipeBlocked no_signal;  // whoever accepts and hangs up, as the gateway of a task that is gone does
+  const SignalBlocked no_signal(SIGPIPE);  // whoever accepts and hangs up, as the gateway of a task that is gone does
   Attempt seen;
   Connection connection;
   if (!connection.connect(address)) return seen;
