@@ -235,9 +235,7 @@ Element tensors_of(Columns columns, const std::string& who, const std::vector<st
       const std::string column = i < names.size() ? str_cat("\"", names[i], "\"") : str_cat(i);
       throw invalid_argument(who, ": column ", column, " of its elements is ", columns[i].to_string(),
                              ", and programs take numbers: turn it into some before (hashing, string_lookup, of labels "
-                             "with .num_oov_indices = 0, or "
-                             "parse), "
-                             "or leave it out (select)");
+                             "with .num_oov_indices = 0, or parse), or leave it out (select)");
     }
     element.push_back(columns[i].tensor());
   }

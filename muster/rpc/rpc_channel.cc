@@ -32,6 +32,18 @@ int64_t bytes_of_first(const std::vector<at::Tensor>& tensors, size_t count) {
   return bytes;
 }
 
+// Null: it is gone. Statics of the program outlive what the main thread has of its own, and may call at their end.
+grpc::CompletionQueue* queue_of_thread() {
+  thread_local bool gone = false;
+  struct Owner {
+    ~Owner() { gone = true; }
+    grpc::CompletionQueue queue;
+  };
+  if (gone) return nullptr;
+  thread_local Owner owner;
+  return &owner.queue;
+}
+
 }  // namespace
 
 RpcChannel::RpcChannel(std::string address, std::string task, const ChannelOptions& options)
@@ -289,22 +301,6 @@ std::optional<NearWire::Answer> RpcChannel::Core::call_on_wire(const std::string
   wires_.give_back(wire, given_up || !answer ? nullptr : &*answer);
   return answer;
 }
-
-namespace {
-
-// Null: it is gone. Statics of the program outlive what the main thread has of its own, and may call at their end.
-grpc::CompletionQueue* queue_of_thread() {
-  thread_local bool gone = false;
-  struct Owner {
-    ~Owner() { gone = true; }
-    grpc::CompletionQueue queue;
-  };
-  if (gone) return nullptr;
-  thread_local Owner owner;
-  return &owner.queue;
-}
-
-}  // namespace
 
 RpcChannel::Core::Heard RpcChannel::Core::call_by_grpc(const std::string& method, Outgoing& outgoing,
                                                        const CallOptions& options, const Attempt& attempt) {

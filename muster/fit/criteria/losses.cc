@@ -34,7 +34,6 @@
 #include "muster/fit/criteria/one_shape.h"
 #include "muster/fit/criteria/weighted.h"
 #include "muster/runtime/memory/tensors.h"
-#include "muster/runtime/ops/integer_range.h"
 
 namespace muster {
 namespace {

@@ -126,18 +126,20 @@ Metric cross_entropy(const std::string& name, const Loss& of_logits, const Loss&
           mean_result, Metric::Reads::kAsGiven};
 }
 
-// True positives, false positives, false negatives.
-// Of what counts: a target beyond 0 and 1 is none of a binary metric, and becomes no number, which shows in the result.
-at::Tensor binary(const at::Tensor& target, const at::Tensor& weights) {
-  const at::Tensor beyond = target.lt(0).logical_or(target.gt(1)).logical_and(weights.ne(0));
-  return target.masked_fill(beyond, std::numeric_limits<double>::quiet_NaN());
+// flat() for targets 0 and 1: of what counts, one beyond them becomes no number, which shows in the result.
+Both flat_binary(const std::string& name, const at::Tensor& given, const at::Tensor& wanted,
+                 const at::Tensor& weights) {
+  auto [output, target, each] = flat(name, given, wanted, weights);
+  const at::Tensor beyond = target.lt(0).logical_or(target.gt(1)).logical_and(each.ne(0));
+  return {output, target.masked_fill(beyond, std::numeric_limits<double>::quiet_NaN()), each};
 }
 
+// True positives, false positives, false negatives.
 Metric::Sums confusion(std::string name, double threshold) {
   return [name = std::move(name), threshold](const at::Tensor& output, const at::Tensor& target,
                                              const at::Tensor& weights) {
-    const auto [p, target_of_each, w] = flat(name, output, target, weights);
-    const at::Tensor said = above(p, threshold).to(at::kDouble), y = binary(target_of_each, w);
+    const auto [p, y, w] = flat_binary(name, output, target, weights);
+    const at::Tensor said = above(p, threshold).to(at::kDouble);
     return at::stack({(said * y * w).sum(), (said * (1 - y) * w).sum(), ((1 - said) * y * w).sum()});
   };
 }
@@ -375,8 +377,7 @@ Auc::Auc(const AucOptions& options)
     : Metric(
           options.name, 2 * options.thresholds,
           [options](const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) {
-            const auto [p, target_of_each, w] = flat(options.name, output, target, weights);
-            const at::Tensor y = binary(target_of_each, w);
+            const auto [p, y, w] = flat_binary(options.name, output, target, weights);
             // Between 0 and 1 in equal steps; the lowest is below all, the highest above. An example counts for all
             // thresholds below it, which are added up in the end. What is no number is above none of the others. As
             // above(): in float64 a score of 0.3 would be beyond 3 steps of a tenth, and one of 0.7 not beyond 7.

@@ -25,7 +25,7 @@ std::string file_name() {
                  made++);
 }
 
-Error cannot_write(const std::string& path, const std::string& why) {
+Error cannot_write_events(const std::string& path, const std::string& why) {
   return unavailable("events for TensorBoard: \"", path, "\" cannot be written: ", why);
 }
 
@@ -40,7 +40,7 @@ EventFile::EventFile(const std::string& directory) {
   std::error_code refused;
   std::filesystem::create_directories(directory, refused);
   path_ = (std::filesystem::path(directory) / file_name()).string();
-  if (refused) throw cannot_write(path_, refused.message());
+  if (refused) throw cannot_write_events(path_, refused.message());
   out_.open(path_, std::ios::binary);
   check();
   proto::Event event;
@@ -67,7 +67,7 @@ void EventFile::flush() {
 }
 
 void EventFile::check() const {
-  if (!out_) throw cannot_write(path_, std::strerror(errno));
+  if (!out_) throw cannot_write_events(path_, std::strerror(errno));
 }
 
 }  // namespace muster
